@@ -32,6 +32,7 @@ class Ran:
 
     @property
     def json(self) -> Any:
+        assert self.raw, f"it wrote nothing, and ended with {self.code}: {self.err}"
         return json.loads(self.raw)
 
     @property

@@ -25,8 +25,7 @@ async def reviving(own: World) -> asyncio.Task[Any]:
     """A prompt in a session whose agent has crashed: the new process was asked to resume it, and takes its time."""
     own.agent.crashes()
     prompt = own.prompt()
-    await own.settled()
-    await own.agent.pipe.request("session/resume")
+    await (await own.started()).pipe.request("session/resume")
     assert own.session.state is State.REVIVING
     return prompt
 

@@ -69,8 +69,7 @@ def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back
         async with world() as one:
             answered = pass_on(one, PROMPT, "k")
             one.agent.crashes()
-            await one.settled()
-            await one.agent.answers("session/resume")
+            await (await one.started()).answers("session/resume")
             await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
 
             assert result_of(await answered) == {"stopReason": "end_turn"}

@@ -236,6 +236,12 @@ class World:
     async def notify(self, method: str, **params: Any) -> None:
         await self.from_client.notify(self.client, envelope(method=method, params=params))
 
+    async def started(self) -> "FakeAgent":
+        """The process that runs, as soon as one does."""
+        while self.agents[-1] is None:
+            await asyncio.sleep(0.001)
+        return self.agents[-1]
+
     async def settled(self) -> None:
         """Let everything happen that can happen by itself."""
         for _ in range(20):
