@@ -238,9 +238,10 @@ class World:
 
     async def started(self) -> "FakeAgent":
         """The process that runs, as soon as one does."""
-        while self.agents[-1] is None:
+        while True:
+            if (agent := self.agents[-1]) is not None:
+                return agent
             await asyncio.sleep(0.001)
-        return self.agents[-1]
 
     async def settled(self) -> None:
         """Let everything happen that can happen by itself."""
