@@ -10,6 +10,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Table
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.hub.extension_methods import wait_for_change
 from sandbox_agent.wire.fleet import Listed
 from tests.support.client import run
 from tests.support.running import BOUND
@@ -47,7 +48,7 @@ def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_an
         first = read(roster)
         assert (ids(first), "gone" in first) == (["old"], False)
 
-        waiting = asyncio.create_task(roster.changes.wait(first["changes"], BOUND))
+        waiting = asyncio.create_task(wait_for_change(roster.changes, first["changes"], BOUND))
         await put(listed, "a", cwd="/a")
         await waiting
         for name in ("b", "a", "c"):
@@ -77,7 +78,7 @@ def test_a_moment_of_another_gateway_gives_all_sessions_without_gone() -> None:
         one, two = await follow(leases, listed), await follow(leases, listed)
         moment = read(one)["changes"]
         assert read(one, moment)["gone"] == []
-        await two.changes.wait(moment, BOUND)
+        await wait_for_change(two.changes, moment, BOUND)
         page = read(two, moment)
         assert (ids(page), "gone" in page) == (["a"], False)
         await one.close()

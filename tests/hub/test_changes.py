@@ -7,6 +7,7 @@ import pytest
 
 from sandbox_agent.hub.changes import MOST, Changes
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.extension_methods import wait_for_change
 from tests.support.running import BOUND
 from tests.support.world import World, envelope, result_of, run, world
 
@@ -54,12 +55,12 @@ def test_a_wait_ends_with_the_next_change_and_at_once_after_one() -> None:
     async def main() -> None:
         changes = Changes()
         before = changes.cursor
-        waiting = [asyncio.create_task(changes.wait(before, LONG)) for _ in range(2)]
+        waiting = [asyncio.create_task(wait_for_change(changes, before, LONG)) for _ in range(2)]
         await asyncio.sleep(0)
         changes.note("a")
         await asyncio.gather(*waiting)
-        await changes.wait(before, LONG)
-        await changes.wait("of another server", LONG)
+        await wait_for_change(changes, before, LONG)
+        await wait_for_change(changes, "of another server", LONG)
 
     run(main())
 
@@ -67,12 +68,12 @@ def test_a_wait_ends_with_the_next_change_and_at_once_after_one() -> None:
 def test_a_wait_ends_when_its_time_is_over_and_when_the_server_stops() -> None:
     async def main() -> None:
         changes = Changes()
-        await changes.wait(changes.cursor, 0)
-        waiting = asyncio.create_task(changes.wait(changes.cursor, LONG))
+        await wait_for_change(changes, changes.cursor, 0)
+        waiting = asyncio.create_task(wait_for_change(changes, changes.cursor, LONG))
         await asyncio.sleep(0)
         changes.close()
         await waiting
-        await changes.wait(changes.cursor, LONG)
+        await wait_for_change(changes, changes.cursor, LONG)
 
     run(main())
 

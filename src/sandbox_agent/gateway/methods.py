@@ -15,14 +15,13 @@ from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.prompts import find_prompt, is_prompt
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.hub.extension_methods import LONGEST_WAIT, MAX_PAGE, wait_for_change
 from sandbox_agent.hub.session import iso
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.wire import ownership
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.extensions import ChangesParams, EventsRange
 
-MAX_PAGE = 5000
-LONGEST_WAIT = 60.0
 ONE = 2
 """Between the ends of a range that has one position. Clients ask so for the prompt of a turn, which is named after its
 prompt's position: that is one of its node's own, where there is no such event here."""
@@ -77,7 +76,7 @@ class GatewayMethods:
             asked = msgspec.convert(envelope.params(), ChangesParams)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
-        await self._roster.changes.wait(asked.after, min(asked.wait, LONGEST_WAIT))
+        await wait_for_change(self._roster.changes, asked.after, min(asked.wait, LONGEST_WAIT))
         return {"changes": self._roster.changes.cursor}
 
     async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:

@@ -4,8 +4,8 @@ It keeps the newest change of each session, in order, and no more than `MOST` of
 reads all sessions again. Knows nothing of what has changed.
 """
 
-import asyncio
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 MOST = 500
@@ -30,7 +30,8 @@ class Changes:
         """Changes up to this one are no longer told apart."""
         self._newest: dict[str, tuple[int, bool]] = {}
         """By session, oldest change first: its number, and whether the session is gone."""
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[int, Callable[[], None]] = {}
+        self._callbacks = 0
         self._closed = False
 
     @property
@@ -61,20 +62,15 @@ class Changes:
             (changed.gone if gone else changed.sessions).append(session_id)
         return changed
 
-    async def wait(self, cursor: str, patience: float) -> None:
-        """Return when something has changed since then, at once if it has; or when the time is over."""
+    def call_after(self, cursor: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back once something has changed since then, at once if it has; returns how to take that back."""
         if self._closed or self._read(cursor) != self._number:
-            return
-        changed = asyncio.get_running_loop().create_future()
-        self._waiting.append(changed)
-        try:
-            async with asyncio.timeout(patience):
-                await changed
-        except TimeoutError:
-            return
-        finally:
-            if changed in self._waiting:
-                self._waiting.remove(changed)
+            callback()
+            return lambda: None
+        self._callbacks += 1
+        number = self._callbacks
+        self._waiting[number] = callback
+        return lambda: self._forget(number)
 
     def close(self) -> None:
         """The server is stopping: release all that wait."""
@@ -82,10 +78,12 @@ class Changes:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for each in waiting:
-            if not each.done():
-                each.set_result(None)
+        waiting, self._waiting = self._waiting, {}
+        for callback in waiting.values():
+            callback()
+
+    def _forget(self, number: int) -> None:
+        self._waiting.pop(number, None)
 
     def _read(self, cursor: str) -> int | None:
         boot, _, number = cursor.partition(".")

@@ -1,5 +1,7 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
+import asyncio
+
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
@@ -8,6 +10,7 @@ from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import BadRequest, InvalidParams
 from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.changes import Changes
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
@@ -74,7 +77,7 @@ class ExtensionMethods(Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
         changes = self.hub.changes
-        await changes.wait(asked.after, min(asked.wait, LONGEST_WAIT))
+        await wait_for_change(changes, asked.after, min(asked.wait, LONGEST_WAIT))
         return _answer(envelope, {"changes": changes.cursor})
 
     async def get(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -182,3 +185,16 @@ def _flag(method: str) -> str:
     """`_sandboxagent/session/list_models` → `sessionListModels`."""
     words = method.removeprefix("_sandboxagent/").replace("/", "_").split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
+
+
+async def wait_for_change(changes: Changes, cursor: str, patience: float) -> None:
+    """Return when something has changed since then, at once if it has; or when the time is over."""
+    changed = asyncio.Event()
+    take_back = changes.call_after(cursor, changed.set)
+    try:
+        async with asyncio.timeout(patience):
+            await changed.wait()
+    except TimeoutError:
+        return
+    finally:
+        take_back()

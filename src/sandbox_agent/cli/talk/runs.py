@@ -11,28 +11,34 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.calling import Failure, document, last_use, tell
+from sandbox_agent.cli.calling import Failure, document, tell
 from sandbox_agent.cli.flags import is_named
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
+from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import Answering, View, has_keyboard, view
 from sandbox_agent.cli.talk.conversation import Conversation, OneShot
 from sandbox_agent.cli.talk.history import NAME, InputHistory
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, is_end, write_line
-from sandbox_agent.cli.talk.servers import Choice, Reports, Served, choose_server, find, served
-from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
-from sandbox_agent.client.agents import Agent, Agents
+from sandbox_agent.cli.talk.servers import (
+    ChosenServer,
+    Reports,
+    Served,
+    choose_server,
+    find_agent,
+    find_named_session,
+    find_newest_session,
+    install_agent,
+    served,
+)
+from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.errors import MissingNode, SettingsError
+from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import load
 
 DISCARD_PATIENCE = 5.0
 """Seconds that the end of a session may take which is not used."""
-MOST_COMPARED = 1000
-"""Sessions among which the newest is looked for."""
 LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
@@ -44,7 +50,7 @@ _OF_A_NEW_SESSION = ("cwd", "node", "permission_mode", "env")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RunRequest:
     """One run."""
 
     agent: str | None
@@ -68,7 +74,7 @@ class Wish:
     quiet: bool
 
 
-def wish(arguments: Arguments) -> Wish:
+def read_request(arguments: Arguments) -> RunRequest:
     """What the arguments say, and stdin. Raises SettingsError."""
     session, newest = arguments.word("session"), arguments.switch("continue")
     if session is not None and newest:
@@ -87,12 +93,12 @@ def wish(arguments: Arguments) -> Wish:
         raise SettingsError("the following arguments are required: AGENT; try: sandbox-agent run --help")
     if arguments.switch("yes") and arguments.switch("no"):
         raise SettingsError("--yes and --no exclude each other")
-    prompt = _prompt(given)
+    prompt = _read_prompt(given)
     if prompt is None and arguments.switch("json"):
         raise SettingsError("--json needs a prompt: an argument, or stdin")
     if prompt is not None and not prompt.strip():
         raise SettingsError("the prompt is empty; it is an argument, or comes from stdin")
-    return Wish(
+    return RunRequest(
         agent=agent,
         prompt=prompt,
         session=session,
@@ -103,7 +109,7 @@ def wish(arguments: Arguments) -> Wish:
         mode=arguments.word("mode"),
         permission_mode=arguments.word("permission_mode"),
         title=arguments.word("title"),
-        env=environment(arguments.words("env")),
+        env=read_environment(arguments.words("env")),
         files=arguments.words("attach_file"),
         answering="yes" if arguments.switch("yes") else "no" if arguments.switch("no") else "ask",
         as_json=arguments.switch("json"),
@@ -128,20 +134,20 @@ def _is_agent(word: str, arguments: Arguments) -> bool:
     return any(word in (agent.id, *agent.registry) for agent in known) or (settings.agents_dir / word).is_dir()
 
 
-def here(path: str) -> str:
+def absolute_path(path: str) -> str:
     """A path of this machine, absolute. No link is resolved: the agent is where the user believes to be."""
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
-def directory(given: str | None, *, local: bool) -> str:
+def session_directory(given: str | None, *, local: bool) -> str:
     """The directory of a new session. Raises SettingsError."""
-    path = here(given or ".")
+    path = absolute_path(given or ".")
     if local and not Path(path).is_dir():
         raise SettingsError(f"--cwd: {path} is no directory")
     return path
 
 
-def environment(given: list[str]) -> dict[str, str] | None:
+def read_environment(given: list[str]) -> dict[str, str] | None:
     """The variables of a new session. Raises SettingsError."""
     found: dict[str, str] = {}
     for each in given:
@@ -154,30 +160,30 @@ def environment(given: list[str]) -> dict[str, str] | None:
     return found or None
 
 
-def attached(files: list[str], *, local: bool) -> list[str]:
+def find_attachments(files: list[str], *, local: bool) -> list[str]:
     """The files of a prompt. Raises SettingsError."""
-    paths = [each if each.startswith("file://") else here(each) for each in files]
+    paths = [each if each.startswith("file://") else absolute_path(each) for each in files]
     missing = [path for path in paths if local and not path.startswith("file://") and not Path(path).exists()]
     if missing:
         raise SettingsError(f"--attach-file: there is no {missing[0]}")
     return paths
 
 
-def _prompt(given: str | None) -> str | None:
+def _read_prompt(given: str | None) -> str | None:
     """The argument, and what comes through a pipe; None when there is neither and you can type."""
     if given == "-":
-        return _stdin()
+        return _read_stdin()
     if has_keyboard():
         return given
     if given is None:
-        return _stdin()
-    if not _may_speak():
+        return _read_stdin()
+    if not _stdin_has_input():
         return given
-    more = _stdin()
+    more = _read_stdin()
     return f"{given}\n\n{more}" if more.strip() else given
 
 
-def _may_speak() -> bool:
+def _stdin_has_input() -> bool:
     """Whether something comes from stdin, or its end, before we have waited for too long."""
     try:
         kind = os.fstat(0).st_mode
@@ -191,7 +197,7 @@ def _may_speak() -> bool:
     return False
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     keyboard: object = sys.stdin
     if keyboard is None:
         return ""
@@ -206,7 +212,7 @@ def _stdin() -> str:
 
 def start_run(arguments: Arguments) -> int:
     """Do what is wished for; gives the exit code."""
-    wanted = wish(arguments)
+    wanted = read_request(arguments)
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
@@ -219,7 +225,7 @@ def start_run(arguments: Arguments) -> int:
         return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
 
 
-async def _run(choice: Choice, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
+async def _run(choice: ChosenServer, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: whatever the agent asks permission for is allowed, once each time")
@@ -253,13 +259,13 @@ def _report(failure: Failure, *, as_json: bool) -> int:
     return EXIT_FAILED
 
 
-async def _prompt_agent(choice: Choice, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
+async def _prompt_agent(choice: ChosenServer, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     own = OwnPrompts()
     # In a session that others use, too, one prompt answers for itself alone.
     only = (lambda: True) if wanted.prompt is None else own.runs
     async with served(choice, seen.handlers(wanted.answering, only=only)) as server:
         own.watch(server.client)
-        files = attached(wanted.files, local=server.here)
+        files = find_attachments(wanted.files, local=server.here)
         if wanted.session is None and not wanted.newest:
             session = await _new_session(server, wanted, seen)
         else:
@@ -287,13 +293,13 @@ async def _prompt_agent(choice: Choice, wanted: Wish, seen: View, interrupts: In
         return await _chat(conversation, session, seen, interrupts)
 
 
-async def _new_session(server: Served, wanted: Wish, seen: View) -> Session:
+async def _new_session(server: Served, wanted: RunRequest, seen: View) -> Session:
     """A session with the wished settings; without one of them there is none. Raises ClientError."""
     client, agent = server.client, wanted.agent
     assert agent is not None
-    cwd = directory(wanted.cwd, local=server.here)
+    cwd = session_directory(wanted.cwd, local=server.here)
     agents = client.agents if wanted.node is None else client.agents.of_node(wanted.node)
-    await _install(agents, agent, quiet=wanted.quiet)
+    await install_agent(agents, agent, quiet=wanted.quiet)
     seen.screen.status(f"starting {agent} …")
     session = await client.sessions.create(
         agent,
@@ -304,7 +310,7 @@ async def _new_session(server: Served, wanted: Wish, seen: View) -> Session:
         env=wanted.env,
     )
     try:
-        await _choose(session, wanted)
+        await _choose_model_and_mode(session, wanted)
     except FAILURES:
         await _discard(client, session)
         raise
@@ -322,15 +328,15 @@ async def _discard(client: SandboxAgent, session: Session) -> None:
             await client.sessions.delete(session.id)
 
 
-async def _old_session(server: Served, wanted: Wish, seen: View) -> Session:
+async def _old_session(server: Served, wanted: RunRequest, seen: View) -> Session:
     """The session that is named, or the newest one."""
     client = server.client
-    known = None if wanted.agent is None else await _find(client.agents, wanted.agent)
+    known = None if wanted.agent is None else await find_agent(client.agents, wanted.agent)
     agent = wanted.agent if known is None else known.id
     if wanted.session is None:
-        info = await _newest(client, directory(wanted.cwd, local=server.here), agent)
+        info = await find_newest_session(client, session_directory(wanted.cwd, local=server.here), agent)
     else:
-        info = await find(client, wanted.session)
+        info = await find_named_session(client, wanted.session)
         if agent not in (None, info.agent):
             raise SettingsError(f"session {info.session_id} is one of {info.agent}, not of {wanted.agent}")
     seen.screen.status(f"starting {info.agent} …")
@@ -338,48 +344,13 @@ async def _old_session(server: Served, wanted: Wish, seen: View) -> Session:
         # What waits there is asked when what led to it has been shown.
         seen.asking.pause()
     session = await client.sessions.attach(info.session_id)
-    await _choose(session, wanted)
+    await _choose_model_and_mode(session, wanted)
     if wanted.title is not None:
         await session.set_metadata({"title": wanted.title})
     return session
 
 
-async def _newest(client: SandboxAgent, cwd: str, agent: str | None) -> SessionInfo:
-    """The session of a directory in which something happened last, of those that take a prompt. Raises ClientError."""
-    found: list[SessionInfo] = []
-    async for info in client.sessions.list(cwd):
-        if agent in (None, info.agent) and (info.resumable or not info.ended):
-            found.append(info)
-        if len(found) == MOST_COMPARED:
-            break
-    if not found:
-        of = "" if agent is None else f" of {agent}"
-        raise ClientError(f"there is no session{of} in {cwd} to continue; without --continue, run starts one")
-    return max(found, key=last_use)
-
-
-async def _find(agents: Agents, agent: str) -> Agent | None:
-    """An agent; None where several nodes may have it, and the gateway chooses one when the session is made."""
-    try:
-        return await agents.get(agent)
-    except ServerProblem as problem:
-        if problem.slug != MissingNode.slug:
-            raise
-        return None
-
-
-async def _install(agents: Agents, agent: str, *, quiet: bool) -> None:
-    """Have an agent installed, if it is not, and show how far that is."""
-    known = await _find(agents, agent)
-    if known is None or known.installed:
-        return
-    install = agents.install(agent)
-    if not quiet:
-        await show_install(install)
-    await install
-
-
-async def _choose(session: Session, wanted: Wish) -> None:
+async def _choose_model_and_mode(session: Session, wanted: RunRequest) -> None:
     """Set the model and the mode. Raises RequestError, which names those that there are."""
     if wanted.model is not None:
         await session.set_model(wanted.model)
@@ -433,7 +404,7 @@ def start_attaching(arguments: Arguments) -> int:
         return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 
 
-async def _attach(choice: Choice, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
+async def _attach(choice: ChosenServer, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
@@ -444,7 +415,7 @@ async def _attach(choice: Choice, arguments: Arguments, seen: View, interrupts: 
 
 
 async def _show_session(
-    choice: Choice, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
+    choice: ChosenServer, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
     # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()
@@ -452,7 +423,7 @@ async def _show_session(
         # What waits there is asked when what led to it has been shown.
         seen.asking.pause()
     async with served(choice, handlers) as server:
-        info = await find(server.client, arguments.word("session") or "")
+        info = await find_named_session(server.client, arguments.word("session") or "")
         session = await server.client.sessions.attach(info.session_id)
         live = Live(server.client, session)
         before = await live.boundary()
@@ -461,7 +432,7 @@ async def _show_session(
             turns = arguments.number("history")
             after = await before_last(session, 1 if turns is None else turns, before)
         if arguments.switch("json"):
-            return await _lines(session, info, after, before)
+            return await _print_envelopes(session, info, after, before)
         seen.showing.cwd = session.cwd
         own = OwnPrompts()
         own.watch(server.client)
@@ -477,10 +448,10 @@ async def _show_session(
         if seen.asking is not None:
             seen.asking.use(server.client)
             seen.asking.resume()
-        return await _watched(conversation, info, seen, interrupts, talks=talks)
+        return await _watch_session(conversation, info, seen, interrupts, talks=talks)
 
 
-async def _lines(session: Session, info: SessionInfo, after: int, before: int) -> int:
+async def _print_envelopes(session: Session, info: SessionInfo, after: int, before: int) -> int:
     """Every envelope of the log as a line."""
     if info.ended:
         async for event in session.history(after):
@@ -493,7 +464,7 @@ async def _lines(session: Session, info: SessionInfo, after: int, before: int) -
     return 0
 
 
-async def _watched(
+async def _watch_session(
     conversation: Conversation, info: SessionInfo, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
     if info.ended:

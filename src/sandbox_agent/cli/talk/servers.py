@@ -1,4 +1,4 @@
-"""Which server a run talks to: one that is named, the one on the data directory, or one of its own."""
+"""Which server a run talks to: one that is named, the one on the data directory, or one of its own; what is there."""
 
 import getpass
 import logging
@@ -8,18 +8,22 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sandbox_agent.cli.background import Failed
-from sandbox_agent.cli.calling import CLIENT, find_session, read_session
+from sandbox_agent.cli.calling import CLIENT, find_session, last_use, read_session
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, is_named, settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.local_server import WHICH, reach_server
-from sandbox_agent.cli.output import one_line
-from sandbox_agent.client import SandboxAgent, SessionInfo, StartFailed
+from sandbox_agent.cli.output import one_line, show_install
+from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
+from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
+from sandbox_agent.client.errors import ServerProblem
 from sandbox_agent.data_directory import find_lock_owner, read_notice
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.errors import MissingNode, SettingsError
 from sandbox_agent.settings import Settings
 
+MOST_COMPARED = 1000
+"""Sessions among which the newest is looked for."""
 SIGN_OF_LIFE = 10.0
 """Seconds between two words about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
@@ -28,7 +32,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenServer:
     """The server that a run will talk to; without an address, a private one that is started for it."""
 
     address: ServerAddress | None
@@ -45,7 +49,7 @@ class Served:
     here: bool
 
 
-def choose_server(arguments: Arguments, say: Say) -> Choice:
+def choose_server(arguments: Arguments, say: Say) -> ChosenServer:
     """The server that is named, the one on the data directory, or one that is started there in the background.
 
     Raises:
@@ -58,13 +62,13 @@ def choose_server(arguments: Arguments, say: Say) -> Choice:
         raise SettingsError(f"--no-daemon starts a server, and --endpoint or {VARIABLE} names one that is there")
     if alone:
         _check_free(settings)
-        return Choice(None, settings, here=True)
+        return ChosenServer(None, settings, here=True)
     try:
         address = reach_server(arguments, say)
     except Failed as failed:
         raise StartFailed(str(failed), failed.stderr) from failed
     found = None if is_named(arguments, os.environ) else read_notice(settings.data_dir)
-    return Choice(address, settings, here=found is not None and found.url == address.url)
+    return ChosenServer(address, settings, here=found is not None and found.url == address.url)
 
 
 def _check_free(settings: Settings) -> None:
@@ -77,7 +81,7 @@ def _check_free(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def served(choice: Choice, handlers: Handlers) -> AsyncGenerator[Served]:
+async def served(choice: ChosenServer, handlers: Handlers) -> AsyncGenerator[Served]:
     """A client for as long as the block lasts.
 
     Raises ClientError: the server does not start, or does not let us in.
@@ -122,13 +126,48 @@ async def _started(stack: AsyncExitStack, settings: Settings, handlers: Handlers
     )
 
 
-async def find(client: SandboxAgent, name: str) -> SessionInfo:
+async def find_named_session(client: SandboxAgent, name: str) -> SessionInfo:
     """The session with this id or alias, or the only one whose id or alias begins so. Raises ClientError."""
     api = Api(client.url, client.token)
     try:
         return read_session(await find_session(api, name))
     finally:
         await api.close()
+
+
+async def find_newest_session(client: SandboxAgent, cwd: str, agent: str | None) -> SessionInfo:
+    """The session of a directory in which something happened last, of those that take a prompt. Raises ClientError."""
+    found: list[SessionInfo] = []
+    async for info in client.sessions.list(cwd):
+        if agent in (None, info.agent) and (info.resumable or not info.ended):
+            found.append(info)
+        if len(found) == MOST_COMPARED:
+            break
+    if not found:
+        of = "" if agent is None else f" of {agent}"
+        raise ClientError(f"there is no session{of} in {cwd} to continue; without --continue, run starts one")
+    return max(found, key=last_use)
+
+
+async def find_agent(agents: Agents, agent: str) -> Agent | None:
+    """An agent; None where several nodes may have it, and the gateway chooses one when the session is made."""
+    try:
+        return await agents.get(agent)
+    except ServerProblem as problem:
+        if problem.slug != MissingNode.slug:
+            raise
+        return None
+
+
+async def install_agent(agents: Agents, agent: str, *, quiet: bool) -> None:
+    """Have an agent installed, if it is not, and show how far that is."""
+    known = await find_agent(agents, agent)
+    if known is None or known.installed:
+        return
+    install = agents.install(agent)
+    if not quiet:
+        await show_install(install)
+    await install
 
 
 def _user() -> str | None:
