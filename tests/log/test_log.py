@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import NO_CLIENT, Chunk, connection_channel
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import RESERVE, Limits, Log
 from sandbox_agent.log.recovery import open_database
@@ -291,6 +291,35 @@ def test_what_comes_while_a_publisher_is_busy_is_gathered_until_it_asks() -> Non
         assert await log.since(start) == []
         assert (await publisher.groups.get()).chunks == chunks
         assert await log.since(start) == chunks
+        log.close()
+
+    run(main())
+
+
+def test_what_can_wait_goes_to_an_idle_publisher_with_what_follows_it() -> None:
+    async def main() -> None:
+        log = Log(Database(None), Limits(), gather=3600)
+        log.publisher = publisher = Publisher()
+        start = log.position
+        prompt = say(log, channel=NO_CLIENT)
+        started = log.append([b"{}"], Direction.FROM_SERVER, "s", S, can_wait=True)
+        assert await log.since(start) == []
+        await asyncio.sleep(0)
+        assert publisher.groups.empty()
+        update = say(log)
+        assert (await publisher.groups.get()).chunks == [prompt, started, update]
+        log.close()
+
+    run(main())
+
+
+def test_what_can_wait_goes_to_a_publisher_at_once_when_a_caller_waits_for_it() -> None:
+    async def main() -> None:
+        log = Log(Database(None), Limits(), gather=3600)
+        log.publisher = publisher = Publisher()
+        prompt = say(log, channel=NO_CLIENT)
+        await log.published(prompt.last)
+        assert publisher.groups.get_nowait().chunks == [prompt]
         log.close()
 
     run(main())

@@ -241,7 +241,14 @@ class Hub:
         """Notify all attached clients that a turn has started or ended."""
         name = {} if prompt_id is None else {"promptId": prompt_id}
         params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
-        return self.tell(session, notification(methods.TURN, params))
+        # The beginning is news to others than its sender, for whom it comes early enough with what the agent says.
+        return self._append(
+            session,
+            [notification(methods.TURN, params)],
+            Direction.FROM_SERVER,
+            session_channel(session.id),
+            can_wait=facts.get("state") == "started",
+        )
 
     # Attaching
 
@@ -286,11 +293,18 @@ class Hub:
             self._append(session, lines, Direction.FROM_AGENT, replay.channel, replay.history)
 
     def _append(
-        self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
+        self,
+        session: Session,
+        lines: list[bytes],
+        direction: Direction,
+        channel: str,
+        history: bool = True,
+        *,
+        can_wait: bool = False,
     ) -> Chunk:
         if session.state is State.DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
-        chunk = self.log.append(lines, direction, session.id, channel, history=history)
+        chunk = self.log.append(lines, direction, session.id, channel, history=history, can_wait=can_wait)
         self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
 

@@ -131,6 +131,8 @@ class Log:
         database.write(Group(reserve=self._reserved))
         self._committed = self._stored = self.position
         """Up to where events outlive a crash, and up to where they can be read from disk."""
+        self._awaited = 0
+        """The last position that clients of a fleet should see soon."""
         self._waiting: list[tuple[int, int, _Waiter]] = []
         self._numbers = count()
         self._waking = 0
@@ -175,10 +177,12 @@ class Log:
         history: bool = True,
         is_request: bool = False,
         repeats: int | None = None,
+        can_wait: bool = False,
     ) -> Chunk:
         """Give envelopes their positions, and hand them to the followers of the channel.
 
         `is_request` marks an agent's request; `repeats` is the position of the request that this one delivers again.
+        What `can_wait`, as what no client sees, goes to a fleet with what follows it, or a little later.
         """
         first = self.position + 1
         request = first if is_request else repeats
@@ -194,8 +198,10 @@ class Log:
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
         self._writer.group.chunks.append(chunk)
-        if self.publisher is not None and self.publisher.is_idle:
-            self._writer.write_soon()
+        if self.publisher is not None and channel and not can_wait:
+            self._awaited = chunk.last
+            if self.publisher.is_idle:
+                self._writer.write_soon()
         if self._tail_size > self._limits.tail_bytes:
             self._evict()
         if self.position > self._reserved - RESERVE // 2:
@@ -375,7 +381,7 @@ class Log:
             # What is newer may be in the journal alone, and memory has it.
             position = evicted
         safe = self._safe_since(position)
-        if not safe and self.position > self._committed:
+        if not safe and self._awaited > self._committed:
             self._writer.write_soon()
         return safe
 
