@@ -291,7 +291,7 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
         await beat("first")
         await gateway.feed.seen("n", 5)
         await beat("second")
-        waiting = asyncio.create_task(gateway.feed.seen("n", 2))
+        waiting = gateway.feed.seen("n", 2)
         await asyncio.sleep(0)
         assert not waiting.done()
         tell(cluster, "n", opened.tag, OWN)

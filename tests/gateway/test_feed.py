@@ -296,7 +296,7 @@ def test_waiting_in_vain_leaves_nothing_behind() -> None:
         roster = Roster()
         for _ in range(2):
             for waiting in (feed.seen("n", 10**18), roster.until(lambda: False)):
-                task = asyncio.create_task(waiting)
+                task = asyncio.ensure_future(waiting)
                 await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])

@@ -16,7 +16,7 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, respond, transport
 from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.wire.fleet import Lease
 from tests.support.client import run
-from tests.support.flows import Client, Fleet, Open, echo, in_memory
+from tests.support.flows import Client, Fleet, Handle, Open, echo, in_memory
 from tests.support.nats import PROGRAM, nats_server
 from tests.support.running import BOUND
 
@@ -309,5 +309,121 @@ def test_flows_are_counted_and_one_node_cannot_take_all_places() -> None:
             release.set()
             await asyncio.gather(*asking)
             await Client().ask(fleet.gateway)
+
+    run(main())
+
+
+def early(position: int, ends: asyncio.Event, rest: bytes = b"") -> Handle:
+    """An app that answers before what it speaks of is in the fleet's stream."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"5"), (b"x-sandbox-agent-safe-at", b"%d" % position)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"early", "more_body": True})
+        await ends.wait()
+        await send({"type": "http.response.body", "body": rest})
+
+    return answer
+
+
+class Stream:
+    """Says when it has brought what a node has said."""
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[tuple[str, int, asyncio.Future[None]]] = asyncio.Queue()
+
+    def seen(self, node: str, position: int) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((node, position, future))
+        return future
+
+
+@pytest.mark.parametrize("quicker", ["the stream", "the node"])
+def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node_says_so(quicker: str) -> None:
+    async def main() -> None:
+        stream, ends = Stream(), asyncio.Event()
+        async with in_memory(seen=stream.seen) as fleet:
+            await fleet.join("n1", early(7, ends))
+            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            async with asyncio.timeout(BOUND):
+                node, position, seen = await stream.asked.get()
+                assert (node, position, asking.done()) == ("n1", 7, False)
+                if quicker == "the stream":
+                    seen.set_result(None)
+                else:
+                    ends.set()
+                answer = await asking
+            assert (answer.status, answer.body) == (200, b"early")
+            assert seen.done()
+            # What the node says afterwards is of no interest, and in nobody's way.
+            ends.set()
+            assert (await fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100)).body == b"early"
+
+    run(main())
+
+
+def test_an_early_answer_that_does_not_get_into_the_stream_is_a_problem() -> None:
+    async def main() -> None:
+        stream, ends = Stream(), asyncio.Event()
+        ends.set()
+        async with in_memory(seen=stream.seen) as fleet:
+            await fleet.join("n1", early(7, ends, b'{"type":"x"}'))
+            answer = await fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100)
+            assert (answer.status, answer.body) == (507, b'{"type":"x"}')
+
+    run(main())
+
+
+def test_an_early_answer_of_a_node_that_falls_silent_is_not_passed_on() -> None:
+    async def main() -> None:
+        stream = Stream()
+        async with in_memory(seen=stream.seen) as fleet:
+            bus = await fleet.join("n1", early(7, asyncio.Event()))
+            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            async with asyncio.timeout(BOUND):
+                _, _, seen = await stream.asked.get()
+            assert isinstance(bus, MemoryBus)
+            bus.cut = True
+            await fleet.pass_time(PATIENCE + 1)
+            with pytest.raises(NodeUnreachable, match="does not answer"):
+                await asking
+            assert seen.cancelled()
+
+    run(main())
+
+
+def test_a_small_answer_is_one_message_and_a_head_without_a_length_does_not_wait() -> None:
+    async def main() -> None:
+        async with in_memory() as fleet:
+            heard: list[bytes] = []
+            await fleet.gateway_bus.hear("up.n1.flow.g.*", lambda _, message: heard.append(message))
+            await fleet.join("n1", echo)
+            answer = await fleet.gateway.call("n1", Asked("PUT", b"/"), b"small", most=100)
+            assert (answer.body, len(heard)) == (b"small", 1)
+            over = asyncio.Event()
+
+            async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+                await over.wait()
+
+            await fleet.join("n2", stream)
+            async with fleet.gateway.open("n2", Asked("GET", b"/")) as exchange, asyncio.timeout(BOUND):
+                assert (await exchange.head()).status == 200
+            over.set()
+
+    run(main())
+
+
+def test_nodes_that_are_lost_are_not_heard_any_more() -> None:
+    async def main() -> None:
+        async with in_memory() as fleet:
+            for number in range(5):
+                await fleet.join(f"n{number}", echo)
+                assert (await fleet.gateway.call(f"n{number}", Asked("PUT", b"/"), b"x", most=9)).body == b"x"
+                del fleet.leases[f"n{number}"]
+            await fleet.gateway.table.settle()
+            assert list(fleet.gateway._heard) == ["n4"]  # pyright: ignore[reportPrivateUsage]
+            await fleet.join("n0", echo)
+            assert (await fleet.gateway.call("n0", Asked("PUT", b"/"), b"again", most=9)).body == b"again"
 
     run(main())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus
-from sandbox_agent.gateway.flows import NodeFlows
+from sandbox_agent.gateway.flows import NodeFlows, Seen
 from sandbox_agent.http.asgi import Message, Receive, Scope, Send, group_headers, respond
 from sandbox_agent.http.exchange import read_body
 from sandbox_agent.member.flows import Flows
@@ -60,7 +60,7 @@ def with_headers(app: Handle) -> Handle:
 
 
 @asynccontextmanager
-async def in_memory(most: int = 100) -> AsyncGenerator[Fleet]:
+async def in_memory(most: int = 100, seen: Seen | None = None) -> AsyncGenerator[Fleet]:
     cluster = Cluster()
     bus = MemoryBus(cluster)
     leases: dict[str, Lease] = {}
@@ -68,7 +68,7 @@ async def in_memory(most: int = 100) -> AsyncGenerator[Fleet]:
     async def another() -> Bus:
         return MemoryBus(cluster)
 
-    yield Fleet(NodeFlows("g", bus, leases, most), bus, leases, another)
+    yield Fleet(NodeFlows("g", bus, leases, most, seen), bus, leases, another)
 
 
 Open = Callable[[], AbstractAsyncContextManager[Fleet]]

@@ -59,6 +59,7 @@ ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
+_EARLY = (headers.raw(headers.ANSWER_EARLY), b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
 _FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK, methods.DELETE)
 """Requests whose response has something in it that only gateways know, or waits for the fleet's list."""
@@ -155,7 +156,7 @@ class Calls:
         without = self._without_node.get(envelope.method)
         if without is not None and node not in self._roster.leases:
             return Answer(success(envelope.id, await without(connection, envelope)))
-        answer = await self._request(connection, node, envelope, key)
+        answer = await self._request(connection, node, envelope, key, _EARLY)
         if answer.status != 200:
             raise Refusal(answer)
         response = _response(node, envelope, answer.body)

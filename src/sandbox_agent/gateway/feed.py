@@ -162,19 +162,24 @@ class Feed:
         """Wait until new events of all these come as they happen. Raises LogUnavailable."""
         await self._wait_for([self._channels[name] for name in channels if name in self._channels])
 
-    async def seen(self, node: str, position: int) -> None:
-        """Wait until what a node had said up to a position of its own has come by, as far as it is followed here."""
-        if self._seen.get(node, 0) >= position:
-            return
+    def seen(self, node: str, position: int) -> "asyncio.Future[None]":
+        """Done when what a node had said up to a position of its own has come by, as far as it is followed here.
+
+        To be cancelled when it is not wanted any more: what a node says of its positions is not trusted.
+        """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._awaited.setdefault(node, {})[future] = position
-        try:
-            await future
-        finally:
-            # Also when no such event ever comes: what a node says of its positions is not trusted.
-            del self._awaited[node][future]
-            if not self._awaited[node]:
-                del self._awaited[node]
+        if self._seen.get(node, 0) >= position:
+            future.set_result(None)
+        else:
+            self._awaited.setdefault(node, {})[future] = position
+            future.add_done_callback(lambda _: self._forget_awaited(node, future))
+        return future
+
+    def _forget_awaited(self, node: str, future: "asyncio.Future[None]") -> None:
+        awaited = self._awaited[node]
+        del awaited[future]
+        if not awaited:
+            del self._awaited[node]
 
     def begin_run(self, node: str, nonce: str) -> None:
         """A node is there. In another run its positions may begin anew: it may have lost its disk."""

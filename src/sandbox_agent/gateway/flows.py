@@ -9,17 +9,17 @@ import logging
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowTable, Kind, Piece, Reason
-from sandbox_agent.bus.ports import Bus, BusError
-from sandbox_agent.errors import NodeUnreachable, TooMany
+from sandbox_agent.bus.ports import Bus, BusError, StopHearing
+from sandbox_agent.errors import LogUnavailable, NodeUnreachable, TooMany
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport
 from sandbox_agent.http.downloads import STALLED
 from sandbox_agent.http.exchange import ClientGone
@@ -53,6 +53,7 @@ _CONFINED = [(b"content-security-policy", b"sandbox"), (b"x-content-type-options
 """An answer comes from a sandbox, and has no rights at the gateway's origin."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_SAFE_AT = headers.raw(headers.SAFE_AT)
 _LENGTH = re.compile(rb"[0-9]{1,19}")
 
 _REASONS = {
@@ -90,6 +91,10 @@ class Answer:
     """The run of the node that gave it, by its nonce."""
 
 
+Seen = Callable[[str, int], "asyncio.Future[None]"]
+"""Done when the fleet's stream has brought what a node has said up to a position of its own."""
+
+
 class Caller(Protocol):
     """The way to nodes."""
 
@@ -98,11 +103,21 @@ class Caller(Protocol):
         ...
 
 
+class _Early(NamedTuple):
+    """An answer that came before what it speaks of is safe."""
+
+    length: int
+    safe_at: int
+
+
 class NodeFlows:
     """Requests to nodes that are under way; at most so many."""
 
-    def __init__(self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int) -> None:
+    def __init__(
+        self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int, seen: Seen | None = None
+    ) -> None:
         """`leases` are the nodes that are there."""
+        self._seen = seen
         self._gateway = gateway
         self._bus = bus
         self._leases = leases
@@ -111,6 +126,10 @@ class NodeFlows:
         self._under_way: Counter[str] = Counter()
         self._answered: Counter[str] = Counter()
         """Node → bytes of its answers that are not yet whole."""
+        self._flows: dict[str, Flow] = {}
+        """By the subject on which its node sends."""
+        self._heard: dict[str, asyncio.Task[StopHearing]] = {}
+        """Nodes whose flows are heard: each by one subscription, so that none gets into the way of the others."""
 
     async def run(self) -> None:
         """Notice nodes that are gone. Ends all flows when it is cancelled."""
@@ -136,20 +155,46 @@ class NodeFlows:
             flow = self.table.open(_Way(self._bus, subjects.flow_to_node(node, id), subject), ends_with_them=True)
             exchange = Exchange(node, lease.nonce, flow)
             opening = Opening(
-                self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more
+                self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more, True
             )
             try:
-                stop = await self._bus.hear(subject, lambda _, message: flow.accept(message))
+                await self._hear(node)
             except BusError:
                 flow.finish()
                 raise exchange.unreachable(Reason.CUT_OFF) from None
+            self._flows[subject] = flow
             try:
                 await exchange.begin(opening)
                 yield exchange
             finally:
                 flow.break_off(Reason.ABORTED)
-                with suppress(BusError):
-                    await stop()
+                del self._flows[subject]
+
+    async def _hear(self, node: str) -> None:
+        """Hear what a node sends into flows, from now on. Raises BusError."""
+        hearing = self._heard.get(node)
+        if hearing is None:
+            self._stop_hearing_lost()
+            subject = subjects.flow_to_gateway(node, self._gateway, "*")
+            hearing = self._heard[node] = asyncio.create_task(self._bus.hear(subject, self._take))
+        if hearing.done() and hearing.exception() is None:
+            return
+        try:
+            await asyncio.shield(hearing)
+        except BusError:
+            if self._heard.get(node) is hearing:
+                del self._heard[node]
+            raise
+
+    def _stop_hearing_lost(self) -> None:
+        """Done when another node comes, so that there are not many of them."""
+        for node in [each for each in self._heard if each not in self._leases and not self._under_way[each]]:
+            self.table.spawn(_stop(self._heard.pop(node)))
+
+    def _take(self, subject: str, message: bytes) -> None:
+        flow = self._flows.get(subject)
+        if flow is not None:
+            flow.accept(message)
 
     @contextmanager
     def _take_place(self, node: str) -> Generator[None]:
@@ -167,6 +212,8 @@ class NodeFlows:
     async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
         """A request and its whole answer, which may take hours. To cancel this cancels it at the node.
 
+        An answer that comes early waits here until the stream has brought what it speaks of, or the node says so.
+
         Raises NodeUnreachable or TooMany; also for an answer of more than `most` bytes, or several that are too large.
         """
         inline = len(body) <= INLINE
@@ -175,11 +222,16 @@ class NodeFlows:
             answer = bytearray()
             try:
                 head = await exchange.head()
-                while (piece := await exchange.next()) is not None:
+                early = _read_early(head)
+                while (early is None or len(answer) < early.length) and (piece := await exchange.next()) is not None:
                     answer += piece
                     self._answered[node] += len(piece)
                     if len(answer) > most or self._answered[node] > ANSWERS * most:
                         raise NodeUnreachable(node, "answers with too much")
+                if early is not None:
+                    problem = await self._wait_until_safe(exchange, early.safe_at)
+                    if problem is not None:
+                        return Answer(LogUnavailable.status, [], problem, exchange.run)
                 return Answer(head.status, head.headers, bytes(answer), exchange.run)
             finally:
                 self._answered[node] -= len(answer)
@@ -187,6 +239,17 @@ class NodeFlows:
                     del self._answered[node]
                 if sending is not None:
                     await _end(sending)
+
+    async def _wait_until_safe(self, exchange: "Exchange", position: int) -> bytes | None:
+        """Wait until an early answer may be passed on; returns the problem that keeps it from that."""
+        if self._seen is None:
+            return await exchange.next()
+        seen = self._seen(exchange.node, position)
+        seen.add_done_callback(lambda done: None if done.cancelled() else exchange.settle())
+        try:
+            return await exchange.next()
+        finally:
+            seen.cancel()
 
     async def proxy(self, node: str, scope: Scope, receive: Receive, send: Send, query: bytes | None = None) -> None:
         """Have a node answer a client's request; `query` in place of its own.
@@ -226,6 +289,8 @@ class Exchange:
         """From our side."""
         self._flow = flow
         self._whole = False
+        self._first = b""
+        """The beginning of the body, which came with the head."""
 
     def unreachable(self, reason: Reason) -> NodeUnreachable:
         return NodeUnreachable(self.node, _REASONS[reason])
@@ -253,34 +318,50 @@ class Exchange:
     async def head(self) -> AnswerHead:
         """Status and headers of the answer, when they come. Raises NodeUnreachable."""
         piece = await self._take()
+        assert piece is not None
         try:
             head = msgspec.msgpack.decode(piece.body, type=AnswerHead)
         except (msgspec.DecodeError, UnicodeDecodeError):
             head = None
         if piece.kind is not Kind.HEAD or head is None or not _is_sound(head):
             raise self._spurn()
+        self._first = head.body
+        if head.whole:
+            self.settle()
         return head
+
+    def settle(self) -> None:
+        """There is nothing more to come, or nothing that has to be waited for."""
+        self._whole = True
+        self._flow.finish()
 
     async def next(self) -> bytes | None:
         """More of the answer's body, and with that the word that the last one is dealt with; None at its end.
 
         Raises NodeUnreachable.
         """
+        if self._first:
+            first, self._first = self._first, b""
+            return first
         if self._whole:
             return None
         piece = await self._take()
+        if piece is None:
+            return None
         if piece.kind is Kind.LAST:
-            self._whole = True
-            self._flow.finish()
+            self.settle()
             return piece.body or None
         if piece.kind is not Kind.BODY:
             raise self._spurn()
         return piece.body
 
-    async def _take(self) -> Piece:
+    async def _take(self) -> Piece | None:
+        """None when it was settled meanwhile."""
         try:
             return await self._flow.take()
         except FlowBroken as error:
+            if self._whole:
+                return None
             raise self.unreachable(error.reason) from None
 
     def _spurn(self) -> NodeUnreachable:
@@ -298,6 +379,14 @@ class _Way:
 
     async def send(self, message: bytes) -> None:
         await self.bus.publish(self.subject, message, self.back)
+
+
+def _read_early(head: AnswerHead) -> _Early | None:
+    found = {name.lower(): value for name, value in head.headers}
+    length, safe_at = found.get(b"content-length", b""), found.get(_SAFE_AT, b"")
+    if not (_LENGTH.fullmatch(length) and _LENGTH.fullmatch(safe_at)):
+        return None
+    return _Early(int(length), int(safe_at))
 
 
 def _is_sound(head: AnswerHead) -> bool:
@@ -338,6 +427,12 @@ async def _pump(receive: Receive, exchange: Exchange, first: bytes, *, more: boo
 async def _send_whole(exchange: Exchange, body: bytes) -> None:
     with suppress(FlowBroken):
         await exchange.send(body, last=True)
+
+
+async def _stop(hearing: "asyncio.Task[StopHearing]") -> None:
+    with suppress(BusError):
+        stop = await hearing
+        await stop()
 
 
 async def _end(task: "asyncio.Task[None]") -> None:

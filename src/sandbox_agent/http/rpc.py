@@ -14,6 +14,7 @@ from sandbox_agent.errors import (
     BadRequest,
     BodyTooLarge,
     InternalError,
+    LogUnavailable,
     MethodNotAllowed,
     MissingConnection,
     SandboxAgentError,
@@ -35,6 +36,7 @@ from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.http.post import Post
+from sandbox_agent.http.problems import document
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
@@ -45,6 +47,8 @@ _CONNECTION = headers.raw(headers.CONNECTION_ID)
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _AFTER = headers.raw(headers.RESUME_AFTER)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
+_EARLY = headers.raw(headers.ANSWER_EARLY)
+_SAFE_AT = headers.raw(headers.SAFE_AT)
 _PREFER = headers.raw(headers.PREFER)
 _APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
 _HEAD = (
@@ -96,11 +100,36 @@ class Rpc(Exchange):
         self.begin(connection)
         try:
             key = header(scope, _KEY)
+            if connection.is_guest and header(scope, _EARLY) is not None and envelope.kind is Kind.REQUEST:
+                await self._answer_early(connection, envelope, key, scope, send)
+                return
             reply = await self._dispatch(connection, envelope, key, is_async, partial(is_gone, scope))
         finally:
             self.end(connection)
         if reply is not None:
             await respond(send, reply.status, reply.headers, reply.body)
+
+    async def _answer_early(
+        self, connection: Connection, envelope: Envelope, key: bytes | None, scope: Scope, send: Send
+    ) -> None:
+        """Answer a gateway, which sees by itself when the fleet's stream has what the answer speaks of.
+
+        The end of the answer is the word that it has; or the problem that keeps it from getting there.
+        """
+        accepted = await self.intake.accept(connection, envelope, None if key is None else _idempotency_key(key))
+        answer, rest = await accepted.answer, b""
+        last, safe_at = connection.last_event, max(answer.commit, connection.last_event)
+        ours = [(_LAST_EVENT, b"%d" % last), (_SAFE_AT, b"%d" % safe_at)]
+        await send({"type": "http.response.start", "status": 200, "headers": [*json_headers(answer.line), *ours]})
+        await send({"type": "http.response.body", "body": answer.line, "more_body": True})
+        try:
+            await self.clients.kept(connection, answer.commit)
+        except LogUnavailable as error:
+            rest = document(error)
+        if is_gone(scope) and not rest:
+            self.clients.tell(connection, answer.line)
+        else:
+            await send({"type": "http.response.body", "body": rest})
 
     def begin(self, connection: Connection) -> None:
         connection.used_at = self.clients.monotonic()

@@ -20,6 +20,8 @@ from sandbox_agent.wire.fleet import AnswerHead, Opening
 
 logger = logging.getLogger(__name__)
 
+JOINED = 32 << 10
+"""Bytes of an answer's body that go with its head."""
 _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -73,7 +75,6 @@ class Flows:
             flow.break_off(Reason.FULL)
             return
         self._flows[subject] = flow
-        flow.give_sign()
         task = asyncio.create_task(self._answer(subject, flow, opening))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -118,6 +119,8 @@ class _Exchange:
         self._opening = opening
         self._body: bytes | None = opening.body
         """Of the opening, while it is not taken."""
+        self._head: AnswerHead | None = None
+        """Of the answer, while it waits for the beginning of its body."""
 
     def scope(self) -> Scope:
         opening = self._opening
@@ -156,13 +159,29 @@ class _Exchange:
         try:
             if message["type"] == "http.response.start":
                 head = AnswerHead(message["status"], [(name, value) for name, value in message.get("headers", ())])
-                await self._flow.put(Kind.HEAD, msgspec.msgpack.encode(head))
+                # One whose length is known comes right away; of another, the head may be all there is for hours.
+                if self._opening.joins and any(name == b"content-length" for name, _ in head.headers):
+                    self._head = head
+                else:
+                    await self._send_head(head)
             else:
                 await self._send_body(message.get("body", b""), more=message.get("more_body", False))
         except FlowBroken:
             return
 
+    async def _send_head(self, head: AnswerHead) -> None:
+        await self._flow.put(Kind.HEAD, msgspec.msgpack.encode(head))
+
     async def _send_body(self, body: bytes, *, more: bool) -> None:
+        head, self._head = self._head, None
+        if head is not None and len(body) <= JOINED:
+            head.body, head.whole = bytes(body), not more
+            await self._send_head(head)
+            if head.whole:
+                self._flow.finish()
+            return
+        if head is not None:
+            await self._send_head(head)
         pieces = [bytes(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
         last = None if more else (pieces.pop() if pieces else b"")
         for piece in pieces:

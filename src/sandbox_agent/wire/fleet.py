@@ -135,6 +135,8 @@ class Opening(Struct):
     body: bytes
     more: bool
     """More of the body follows in pieces."""
+    joins: bool = False
+    """The gateway takes the beginning of the answer's body together with its head."""
 
 
 class AnswerHead(Struct):
@@ -142,6 +144,10 @@ class AnswerHead(Struct):
 
     status: int
     headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
+    """The beginning of the body, for a gateway that takes it here."""
+    whole: bool = False
+    """That is all of it: no piece follows."""
 
 
 class Attachment(Struct, rename="camel"):

@@ -1,0 +1,128 @@
+"""Answers to gateways: they come before the fleet's stream has what they speak of, and end when it has."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sandbox_agent.http.asgi import Message, Scope, group_headers
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Guest
+from sandbox_agent.log import log as log_module
+from sandbox_agent.log.group import Group
+from tests.support.client import run
+from tests.support.in_process import PretendedTransport
+from tests.support.message_path import MessagePath
+from tests.support.running import BOUND
+from tests.support.world import World, world
+
+PROMPT = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}'
+TAG = "g0123456789abcdef"
+
+
+@dataclass
+class Publisher:
+    """Takes everything, and has none of it in the stream until a test says so."""
+
+    published, full, is_idle = 0, False, True
+    trouble: str | None = "the stream has no leader"
+    is_there: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def committed(self, group: Group) -> None: ...
+
+    async def drained(self, position: int) -> None:
+        await self.is_there.wait()
+
+
+class Asking:
+    """One POST of a gateway, for a guest."""
+
+    def __init__(self, path: MessagePath, guest: Connection) -> None:
+        self.sent: asyncio.Queue[Message] = asyncio.Queue()
+        self.transport = PretendedTransport()
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"x-acp-connection-id", guest.connection_id.encode()),
+            (b"x-sandbox-agent-answer-early", b"1"),
+        ]
+        scope: Scope = {
+            "method": "POST",
+            "headers": headers,
+            "headers_by_name": group_headers(headers),
+            "extensions": {"sandbox_agent.transport": self.transport},
+        }
+        assert path.site.reached.handle is not None
+        self.task = asyncio.ensure_future(path.site.reached.handle(scope, self.receive, self.sent.put))
+
+    async def receive(self) -> Message:
+        return {"type": "http.request", "body": PROMPT, "more_body": False}
+
+    async def next(self) -> Message:
+        async with asyncio.timeout(BOUND):
+            return await self.sent.get()
+
+
+@asynccontextmanager
+async def prompted(folder: Path) -> AsyncGenerator[tuple[World, Publisher, Connection, Asking]]:
+    async with world(folder / "log.db") as one:
+        path = MessagePath(one, 0)
+        one.log.publisher = publisher = Publisher()
+        guest = one.hub.connections.open("mock", guest=Guest(TAG, "n1"))
+        one.hub.attach(guest, one.add_session("s"))
+        yield one, publisher, guest, Asking(path, guest)
+        await path.close()
+
+
+def test_a_gateway_gets_the_answer_at_once_and_its_end_when_the_stream_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with prompted(tmp_path) as (one, publisher, guest, asking):
+            start, body = await asking.next(), await asking.next()
+            headers = dict(start["headers"])
+            assert int(headers[b"x-sandbox-agent-safe-at"]) == one.log.position == guest.last_event
+            assert headers[b"x-acp-last-event-id"] == headers[b"x-sandbox-agent-safe-at"]
+            assert (start["status"], body["more_body"]) == (200, True)
+            assert int(headers[b"content-length"]) == len(body["body"])
+            assert msgspec.json.decode(body["body"])["result"] == {"stopReason": "end_turn"}
+            await one.log.flushed()
+            assert not asking.task.done()
+            publisher.is_there.set()
+            assert await asking.next() == {"type": "http.response.body", "body": b""}
+            await asking.task
+
+    run(main())
+
+
+def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "PUBLISH_PATIENCE", 0.01)
+
+    async def main() -> None:
+        async with prompted(tmp_path) as (_, _, _, asking):
+            await asking.next()
+            await asking.next()
+            problem = msgspec.json.decode((await asking.next())["body"])
+            assert (problem["type"], problem["status"]) == ("urn:sandbox-agent:error:log-unavailable", 507)
+            assert "the stream has no leader" in problem["detail"]
+
+    run(main())
+
+
+def test_the_stream_brings_the_answer_to_a_client_that_leaves_before_it_is_safe(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with prompted(tmp_path) as (one, publisher, guest, asking):
+            await asking.next()
+            line = (await asking.next())["body"]
+            before = one.log.position
+            asking.transport.close()
+            publisher.is_there.set()
+            await asking.task
+            chunks, _ = one.log.in_memory([guest.channel], before, 1 << 20) or ([], False)
+            assert [each.lines for each in chunks] == [[line]]
+            assert asking.sent.empty()
+
+    run(main())
