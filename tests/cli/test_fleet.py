@@ -1,5 +1,6 @@
 """`sandbox-agent fleet`: a whole fleet with one command, and the keys of a lasting one."""
 
+import inspect
 import json
 import os
 import re
@@ -11,8 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
 from sandbox_agent.cli.fleet.local import LocalFleet
 from sandbox_agent.cli.main import main
+from sandbox_agent.gateway import run as gateway_run
+from sandbox_agent.settings import OPTIONS
 from tests.support.nats import PROGRAM
 from tests.support.running import BOUND, eventually
 
@@ -48,6 +52,11 @@ def test_up_runs_a_fleet_that_can_be_tried_and_ends_whole() -> None:
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/v1/health")
+
+
+def test_a_gateway_has_a_flag_for_every_setting_that_it_reads() -> None:
+    read = set(re.findall(r"\bsettings\.(\w+)", inspect.getsource(gateway_run)))
+    assert read & {option.name for option in OPTIONS} <= GATEWAY_FLAGS
 
 
 def test_a_fleets_token_can_be_pasted_after_its_flag(tmp_path: Path) -> None:

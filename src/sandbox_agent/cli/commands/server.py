@@ -22,7 +22,8 @@ examples:
 GATEWAY_FLAGS = frozenset(
     {
         *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
-        *("frame_origin", "config_dir", "data_dir", "join", "creds", "replicas", "flows", "default_agent"),
+        *("frame_origin", "config_dir", "data_dir", "join", "join_proxy", "creds", "replicas", "flows"),
+        *("default_agent", "node_rate"),
         *("log_max_bytes", "log_max_age", "replay_bytes", "session_streams", "connection_ttl", "max_body"),
         *("anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout", "heartbeat", "peer_timeout"),
         *("pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
