@@ -391,6 +391,7 @@ def test_stop_never_ends_another_process(place: Place) -> None:
 # --- servers of another kind ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_server_in_the_foreground_is_found_and_stopped(place: Place, tmp_path: Path) -> None:
     with Server(directory=tmp_path) as server, server.process.stdout or nullcontext():
         status = place.json(*STATUS, "--json", SANDBOX_AGENT_TOKEN=TOKEN)

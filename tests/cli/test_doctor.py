@@ -285,6 +285,7 @@ def test_sizes_are_for_people(count: int, told: str) -> None:
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_server_that_runs_and_takes_the_token_is_in_order(place: Place) -> None:
     with Server(token=None) as server:
         data = server.directory / "data"
@@ -329,6 +330,7 @@ def test_a_server_without_a_token_is_reported_so(place: Place) -> None:
     assert found["server/token"]["sentence"] == "that server needs no token"
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_server_of_this_data_directory_that_commands_would_not_call_is_a_warning(place: Place, nowhere: str) -> None:
     with Server() as server:
         found = examine(place, "--endpoint", nowhere, "--data-dir", str(server.directory / "data"))

@@ -90,9 +90,10 @@ class Front:
     def _wait_for_node(self, gateway: Server) -> None:
         kept = self._directory / "gateway" / "data" / "token"
         token = gateway.token or (kept.read_text().strip() if kept.exists() else "")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         end = time.monotonic() + BOUND
         while True:
-            answer = httpx.get(f"{gateway.url}/v1/nodes", headers={"Authorization": f"Bearer {token}"})
+            answer = httpx.get(f"{gateway.url}/v1/nodes", headers=headers)
             assert answer.status_code == 200, answer.text
             if answer.json()["nodes"]:
                 return
