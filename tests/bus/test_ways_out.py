@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -219,6 +220,36 @@ def test_credentials_that_expire_end_the_connection_and_are_named_before_and_aft
     run(main())
 
 
+def test_credentials_of_another_member_are_named_with_what_to_give_instead(tmp_path: Path) -> None:
+    keys = FleetDirectory(tmp_path / "fleet")
+    keys.init()
+    for node in ("n1", "n2"):
+        keys.invite(node)
+
+    async def main() -> None:
+        with nats_server(tmp_path / "nats", authorization=keys.authorization()) as server:
+            with pytest.raises(Refused, match=r"n1\.nk are not those of the node n2; .*fleet invite .*--node"):
+                await connect([server.url], subjects.inbox_of_node("n2"), "n2", keys.node_key("n1"))
+            with pytest.raises(Refused, match=r"n1\.nk are not those of a gateway; give gateway\.nk"):
+                await connect([server.url], subjects.inbox_of_gateway("g"), "g", keys.node_key("n1"))
+            node = await connect([server.url], subjects.inbox_of_node("n1"), "n1", keys.node_key("n1"))
+            with pytest.raises(Refused, match="do not allow it"):
+                await node.request("up.n2.beat.g", b"", 1)
+            await node.close()
+
+    run(main())
+
+
+def test_an_address_where_nothing_listens_is_named_with_the_next_step() -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            url = f"nats://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(Unreachable, match=rf"{url}: no NATS server listens there; start it, .*--join"):
+            await connect([url], "gw.a.in", "a")
+
+    run(main())
+
+
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xfe", b"SUAAAA", b"-----BEGIN NATS USER JWT-----\nx\n"])
 def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, plain: NatsServer, content: bytes) -> None:
     async def main() -> None:
@@ -242,18 +273,25 @@ def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) ->
     run(main())
 
 
-def test_servers_that_take_only_small_messages_from_now_on_end_the_connection_and_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("anew", [False, True])
+def test_servers_that_take_only_small_messages_from_now_on_end_the_connection_and_are_named(
+    tmp_path: Path, anew: bool
+) -> None:
     async def main() -> None:
         with nats_server(tmp_path / "shrinking") as server:
             bus = await connect([server.url], "gw.a.in", "a")
             server.configure(max_payload=65536)
-            server.process.send_signal(signal.SIGHUP)
+            if anew:
+                server.kill()
+                server.restart()
+            else:
+                server.process.send_signal(signal.SIGHUP)
             losing = asyncio.create_task(bus.lost())
             while not losing.done():
                 with suppress(BusError):
                     await bus.publish("up.a.log.a", bytes(100_000))
                 await asyncio.sleep(0.01)
-            assert "maximum payload" in losing.result()
+            assert re.search("maximum payload|set max_payload to 1MB or more", losing.result())
             await bus.close()
             with pytest.raises(Refused, match="messages of 65536 bytes at most; set max_payload to 1MB or more"):
                 await connect([server.url], "gw.a.in", "a")

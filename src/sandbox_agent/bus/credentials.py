@@ -47,6 +47,26 @@ def is_refusal(error: Exception) -> bool:
     return any(word in text for word in ("authorization", "authentication expired", "authentication revoked", "nkey"))
 
 
+def is_denial(error: Exception) -> bool:
+    """Whether a server has said that the credentials do not allow something."""
+    return "permissions violation" in str(error).lower()
+
+
+def explain_denial(path: Path | None, node: str | None) -> str:
+    """What to do when credentials do not let a member be the node of this name; None: a gateway."""
+    if path is None:
+        return "the NATS servers allow too little without credentials; name a file with --creds"
+    if node is None:
+        return (
+            f"the credentials in {path} are not those of a gateway; "
+            "give gateway.nk of the directory that sandbox-agent fleet init has made"
+        )
+    return (
+        f"the credentials in {path} are not those of the node {node}; "
+        f"give the key that sandbox-agent fleet invite has made for {node}, or the --node that the key is for"
+    )
+
+
 def explain_refusal(path: Path | None) -> str:
     """What to do about it."""
     if path is None:

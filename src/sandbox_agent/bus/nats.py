@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,8 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from sandbox_agent.bus.api import PATIENCE, Arrival, make, nanoseconds
-from sandbox_agent.bus.credentials import explain_refusal, holds_seed, is_refusal
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
 from sandbox_agent.bus.ports import MOST_BYTES, BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
@@ -42,7 +44,8 @@ PENDING_BYTES = 32 << 20
 async def connect(
     servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, proxy: str | None = None
 ) -> "NatsBus":
-    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or too small messages.
+    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or too small messages,
+    or when the credentials are not those of this member.
 
     `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
     with the seed of a key. `proxy` is the address of an HTTP proxy.
@@ -54,6 +57,8 @@ async def connect(
     async def report(error: Exception) -> None:
         errors.append(error)
         del errors[:-MOST_ERRORS]
+        if is_denial(error):
+            bus.denied = str(error)
         # Before, it becomes part of what is raised.
         logger.log(
             logging.WARNING if bus.was_connected else logging.DEBUG,
@@ -68,6 +73,11 @@ async def connect(
         last = client.last_error
         bus.lose(refusal if last and is_refusal(last) else f"the servers ended the connection: {last}")
 
+    async def check_again() -> None:
+        # When servers end a connection because of a message that is too large now, their reason may be lost on the way.
+        if client.max_payload < LEAST_PAYLOAD:
+            bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
+
     client = Dialer(proxy)
     bus = NatsBus(client)
     try:
@@ -79,6 +89,7 @@ async def connect(
                 inbox_prefix=inbox,
                 error_cb=report,
                 closed_cb=close,
+                reconnected_cb=check_again,
                 connect_timeout=CONNECT,
                 reconnect_to_server_handler=client.rota.choose,
                 max_reconnect_attempts=-1,
@@ -91,14 +102,29 @@ async def connect(
         await client.close()
         if any(is_refusal(each) for each in (*errors, error)):
             raise Refused(refusal) from error
-        reasons = {str(each) or type(each).__name__ for each in (*errors, error) if not isinstance(each, TimeoutError)}
+        reasons = {_explain_failure(each) for each in (*errors, error) if not isinstance(each, TimeoutError)}
         raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
     if client.max_payload < LEAST_PAYLOAD:
         await client.close()
-        found = f"the NATS servers take messages of {client.max_payload} bytes at most"
-        raise Refused(f"{', '.join(servers)}: {found}; {_ENLARGE}")
+        raise Refused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
+    if not await bus.may_hear(client.new_inbox()):
+        await client.close()
+        node = name if inbox == subjects.inbox_of_node(name) else None
+        raise Refused(f"{', '.join(servers)}: {explain_denial(credentials, node)}")
     bus.was_connected = True
     return bus
+
+
+def _explain_payload(most: int) -> str:
+    return f"the NATS servers take messages of {most} bytes at most; {_ENLARGE}"
+
+
+def _explain_failure(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "no NATS server listens there; start it, or name another one with --join"
+    if isinstance(error, socket.gaierror):
+        return f"there is no such host ({error.strerror})"
+    return str(error) or type(error).__name__
 
 
 class NatsBus:
@@ -106,6 +132,8 @@ class NatsBus:
 
     def __init__(self, client: Client) -> None:
         self.was_connected = False
+        self.denied = ""
+        """The newest thing that the servers did not allow, in their words."""
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
@@ -123,6 +151,14 @@ class NatsBus:
     def connected(self) -> bool:
         """Whether the servers can be reached right now."""
         return self._client.is_connected
+
+    async def may_hear(self, subject: str) -> bool:
+        """Whether the servers let this member subscribe to a subject."""
+        subscription = await self._client.subscribe(subject)
+        await self._settle()
+        with suppress(nats.errors.Error):
+            await subscription.unsubscribe()
+        return subject.lower() not in self.denied
 
     def check_version(self) -> None:
         """Raises Refused for servers that cannot do what gateways need."""
@@ -146,6 +182,9 @@ class NatsBus:
         except nats.errors.MaxPayloadError as error:
             raise Refused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
+            if subject.lower() in self.denied:
+                # They say so without an answer, in small letters.
+                raise Refused(f"the credentials do not allow it: {self.denied}") from error
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
     async def publish(

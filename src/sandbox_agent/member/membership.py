@@ -277,7 +277,7 @@ class Membership:
                 _end_if_cancelled()
                 await asyncio.sleep(self._retry)
             else:
-                self._connecting = "no gateway has been heard of"
+                self._connecting = "no gateway has been heard of; start one with: sandbox-agent gateway"
                 return bus
 
     async def _take_beacon(self, subject: str, body: bytes) -> None:
@@ -346,6 +346,8 @@ class Membership:
             self._leased.clear()
         else:
             self._memory.save_revision(reply.revision)
+            if not self._leased.is_set():
+                logger.info("joined the fleet node=%s gateway=%s", identity.node, self._gateways.current)
             self._leased.set()
         self.clash = reply.clash
         return None
