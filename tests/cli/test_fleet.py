@@ -80,7 +80,9 @@ def test_a_fleets_keys_are_made_given_and_taken_away(
     assert "box-1" not in (tmp_path / "fleet" / "authorization.conf").read_text()
     for words, complaint in (
         (["fleet", "invite", "*"], "no name for a node"),
-        (["fleet", "forget", "box-1"], "has not been invited"),
+        (["fleet", "forget", "box-1"], "box-1 has not been invited; invited are: none"),
+        (["fleet", "status", "--join", "http://localhost:4222"], "--join: expected an address such as nats://"),
+        (["fleet", "status", "--dir", "elsewhere", "--join", "nats://localhost"], "elsewhere/gateway.nk is not there"),
         (["fleet", "init"], "has a fleet already"),
         (["fleet", "invite", "--dir", "elsewhere", "box-1"], "not a fleet's directory"),
         (["gateway"], "--join"),
@@ -124,8 +126,9 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
             nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers).json()["nodes"]
             return [each["node"] for each in nodes if each["draining"]]
 
-        assert main(["fleet", "drain", "node-3", *reach]) == 2
-        assert "no node of this fleet is called node-3" in capsys.readouterr().err
+        for words in (["drain"], ["drain", "--undo"], ["forget"]):
+            assert main(["fleet", *words, "node-3", *reach]) == 2
+            assert "no node of this fleet is called node-3; there are: node-1, node-2" in capsys.readouterr().err
         assert main(["fleet", "drain", "node-2", *reach]) == 0
         assert "node-2 drains" in capsys.readouterr().out
         assert states()["node-2"] == "draining"

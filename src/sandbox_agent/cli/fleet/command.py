@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 from sandbox_agent.cli.output import print_facts, print_json, print_table
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings.values import NATS, Given
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.fleet.operating import Servers
@@ -180,7 +181,7 @@ def _set_drain(arguments: Arguments) -> int:
     node = _known_node(arguments)
     undo = arguments.switch("undo")
     act = operating.resume if undo else operating.drain
-    _servers(arguments).ask(lambda bus: act(bus, node))
+    _servers(arguments).ask(lambda bus: act(bus, node), about=_stranger(arguments, node))
     print(f"{node} takes new sessions again" if undo else f"{node} drains: it gets no new sessions until you --undo")
     return 0
 
@@ -198,14 +199,14 @@ def _remove(arguments: Arguments) -> int:
     node = _known_node(arguments)
     fleet = FleetDirectory(_directory(arguments))
     facts: list[tuple[str, str]] = []
-    if fleet.node_key(node).exists() or not arguments.words("join"):
-        fleet.forget(node)
-        facts += [("rights", str(fleet.write_rights())), ("NATS servers", RELOAD)]
     if arguments.words("join"):
         from sandbox_agent.cli.fleet import operating
 
-        count = _servers(arguments).ask(lambda bus: operating.forget(bus, node))
+        count = _servers(arguments).ask(lambda bus: operating.forget(bus, node), about=_stranger(arguments, node))
         facts.append(("sessions off the list", str(count)))
+    if fleet.node_key(node).exists() or not arguments.words("join"):
+        fleet.forget(node)
+        facts += [("rights", str(fleet.write_rights())), ("NATS servers", RELOAD)]
     print_facts(facts)
     return 0
 
@@ -219,13 +220,22 @@ def _servers(arguments: Arguments) -> "Servers":
     from sandbox_agent.cli.fleet.directory import FleetDirectory
     from sandbox_agent.cli.fleet.operating import Servers
 
-    urls = arguments.words("join")
+    urls = [NATS.value(Given(url, where="--join")) for url in arguments.words("join")]
     if not urls:
         raise SettingsError("name a NATS server of the fleet: --join nats://…")
     named = arguments.word("creds")
     kept = FleetDirectory(_directory(arguments)).gateway_key
+    if arguments.word("dir") and not named and not kept.exists():
+        raise SettingsError(f"{kept} is not there; give the directory that fleet init has made, or a key with --creds")
     key = Path(named) if named else kept if kept.exists() else None
     return Servers(urls, key)
+
+
+def _stranger(arguments: Arguments, node: str) -> str | None:
+    """A node that the fleet has to know; None for one that was invited here, which may not have joined yet."""
+    from sandbox_agent.cli.fleet.directory import FleetDirectory
+
+    return None if FleetDirectory(_directory(arguments)).node_key(node).exists() else node
 
 
 def _known_node(arguments: Arguments) -> str:

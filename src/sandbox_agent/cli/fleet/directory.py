@@ -66,7 +66,8 @@ class FleetDirectory:
         try:
             self.node_key(node).unlink()
         except FileNotFoundError:
-            raise SettingsError(f"{node} has not been invited") from None
+            invited = ", ".join(path.stem for path in sorted((self.path / NODES).glob("*.nk")))
+            raise SettingsError(f"{node} has not been invited; invited are: {invited or 'none'}") from None
 
     def authorization(self) -> dict[str, object]:
         """Who may do what, as NATS servers want to know it."""

@@ -29,13 +29,15 @@ class Servers:
     urls: Sequence[str]
     key: Path | None
 
-    def ask(self, ask: Callable[[NatsBus], Awaitable[T]]) -> T:
-        """Do something on a connection of its own. Raises SettingsError."""
+    def ask(self, ask: Callable[[NatsBus], Awaitable[T]], about: str | None = None) -> T:
+        """Do something on a connection of its own. Raises SettingsError, also when the fleet has no node `about`."""
 
         async def main() -> T:
             name = f"cli-{secrets.token_hex(6)}"
             bus = await connect(self.urls, subjects.inbox_of_gateway(name), name, self.key)
             try:
+                if about is not None:
+                    await _check_known(bus, about)
                 return await ask(bus)
             finally:
                 await bus.close()
@@ -126,10 +128,14 @@ async def _read_table(bus: NatsBus, name: str) -> dict[str, bytes]:
     return values
 
 
+async def _check_known(bus: NatsBus, node: str) -> None:
+    names = [each.node for each in (await read_status(bus)).nodes]
+    if node not in names:
+        raise SettingsError(f"no node of this fleet is called {node}; there are: {', '.join(names) or 'none'}")
+
+
 async def drain(bus: NatsBus, node: str) -> None:
-    """Have the fleet open no new sessions at a node. Raises SettingsError for one that it does not know."""
-    if node not in [each.node for each in (await read_status(bus)).nodes]:
-        raise SettingsError(f"no node of this fleet is called {node}; list them with: sandbox-agent fleet status")
+    """Have the fleet open no new sessions at a node."""
     await bus.open_table(orders.TABLE).put(orders.drain_key(node), b"{}")
 
 
