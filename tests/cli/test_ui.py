@@ -40,6 +40,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_without_a_browser_the_link_of_the_running_server_is_printed(kept: Server) -> None:
     done = ui(kept)
 
@@ -54,6 +55,7 @@ def test_the_link_leads_to_a_session_whatever_is_in_its_id() -> None:
     assert write_link(ServerAddress("http://127.0.0.1:1", local=True, token=None)) == "http://127.0.0.1:1/ui/"
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_the_browser_gets_a_page_that_leads_to_the_link_and_no_token_in_its_arguments(
     kept: Server, tmp_path: Path
 ) -> None:
@@ -125,6 +127,7 @@ def test_a_link_cannot_leave_the_page_that_leads_to_it(tmp_path: Path) -> None:
     assert write_page(tmp_path, "http://127.0.0.1:1/ui/").read_text().count("http:") == 2
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_server_that_makes_its_token_prints_a_link_with_it_and_no_other_server_does(tmp_path: Path) -> None:
     with Server(token=None, directory=tmp_path) as made:
         (link,) = re.findall(r"^open:  (.*)$", made.stderr, re.MULTILINE)

@@ -13,8 +13,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from sandbox_agent.bus.api import PATIENCE, Arrival, make, nanoseconds
 from sandbox_agent.bus import subjects
+from sandbox_agent.bus.api import PATIENCE, Arrival, make, nanoseconds
 from sandbox_agent.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
@@ -44,9 +44,9 @@ PENDING_BYTES = 32 << 20
 async def connect(
     servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, proxy: str | None = None
 ) -> "NatsBus":
-    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or too small messages,
-    or when the credentials are not those of this member.
+    """Connect; raises Unreachable, or Refused.
 
+    It is refused by servers that do not take the credentials or large messages, and with credentials of another member.
     `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
     with the seed of a key. `proxy` is the address of an HTTP proxy.
     """
