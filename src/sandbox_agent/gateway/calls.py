@@ -50,6 +50,7 @@ from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.wire import headers, methods
+from sandbox_agent.wire.fleet import ANSWER_EARLY
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
-_EARLY = (headers.raw(headers.ANSWER_EARLY), b"1")
+_EARLY = (ANSWER_EARLY, b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
 _FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK, methods.DELETE)
 """Requests whose response has something in it that only gateways know, or waits for the fleet's list."""

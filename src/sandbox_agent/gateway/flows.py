@@ -24,7 +24,7 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, trans
 from sandbox_agent.http.downloads import STALLED
 from sandbox_agent.http.exchange import ClientGone
 from sandbox_agent.wire import headers
-from sandbox_agent.wire.fleet import AnswerHead, Lease, Opening
+from sandbox_agent.wire.fleet import SAFE_AT, AnswerHead, Lease, Opening
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,6 @@ _CONFINED = [(b"content-security-policy", b"sandbox"), (b"x-content-type-options
 """An answer comes from a sandbox, and has no rights at the gateway's origin."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
-_SAFE_AT = headers.raw(headers.SAFE_AT)
 _LENGTH = re.compile(rb"[0-9]{1,19}")
 
 _REASONS = {
@@ -383,7 +382,7 @@ class _Way:
 
 def _read_early(head: AnswerHead) -> _Early | None:
     found = {name.lower(): value for name, value in head.headers}
-    length, safe_at = found.get(b"content-length", b""), found.get(_SAFE_AT, b"")
+    length, safe_at = found.get(b"content-length", b""), found.get(SAFE_AT, b"")
     if not (_LENGTH.fullmatch(length) and _LENGTH.fullmatch(safe_at)):
         return None
     return _Early(int(length), int(safe_at))

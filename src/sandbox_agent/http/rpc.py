@@ -42,13 +42,12 @@ from sandbox_agent.hub.connection import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import headers, methods
+from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT
 
 _CONNECTION = headers.raw(headers.CONNECTION_ID)
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _AFTER = headers.raw(headers.RESUME_AFTER)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
-_EARLY = headers.raw(headers.ANSWER_EARLY)
-_SAFE_AT = headers.raw(headers.SAFE_AT)
 _PREFER = headers.raw(headers.PREFER)
 _APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
 _HEAD = (
@@ -100,7 +99,7 @@ class Rpc(Exchange):
         self.begin(connection)
         try:
             key = header(scope, _KEY)
-            if connection.is_guest and header(scope, _EARLY) is not None and envelope.kind is Kind.REQUEST:
+            if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is Kind.REQUEST:
                 await self._answer_early(connection, envelope, key, scope, send)
                 return
             reply = await self._dispatch(connection, envelope, key, is_async, partial(is_gone, scope))
@@ -119,7 +118,7 @@ class Rpc(Exchange):
         accepted = await self.intake.accept(connection, envelope, None if key is None else _idempotency_key(key))
         answer, rest = await accepted.answer, b""
         last, safe_at = connection.last_event, max(answer.commit, connection.last_event)
-        ours = [(_LAST_EVENT, b"%d" % last), (_SAFE_AT, b"%d" % safe_at)]
+        ours = [(_LAST_EVENT, b"%d" % last), (SAFE_AT, b"%d" % safe_at)]
         await send({"type": "http.response.start", "status": 200, "headers": [*json_headers(answer.line), *ours]})
         await send({"type": "http.response.body", "body": answer.line, "more_body": True})
         try:
