@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.asking import everything, opened, permission, received_envelopes, texts
 from tests.support.client import META, Client, run
+from tests.support.opening import EAGER, WAYS
 from tests.support.running import SCRIPTED, Server, scripted
 
 
@@ -51,6 +52,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
         "loud": scripted("--banner"),
         "early": scripted("--session-id", "same", "--before-new", json.dumps(EARLY)),
         "early2": scripted("--session-id", "same", "--before-new", json.dumps(EARLY)),
+        "eager": EAGER,
         "too-early": scripted("--before-new", json.dumps(TOO_MUCH)),
     }
     with Server("--no-persist", agents=agents, directory=directory) as running:
@@ -267,6 +269,15 @@ def test_updates_before_the_answer_to_session_new_are_held_and_not_dropped(odd: 
                 assert (await client.answer("early", {"outcome": {"outcome": "cancelled"}})).status_code == 202
 
     run(main(odd))
+
+
+@pytest.mark.requirement("5.response-first")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_response_that_names_a_session_comes_before_its_updates(odd: Server, way: str) -> None:
+    async def main() -> None:
+        assert await WAYS[way](odd) == ["response", "session/update"]
+
+    run(main())
 
 
 @pytest.mark.requirement("5.held-updates")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.client import Client, Json, run
 from tests.support.nats import PROGRAM, NatsServer, nats_server
+from tests.support.opening import EAGER
 from tests.support.running import BOUND, Server
 
 
@@ -29,7 +30,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
         pytest.skip(f"{PROGRAM} is not installed")
     with nats_server(tmp_path_factory.mktemp("fleet") / "nats") as nats:
         # A gateway must not need what opens a node's own port.
-        nodes = [Server(token=f"of-n{place}") for place in (1, 2)]
+        nodes = [Server(token=f"of-n{place}", agents={"eager": EAGER}) for place in (1, 2)]
         for place, node in enumerate(nodes, 1):
             joining = ("--join", nats.url, "--node", f"n{place}", "--label", f"place={place}")
             node.flags = [*joining, "--fs-root", node.work]

@@ -11,6 +11,7 @@ import pytest
 from tests.gateway.conftest import Fleet
 from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
 from tests.support.client import META, Client, Event, Json, Stream, run
+from tests.support.opening import WAYS
 from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.usefixtures("joined")
@@ -51,6 +52,30 @@ def test_a_turn_runs_through_a_gateway_with_its_updates_before_its_result(fleet:
             assert seen[-1].id == last
             listed = (await client.http.get(f"/v1/sessions/{session}")).json()
             assert listed["node"] == "n2"
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_response_that_names_a_session_comes_before_its_updates(fleet: Fleet, way: str) -> None:
+    """A node keeps the updates back until the gateway has given the response out."""
+
+    async def main() -> None:
+        assert await WAYS[way](fleet.gateways[0]) == ["response", "session/update"]
+
+    run(main())
+
+
+def test_attaching_again_says_where_the_stream_is_by_now(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as client, client.stream() as stream:
+            session = await new_session(client, fleet)
+            await client.prompt(session, "hello")
+            said = await stream.turn_ended()
+            again = await client.result("_sandboxagent/session/attach", {"sessionId": session})
+            assert again["position"] >= said[-1].id
+            await client.prompt(session, "more")
+            assert (await stream.next()).id > again["position"]
 
     run(main())
 

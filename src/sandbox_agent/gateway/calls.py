@@ -157,6 +157,8 @@ class Calls:
         without = self._without_node.get(envelope.method)
         if without is not None and node not in self._roster.leases:
             return Answer(success(envelope.id, await without(connection, envelope)))
+        session_id = envelope.session_id and self._connections.find_session(envelope.session_id)
+        attached = session_id is not None and connection.attached(session_id)
         answer = await self._request(connection, node, envelope, key, _EARLY)
         if answer.status != 200:
             raise Refusal(answer)
@@ -165,7 +167,10 @@ class Calls:
         await self._connections.caught_up(connection, node, _position(answer))
         if response.succeeded:
             await self._until_listed(node, envelope, response)
-            line = self._with_position(connection, envelope, line)
+            if envelope.method in methods.MAKE_SESSIONS:
+                connection.opened[text_at(response.result(), "sessionId") or ""] = node
+            if envelope.method == methods.ATTACH:
+                line = self._with_position(connection, attached, response)
         return Answer(line)
 
     async def _request(
@@ -235,17 +240,17 @@ class Calls:
             # Some agents count their sessions, the same on every machine.
             raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
 
-    @staticmethod
-    def _with_position(connection: FleetConnection, envelope: Envelope, line: bytes) -> bytes:
+    def _with_position(self, connection: FleetConnection, attached: bool, response: Envelope) -> bytes:
         """A node's positions are its own: its clients here know others.
 
-        A stream brings what comes after the beginning of the window, so that is where pages end.
+        A stream brings what comes after the beginning of the window, so that is where pages end; for a client that was
+        `attached` before, where its stream is by now.
         """
-        if envelope.method != methods.ATTACH:
-            return line
-        session_id = text_at(parse(line).result(), "session", "sessionId") or ""
+        session_id = text_at(response.result(), "session", "sessionId") or ""
         windows = connection.windows.get(session_id)
-        return with_result(line, "position", windows[-1].start if windows else connection.last_event)
+        start = windows[-1].start if windows else connection.last_event
+        position = max(start, self._connections.handed_over(session_id)) if attached else start
+        return with_result(response.line, "position", position)
 
     # Where to
 

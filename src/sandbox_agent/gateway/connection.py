@@ -38,6 +38,8 @@ class FleetConnection(Connection):
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: set[str] = field(default_factory=set[str])
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
+    opened: dict[str, str] = field(default_factory=dict[str, str])
+    """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
     revision: int = 0
     """Of its record in the fleet's table."""
     kept_at: float = 0.0

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
 from msgspec import Raw
@@ -26,6 +26,7 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import session_channel
@@ -61,6 +62,7 @@ class FleetConnections:
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
+        self._session_opened: Callable[[str, str], Awaitable[None]] = _ignore
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: Following | None = None
         roster.watch(self._take_node)
@@ -138,6 +140,19 @@ class FleetConnections:
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self._own.tell(connection.tag, line, session_id)
+
+    def note_opened(self, connection: Connection, line: bytes) -> None:
+        """The node holds updates of a new session back, until its client has the response."""
+        assert isinstance(connection, FleetConnection)
+        session_id = session_named(line)
+        node = connection.opened.pop(session_id, None)
+        if node is not None:
+            self._spawn(self._tell_opened(connection, node, session_id))
+
+    async def _tell_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
+        # On the stream, the updates are to come after it.
+        await self._own.all_kept(connection.tag, PATIENCE)
+        await self._session_opened(node, session_id)
 
     def find_session(self, name: str) -> str | None:
         seen = self._roster.find(name)
@@ -224,6 +239,10 @@ class FleetConnections:
     def watch_closed(self, watcher: Callable[[FleetConnection], None]) -> None:
         """Hear of connections that their clients have closed here."""
         self._watchers.append(watcher)
+
+    def watch_opened(self, watcher: Callable[[str, str], Awaitable[None]]) -> None:
+        """Hear of a node's new session whose client has the response that names it. One can."""
+        self._session_opened = watcher
 
     def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
         """Hear of connections whose clients begin to read here."""
@@ -356,6 +375,10 @@ class FleetConnections:
             if end is not None and connection.has_read(end):
                 self._feed.unfollow(session_channel(session_id), connection)
 
+    def handed_over(self, session_id: str) -> int:
+        """Everything of a session up to here has come to those that follow it here."""
+        return self._feed.handed_over(session_channel(session_id))
+
     def _settle(self, connection: FleetConnection, channel: str, after: int) -> None:
         """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
 
@@ -463,3 +486,7 @@ class FleetConnections:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("connection not followed reason=%s", error)
+
+
+async def _ignore(node: str, session_id: str) -> None:
+    """Until it is known who hears of it."""

@@ -244,6 +244,11 @@ class Feed:
         found = [self._channels[name] for name in channels if name in self._channels]
         return max((each.complete_after or 0 for each in found), default=0)
 
+    def handed_over(self, channel: str) -> int:
+        """Everything of a channel up to here has come to its followers, or is older than these."""
+        found = self._channels.get(channel)
+        return 0 if found is None else end_of(found.sequence)
+
     async def last_meant(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
         """The position of the last event after `after` that is meant; 0 for none, or without followers.
 

@@ -27,10 +27,11 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Answer, Asked, Caller
 from sandbox_agent.gateway.ingest import LEASE
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.guests import OPENED
 from sandbox_agent.http.guests import PATH as GUESTS
 from sandbox_agent.http.negotiate import JSON
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.fleet import Introduced, Introduction, Lease
+from sandbox_agent.wire.fleet import Introduced, Introduction, Lease, Opened
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Guests:
         roster.watch(self._take_change)
         connections.watch_closed(self._forget_guests)
         connections.watch_streams(self._meet_nodes)
+        connections.watch_opened(self._tell_opened)
 
     # Introductions
 
@@ -200,6 +202,15 @@ class Guests:
             async with asyncio.timeout(LEASE):
                 await self._roster.until(has_ended)
         return has_ended()
+
+    async def _tell_opened(self, node: str, session_id: str) -> None:
+        """Its client has the response that names a new session: the node waits for that before it sends updates."""
+        asked = Asked("POST", OPENED.encode(), headers=[_TYPE])
+        try:
+            await self._call(node, asked, msgspec.json.encode(Opened(session_id)))
+        except SandboxAgentError as error:
+            # It goes on by itself after a while.
+            logger.info("new session not announced session=%s node=%s reason=%s", session_id, node, error.slug)
 
     def _forget_guests(self, connection: FleetConnection) -> None:
         """Its client has closed it: no node need keep it."""

@@ -44,6 +44,11 @@ class OwnEvents:
         """Tell all gateways something about a connection."""
         return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None)
 
+    async def all_kept(self, tag: str, patience: float) -> None:
+        """Wait until what was said to a connection so far is in the stream; not for longer than `patience` seconds."""
+        if waiting := self._waiting.get(tag):
+            await asyncio.wait([waiting[-1][3]], timeout=patience)
+
     async def purge(self, tag: str, source: str) -> None:
         """Drop what a connection was sent. Raises BusError."""
         await self._events.purge(subjects.connection_events(tag, source))

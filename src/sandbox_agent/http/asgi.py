@@ -20,6 +20,8 @@ class Reply:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes = b""
+    opened: Callable[[], None] | None = None
+    """Called when it has gone out, if it names a new session."""
 
 
 def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -8,10 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from sandbox_agent.envelope import Envelope
+from sandbox_agent.envelope import Envelope, parse, text_at
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
+
+
+def session_named(line: bytes) -> str:
+    """The new session in a response; empty when it has none."""
+    return text_at(parse(line).result(), "sessionId") or ""
 
 
 class Clients(Protocol):
@@ -57,6 +62,10 @@ class Clients(Protocol):
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         """Send something to one connection alone."""
+        ...
+
+    def note_opened(self, connection: Connection, line: bytes) -> None:
+        """A response that names a new session has gone out: from now on its client gets updates of that session."""
         ...
 
     def find_session(self, name: str) -> str | None:
@@ -131,6 +140,11 @@ class HubClients:
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self.hub.tell_connection(connection, line, session_id)
+
+    def note_opened(self, connection: Connection, line: bytes) -> None:
+        # To a guest, a gateway gives the response.
+        if not connection.is_guest:
+            self.hub.let_out(session_named(line))
 
     def find_session(self, name: str) -> str | None:
         session = self.hub.find_session(name)

@@ -104,7 +104,9 @@ class Delivery:
     ) -> None:
         """Put a response on the stream when it is there."""
         assert envelope.id is not None
+        opens = envelope.method in methods.MAKE_SESSIONS
         connection.busy += 1
+        connection.opening += opens
         try:
             answer = await answering
             await self._clients.committed(answer.commit)
@@ -114,11 +116,14 @@ class Delivery:
         except SandboxAgentError as error:
             answer = Answer(failure(envelope.id, error))
         finally:
+            connection.opening -= opens
             connection.busy -= 1
             connection.used_at = self._clients.monotonic()
         if before is not None:
             await before()
         self._clients.tell(connection, answer.line, self._session_of_answer(connection, envelope))
+        if opens:
+            self._clients.note_opened(connection, answer.line)
 
     def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""

@@ -5,6 +5,7 @@ stream. Only what came through the fleet gets here; the guard is the gateway's.
 """
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -18,9 +19,12 @@ from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.hub.connections import Guest
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.wire.fleet import Introduced, Introduction
+from sandbox_agent.wire.fleet import Introduced, Introduction, Opened
+
+T = TypeVar("T")
 
 PATH = "/fleet/guests"
+OPENED = "/fleet/opened"
 
 
 class GatewayDoor(FrontDoor):
@@ -31,7 +35,8 @@ class GatewayDoor(FrontDoor):
         self._guests = guests
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self._guests if scope["path"] == PATH else self._app.route)(scope, receive, send)
+        routes = {PATH: self._guests, OPENED: self._guests.note_opened}
+        await routes.get(scope["path"], self._app.route)(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +49,31 @@ class Guests:
     max_body: int
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(scope["method"], scope["path"], "POST")
         try:
-            asked = msgspec.json.decode(await read_body(scope, receive, self.max_body), type=Introduction)
+            asked = await self._read(scope, receive, Introduction)
         except ClientGone:
             return
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadRequest(f"not an introduction: {error}") from error
         if not is_tag(asked.tag):
             raise BadRequest("the tag of a guest is one that a gateway makes")
         body = msgspec.json.encode(await self._introduce(asked))
         await respond(send, 200, json_headers(body), body)
+
+    async def note_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /fleet/opened`: a gateway has given out the response that names a new session."""
+        try:
+            said = await self._read(scope, receive, Opened)
+        except ClientGone:
+            return
+        self.hub.let_out(said.session_id)
+        await respond(send, 204, [])
+
+    async def _read(self, scope: Scope, receive: Receive, kind: type[T]) -> T:
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], scope["path"], "POST")
+        try:
+            return msgspec.json.decode(await read_body(scope, receive, self.max_body), type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"not what gateways send: {error}") from error
 
     async def _introduce(self, asked: Introduction) -> Introduced:
         envelope = parse(bytes(asked.initialize))

@@ -107,6 +107,8 @@ class Rpc(Exchange):
             self.end(connection)
         if reply is not None:
             await respond(send, reply.status, reply.headers, reply.body)
+            if reply.opened is not None:
+                reply.opened()
 
     async def _answer_early(
         self, connection: Connection, envelope: Envelope, key: bytes | None, scope: Scope, send: Send
@@ -115,8 +117,8 @@ class Rpc(Exchange):
 
         The end of the answer is the word that it has; or the problem that keeps it from getting there.
         """
-        accepted = await self.intake.accept(connection, envelope, None if key is None else _idempotency_key(key))
-        answer, rest = await accepted.answer, b""
+        name = None if key is None else _idempotency_key(key)
+        answer, rest = await self._wait_for(connection, envelope, name), b""
         last, safe_at = connection.last_event, max(answer.commit, connection.last_event)
         ours = [(_LAST_EVENT, b"%d" % last), (SAFE_AT, b"%d" % safe_at)]
         await send({"type": "http.response.start", "status": 200, "headers": [*json_headers(answer.line), *ours]})
@@ -153,13 +155,25 @@ class Rpc(Exchange):
                 # 202 as soon as the request is kept; its response comes on the stream.
                 await self.clients.kept(connection, await self.delivery.begin(connection, envelope, name))
                 return Reply(202, [(b"content-length", b"0"), _APPLIED])
-            accepted = await self.intake.accept(connection, envelope, name)
-            return await self._answer(connection, await accepted.answer, is_gone)
+            answer = await self._wait_for(connection, envelope, name)
+            opens = envelope.method in methods.MAKE_SESSIONS
+            opened = partial(self.clients.note_opened, connection, answer.line) if opens else None
+            return await self._answer(connection, answer, is_gone, opened)
         if envelope.kind is Kind.NOTIFICATION:
             await self.intake.notify(connection, envelope)
         else:
             await self.intake.answer(connection, envelope)
         return Reply(202, [(b"content-length", b"0")])
+
+    async def _wait_for(self, connection: Connection, envelope: Envelope, key: str | None) -> Answer:
+        """The answer to a request. Updates of a session that it makes wait for `note_opened`."""
+        opens = envelope.method in methods.MAKE_SESSIONS
+        connection.opening += opens
+        try:
+            accepted = await self.intake.accept(connection, envelope, key)
+            return await accepted.answer
+        finally:
+            connection.opening -= opens
 
     async def _open(self, envelope: Envelope, send: Send) -> None:
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
@@ -168,15 +182,19 @@ class Rpc(Exchange):
         identity = (_CONNECTION, connection.connection_id.encode())
         await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 
-    async def _answer(self, connection: Connection, answer: Answer, is_gone: Callable[[], bool]) -> Reply | None:
+    async def _answer(
+        self, connection: Connection, answer: Answer, is_gone: Callable[[], bool], opened: Callable[[], None] | None
+    ) -> Reply | None:
         await self.clients.kept(connection, answer.commit)
         last = connection.last_event
         if connection.stream is not None:
             await connection.stream.caught_up(last)
         if is_gone():
             self.clients.tell(connection, answer.line)
+            if opened is not None:
+                opened()
             return None
-        return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
+        return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line, opened)
 
     # POST, the short way
 
@@ -208,6 +226,8 @@ class Rpc(Exchange):
             reply = await self._dispatch(connection, envelope, post.key, is_async, post.is_gone)
             if reply is not None:
                 post.reply(reply)
+                if reply.opened is not None:
+                    reply.opened()
         except Exception as error:
             post.refuse(_as_problem(error))
         finally:

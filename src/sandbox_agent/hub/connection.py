@@ -100,6 +100,8 @@ class Connection:
     closed: bool = False
     busy: int = 0
     """POSTs of its that wait for an answer."""
+    opening: int = 0
+    """Requests of its that make sessions, and whose transport says when the response has gone out."""
     prefix: str = ""
     """For a guest, whose client is at a gateway: what the ids of requests begin with, so that they lead back here."""
     receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])

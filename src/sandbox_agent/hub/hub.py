@@ -21,7 +21,7 @@ from sandbox_agent.hub.connections import Connections
 from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, State, server_stopped
 from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, make_decision, write_refusal
 from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.hub.session import Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
@@ -29,6 +29,9 @@ from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
+WITHHELD_BYTES = 8 << 20
+WITHHELD_SECONDS = 10.0
+"""How much of a new session's updates waits for the response that names it, and for how long."""
 MOST_REMARKS = 8
 """Of what people said about refusals, as many wait for the next prompt."""
 
@@ -80,6 +83,8 @@ class Hub:
         self._watchers: list[Watcher] = []
         self._observers: list[Observer] = []
         self._unreported: dict[str, float] = {}
+        self._withholding: dict[str, Session] = {}
+        """Sessions whose updates wait, by id."""
         self._trims_checked_above = TRIMS
         for session in self.shelf.not_ended():
             # An earlier server left it running: its process is gone, and the log does not say so yet.
@@ -130,6 +135,7 @@ class Hub:
             or bool(session.waiting)
             or self.connections.has_attached(session)
             or session.id in self._unreported
+            or session.withheld is not None
             or self.pending.has(session)
         )
 
@@ -204,6 +210,7 @@ class Hub:
         for connection in list(self.connections.attached(session)):
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
+        self._withholding.pop(session.id, None)
         self.shelf.remove(session)
         self.changes.note(session.id, gone=True)
 
@@ -218,6 +225,8 @@ class Hub:
     def report_changes(self, before: float) -> None:
         """Report the changes noted before then to all attached clients, unless the agent has done so itself."""
         for session_id in [one for one, at in self._unreported.items() if at <= before]:
+            if session_id in self._withholding:
+                continue
             del self._unreported[session_id]
             session = self.shelf.find(session_id)
             if session is None:
@@ -267,6 +276,27 @@ class Hub:
         if self.connections.detach(connection, session.id):
             self.shelf.stir_by_id(session.id)
 
+    # Updates before the response that names their session
+
+    def withhold(self, session: Session) -> None:
+        """Keep its updates back until `let_out`: clients drop those of sessions that they do not know yet."""
+        session.withheld = Withheld(self.monotonic() + WITHHELD_SECONDS)
+        self._withholding[session.id] = session
+
+    def let_out(self, session_id: str) -> None:
+        """The response has gone out: send what waited for it."""
+        session = self._withholding.pop(session_id, None)
+        if session is None or session.withheld is None:
+            return
+        withheld, session.withheld = session.withheld, None
+        for lines in withheld.updates:
+            self.record_updates(session, lines)
+
+    def let_out_overdue(self, now: float) -> None:
+        for session in list(self._withholding.values()):
+            if session.withheld is None or session.withheld.until <= now:
+                self.let_out(session.id)
+
     # The log
 
     def record(self, session: Session, line: bytes, direction: Direction) -> Chunk:
@@ -279,6 +309,11 @@ class Hub:
 
     def record_updates(self, session: Session, lines: list[bytes]) -> None:
         """Record an agent's notifications and send them to the clients that should see them."""
+        if session.withheld is not None:
+            session.withheld.add(lines)
+            if session.withheld.size > WITHHELD_BYTES:
+                self.let_out(session.id)
+            return
         if session.facts.agent_session_id != session.id:
             lines = [with_param(line, "sessionId", session.id) for line in lines]
         replay = session.replay
@@ -304,6 +339,9 @@ class Hub:
     ) -> Chunk:
         if session.state is State.DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
+        if session.withheld is not None and channel != NO_CLIENT:
+            # What clients see stays in order.
+            self.let_out(session.id)
         chunk = self.log.append(lines, direction, session.id, channel, history=history, can_wait=can_wait)
         self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
@@ -346,6 +384,8 @@ class Hub:
         self, request: Envelope, process: Process, session: Session | None, only_tag: str | None = None
     ) -> PendingRequest:
         """A request that is about to be asked, in the form that people understand."""
+        if session is not None:
+            self.let_out(session.id)
         key, at, since = self.log.position + 1, self.clock(), self.monotonic()
         asked, translate = (
             process.dialect.translate_request(request),

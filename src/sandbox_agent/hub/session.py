@@ -103,6 +103,20 @@ class Replay:
             self.when_finished()
 
 
+@dataclass(slots=True)
+class Withheld:
+    """Updates of a new session that wait until its client has the response which names the session."""
+
+    until: float
+    """By the monotonic clock: then they wait no longer."""
+    updates: list[list[bytes]] = field(default_factory=list[list[bytes]])
+    size: int = 0
+
+    def add(self, lines: list[bytes]) -> None:
+        self.updates.append(lines)
+        self.size += sum(map(len, lines))
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """A session as it is now: its facts, its process, its turns."""
@@ -124,6 +138,8 @@ class Session:
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
+    withheld: Withheld | None = None
+    """While the response that names it is on its way to its client."""
     unsaved: bool = False
     """The disk does not know yet how many events it has, and when the last one came."""
     saved_card: Card | None = None

@@ -168,6 +168,8 @@ class SessionMethods:
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, Direction.FROM_CLIENT)
+        if call.connection.opening and call.late is None:
+            self.hub.withhold(session)
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)

@@ -220,6 +220,12 @@ class Introduced(Struct, rename="camel"):
     """The response to `initialize`, where one was wanted."""
 
 
+class Opened(Struct, rename="camel"):
+    """The client of a guest has the response that names a new session, as JSON: now the node may send its updates."""
+
+    session_id: str
+
+
 class Lease(Struct, rename="camel"):
     """What is known of a node while it is there."""
 

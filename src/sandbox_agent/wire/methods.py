@@ -71,6 +71,8 @@ ENDED = "_sandboxagent/session/ended"
 UNPARSED = "_sandboxagent/agent/unparsed"
 GAP = "_sandboxagent/stream/gap"
 
+MAKE_SESSIONS = frozenset({NEW, FORK})
+"""Requests whose responses name a new session."""
 READS = frozenset(
     {
         LIST,
