@@ -39,7 +39,8 @@ async def by_respond_async(server: Server) -> list[str]:
 
 
 async def by_acp(server: Server) -> list[str]:
-    async with Acp(server, agent="eager") as client, client.get() as stream:
+    client = Acp(server, agent="eager")
+    async with client, client.get() as stream:
         assert (await client.say("session/new", _new(server), _ID)).status_code == 202
         return _what([(await stream.next()).data for _ in range(2)])
 
