@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 
     from sandbox_agent.host.search import Searches
     from sandbox_agent.member.flows import Flows
-    from sandbox_agent.opencode.bridge import Bridge
+    from sandbox_agent.opencode.bridge import OpenCodeBridge
     from sandbox_agent.wire.sessions import SessionView
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ LAST_GRACE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ServerParts:
     """What a running server consists of, as far as it has to be started and ended."""
 
     app: App
@@ -123,7 +123,7 @@ class Parts:
     terminals: Terminals
     watches: Watches
     housekeeping: Housekeeping
-    bridges: "list[Bridge]"
+    bridges: "list[OpenCodeBridge]"
     """To OpenCode's programs: none until the first of them calls."""
     catalog: Catalog
 
@@ -146,7 +146,7 @@ class Parts:
         self.streams.close("the server is stopping")
 
 
-def build(settings: Settings, children: Children) -> Parts:
+def build(settings: Settings, children: Children) -> ServerParts:
     """Construct everything, bottom to top. Needs a running event loop."""
     catalog = open_catalog(settings, os.environ)
     tail = settings.replay_bytes
@@ -237,7 +237,7 @@ def build(settings: Settings, children: Children) -> Parts:
         ui = Ui(settings.frame_origin, pools.files)
         return make_control_app([endpoint for table in tables for endpoint in table.endpoints()], ui)
 
-    bridges: list[Bridge] = []
+    bridges: list[OpenCodeBridge] = []
 
     def opencode() -> Asgi:
         from sandbox_agent.opencode.bridge import BridgeLimits, make_bridge
@@ -268,7 +268,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(
+    return ServerParts(
         app,
         log,
         hub,
@@ -379,7 +379,7 @@ def _stay(waiting: asyncio.Task[None]) -> None:
     logger.info("idle or not, staying until it is stopped")
 
 
-def _make_flows(settings: Settings, parts: Parts) -> "Flows":
+def _make_flows(settings: Settings, parts: ServerParts) -> "Flows":
     from sandbox_agent.http.guests import GatewayDoor, Guests
     from sandbox_agent.member.flows import Flows
 
@@ -387,7 +387,7 @@ def _make_flows(settings: Settings, parts: Parts) -> "Flows":
     return Flows(settings.node, GatewayDoor(parts.app, guests).answer_gateway, settings.flows)
 
 
-async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
+async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") -> None:
     """Take part, as long as the server runs. Nothing of this is imported by a server that stands alone."""
     from sandbox_agent.bus import subjects
     from sandbox_agent.bus.nats import connect

@@ -10,7 +10,7 @@ from pathlib import Path
 from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError
-from sandbox_agent.cli.fleet.directory import Place
+from sandbox_agent.cli.fleet.directory import NatsAddress
 from sandbox_agent.cli.fleet.local import LocalFleet, find_places
 from tests.chaos.relay import Wire
 from tests.support.client import Client
@@ -33,7 +33,7 @@ class Parts:
         self.fleet = LocalFleet(directory / "fleet")
         self.work = directory / "work"
         self._wires: list[Wire] = []
-        self._places: list[Place] = []
+        self._places: list[NatsAddress] = []
         self._bus: NatsBus | None = None
 
     async def start(self, gateways: int, nodes: Sequence[str]) -> None:
@@ -43,7 +43,9 @@ class Parts:
         routes = {place.name: await self._wire(place.route, place.name) for place in self._places}
         for place in self._places:
             others = [
-                Place(other.name, other.port, routes[other.name]) for other in self._places if other.name != place.name
+                NatsAddress(other.name, other.port, routes[other.name])
+                for other in self._places
+                if other.name != place.name
             ]
             # So that no part learns of a way around the wires.
             around = {"no_advertise": True, "advertise": f"127.0.0.1:{routes[place.name]}"}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_agent.cli.commands.rpc import Answered, Broken, Came, Failed, InputEnded, News, Sent, Tally
+from sandbox_agent.cli.commands.rpc import Answered, Broken, Came, InputEnded, News, RefusedLine, Sent, Tally
 from sandbox_agent.client.errors import ClientError
 from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
@@ -365,7 +365,7 @@ def test_the_same_id_twice_is_answered_twice_and_ids_are_their_text() -> None:
 
 
 def test_what_was_refused_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, tally = told(Sent(b"1"), Failed(3, ClientError("no"), b"1"), InputEnded())
+    _, tally = told(Sent(b"1"), RefusedLine(3, ClientError("no"), b"1"), InputEnded())
 
     assert (tally.done, tally.failed) == (True, True)
     assert capsys.readouterr().err == "sandbox-agent: line 3: no\n"

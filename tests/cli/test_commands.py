@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.main import COMMANDS, main
 
 
-def everything(below: Command | Group = COMMANDS) -> Iterator[Command | Group]:
+def everything(below: Command | CommandGroup = COMMANDS) -> Iterator[Command | CommandGroup]:
     yield below
-    if isinstance(below, Group):
+    if isinstance(below, CommandGroup):
         for word in below.words.values():
             yield from everything(word.load())
 
 
-def name(of: Command | Group) -> str:
-    return of.name if isinstance(of, Group) else of.parser.prog
+def name(of: Command | CommandGroup) -> str:
+    return of.name if isinstance(of, CommandGroup) else of.parser.prog
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def test_help_has_a_description_and_examples_that_begin_alike(words: str, capsys
     assert f"  sandbox-agent {words}".rstrip() in examples
 
 
-@pytest.mark.parametrize("words", [words for words, each in EVERYTHING.items() if isinstance(each, Group)])
+@pytest.mark.parametrize("words", [words for words, each in EVERYTHING.items() if isinstance(each, CommandGroup)])
 def test_a_group_without_a_command_shows_its_help_as_a_mistake(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
 
@@ -131,7 +131,7 @@ def test_a_word_is_loaded_only_when_it_is_there() -> None:
         loaded.append(which)
         return Command(Parser(f"x {which}", "", ""), lambda arguments: 7)
 
-    group = Group("x", "", "", {"a": Word("", lambda: load("a")), "b": Word("", lambda: load("b"))})
+    group = CommandGroup("x", "", "", {"a": Word("", lambda: load("a")), "b": Word("", lambda: load("b"))})
 
     assert group.run(["b"]) == 7
     assert loaded == ["b"]

@@ -28,7 +28,7 @@ from sandbox_agent.cli.completion import (
     sessions,
     split_line,
 )
-from sandbox_agent.cli.grammar import Command, Group, Parser, Word
+from sandbox_agent.cli.grammar import Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.main import COMMANDS
 from tests.cli.place import LONGEST, Place
 from tests.support.client import Client, run
@@ -46,9 +46,11 @@ def words(found: Candidates) -> list[str]:
 # --- the whole tree ---------------------------------------------------------------------------------------------------
 
 
-def everything(below: Command | Group = COMMANDS, *path: str) -> Iterator[tuple[tuple[str, ...], Command | Group]]:
+def everything(
+    below: Command | CommandGroup = COMMANDS, *path: str
+) -> Iterator[tuple[tuple[str, ...], Command | CommandGroup]]:
     yield path, below
-    if isinstance(below, Group):
+    if isinstance(below, CommandGroup):
         for name, word in below.words.items():
             yield from everything(word.load(), *path, name)
 
@@ -62,11 +64,11 @@ def test_every_word_and_flag_is_completed(path: str) -> None:
 
     offered = candidates(COMMANDS, [*path.split(), "-"], VALUES)
 
-    parser = below.parser() if isinstance(below, Group) else below.parser
+    parser = below.parser() if isinstance(below, CommandGroup) else below.parser
     shown = [action for action in parser.actions() if action.help is not SUPPRESS]
     assert words(offered) == [*(flag for action in shown for flag in action.option_strings), "-h", "--help"]
     assert all(text for _, text in offered.words)
-    if isinstance(below, Group):
+    if isinstance(below, CommandGroup):
         assert candidates(COMMANDS, [*path.split(), ""], VALUES).words == [
             (name, word.summary) for name, word in below.words.items()
         ]
@@ -111,7 +113,7 @@ def _parser() -> Parser:
     return parser
 
 
-GROUP = Group("x", "", "", {"do": Word("do it", lambda: Command(_parser(), lambda arguments: 0))})
+GROUP = CommandGroup("x", "", "", {"do": Word("do it", lambda: Command(_parser(), lambda arguments: 0))})
 NAMES: dict[str, Values] = {"NAME": lambda given, current: [("ann", "Ann"), ("bob", f"Bob {given.get('text', '')}")]}
 FLAGS = ["--level", "-l", "--on", "--also", "--pair", "--maybe", "--file", "--work-dir", "--text", "-h", "--help"]
 

@@ -21,7 +21,7 @@ from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.cli.doctor import command as doctor
 from sandbox_agent.cli.doctor.command import command, side_by_side
-from sandbox_agent.cli.doctor.finding import Finding, Subject, size
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, size
 from sandbox_agent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
 from sandbox_agent.cli.grammar import Arguments
 from tests.cli.place import LONGEST, PROGRAM, Place
@@ -132,17 +132,17 @@ def test_a_check_that_fails_or_never_ends_keeps_no_other_from_its_findings() -> 
     fine = Finding(area="server", name="fine", status="ok", sentence="fine")
     never = Event()
 
-    def fails(subject: Subject) -> list[Finding]:
+    def fails(subject: DoctorSubject) -> list[Finding]:
         raise RuntimeError("hush")
 
-    def hangs(subject: Subject) -> list[Finding]:
+    def hangs(subject: DoctorSubject) -> list[Finding]:
         never.wait(LONGEST)
         return []
 
-    def works(subject: Subject) -> list[Finding]:
+    def works(subject: DoctorSubject) -> list[Finding]:
         return [fine]
 
-    told, unfinished = side_by_side([hangs, fails, works], Subject(found, Arguments({}), {}, offline=True), 0.1)
+    told, unfinished = side_by_side([hangs, fails, works], DoctorSubject(found, Arguments({}), {}, offline=True), 0.1)
     never.set()
 
     assert told[works] == [fine]

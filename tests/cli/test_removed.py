@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.grammar import REMOVED, Group, find_successor
+from sandbox_agent.cli.grammar import REMOVED, CommandGroup, find_successor
 from sandbox_agent.cli.main import COMMANDS, main
 
 
@@ -34,7 +34,7 @@ def test_what_took_its_place_is_a_command(successor: str) -> None:
     for sentence in successor.split("sandbox-agent ")[1:]:
         found = COMMANDS
         for word in sentence.replace(",", " ").split():
-            if not isinstance(found, Group) or word not in found.words:
+            if not isinstance(found, CommandGroup) or word not in found.words:
                 break
             found = found.words[word].load()
         assert found is not COMMANDS, sentence

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import client
-from sandbox_agent.cli.grammar import Command, Group
+from sandbox_agent.cli.grammar import Command, CommandGroup
 from sandbox_agent.cli.main import COMMANDS
 from sandbox_agent.errors import RpcError, SettingsError
 from sandbox_agent.settings import OPTIONS
@@ -27,21 +27,21 @@ UNUSED = ["not-implemented"]
 PROGRAM = re.compile(r"(?:^|[\s\"'(/])sandbox-agent((?:\s+[^\s|;&#)]+)+)")
 
 
-def commands(group: Group = COMMANDS) -> Iterator[tuple[str, Command]]:
+def commands(group: CommandGroup = COMMANDS) -> Iterator[tuple[str, Command]]:
     """Every command by its words."""
     for name, word in group.words.items():
         below = word.load()
-        if isinstance(below, Group):
+        if isinstance(below, CommandGroup):
             yield from commands(below)
         else:
             yield f"{group.name} {name}", below
 
 
-def groups(group: Group = COMMANDS) -> Iterator[str]:
+def groups(group: CommandGroup = COMMANDS) -> Iterator[str]:
     yield group.name
     for word in group.words.values():
         below = word.load()
-        if isinstance(below, Group):
+        if isinstance(below, CommandGroup):
             yield from groups(below)
 
 
@@ -86,8 +86,8 @@ def understood(arguments: str) -> bool:
         words = shlex.split(arguments.replace('", "', " ").replace('"', " "))
     except ValueError:
         words = arguments.split()
-    below: Group | Command = COMMANDS
-    while isinstance(below, Group):
+    below: CommandGroup | Command = COMMANDS
+    while isinstance(below, CommandGroup):
         if not words or words[0].startswith(("-", "<", "…", "[")):
             return True
         implied = below.implied(words) if below.implied is not None and words[0] not in below.words else None

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.file_errors import FileChanged
-from sandbox_agent.host.transfer.entries import Condition, etag, has_version, parse_tags
+from sandbox_agent.host.transfer.entries import WriteCondition, etag, has_version, parse_tags
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_what_is_expected_is_compared_with_what_is_there(tmp_path: Path) -> None
     tag = etag(facts)
 
     def holds(there: bool, match: str | None = None, none_match: str | None = None) -> bool:
-        condition = Condition(parse_tags(match), parse_tags(none_match))
+        condition = WriteCondition(parse_tags(match), parse_tags(none_match))
         try:
             condition.check("/path", facts if there else None)
         except FileChanged as error:

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from sandbox_agent.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
-from sandbox_agent.host.terminals import Asker, Command, ExitStatus, TerminalLimits, Terminals
+from sandbox_agent.host.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive
@@ -40,7 +40,7 @@ class Host:
             "directory": str(self.folder),
             "directories": [str(self.folder)],
         }
-        command = Command(program=program, arguments=arguments, **(settings | more))  # type: ignore[arg-type]
+        command = TerminalCommand(program=program, arguments=arguments, **(settings | more))  # type: ignore[arg-type]
         return await self.terminals.create(asker, command)
 
     async def exited(self, id: str) -> ExitStatus:

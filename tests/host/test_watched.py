@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.watching import DEEPEST, Gone, Missed, Watched
+from sandbox_agent.host.watching import DEEPEST, EventsDropped, Gone, Watched
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_events_that_the_kernel_drops_are_said_to_be_missed(watched: Watched, ro
     for _ in range(most // 2 + 10):  # Two names in turn: the kernel merges what is alike.
         os.utime(root / "a/x")
         os.utime(root / "a/y")
-    with pytest.raises(Missed):
+    with pytest.raises(EventsDropped):
         all_of(watched)
     all_of(watched)
     (root / "a/b/file").write_text("x")

@@ -12,7 +12,7 @@ from sandbox_agent.errors import BadRequest
 from sandbox_agent.file_errors import FileTooLarge
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.changes import IncomingFile
-from sandbox_agent.host.transfer.entries import Condition
+from sandbox_agent.host.transfer.entries import WriteCondition
 from sandbox_agent.http.files import BLOCK, receive_file
 from sandbox_agent.pools import Pool
 from tests.support.client import run
@@ -31,7 +31,7 @@ async def body(*parts: bytes) -> AsyncGenerator[bytes]:
 
 
 def incoming(roots: Roots, limit: int | None = None) -> IncomingFile:
-    return IncomingFile(roots, f"{roots.base}/file", Condition(), limit)
+    return IncomingFile(roots, f"{roots.base}/file", WriteCondition(), limit)
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [1], [BLOCK], [BLOCK - 1, 1, 1], [BLOCK // 3] * 10, [3 * BLOCK, 5]])

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from sandbox_agent.opencode.bus import Bus, Reader
+from sandbox_agent.opencode.bus import EventBus, EventReader
 from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import project_id
@@ -30,7 +30,7 @@ class Bridge:
 
     def __init__(self, own: World, memory: int = 1 << 20) -> None:
         self.own = own
-        self.bus = Bus(1 << 20, project_id)
+        self.bus = EventBus(1 << 20, project_id)
         self.transcripts = Transcripts(own.hub, self.bus, memory)
         client = HubClient(own.hub, own.from_client)
         self.requests = Requests(client, self.transcripts, self.bus)
@@ -64,7 +64,7 @@ class Bridge:
 class Listener:
     """Reads what is published."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: EventReader) -> None:
         self.reader = reader
         self.seen: list[Json] = []
 

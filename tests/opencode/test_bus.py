@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from sandbox_agent.opencode.bus import Bus, Reader
+from sandbox_agent.opencode.bus import EventBus, EventReader
 from tests.support.world import run
 
 Json = dict[str, Any]
@@ -18,11 +18,11 @@ class Socket:
         self.aborted = True
 
 
-def make_bus(limit: int = 1 << 20) -> Bus:
-    return Bus(limit, lambda directory: f"project of {directory}", lambda: 1_794_722_412.634)
+def make_bus(limit: int = 1 << 20) -> EventBus:
+    return EventBus(limit, lambda directory: f"project of {directory}", lambda: 1_794_722_412.634)
 
 
-async def read(reader: Reader) -> list[Json]:
+async def read(reader: EventReader) -> list[Json]:
     """All that waits."""
     data = await reader.next()
     assert data

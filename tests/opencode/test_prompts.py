@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox_agent.opencode.prompts import Note, make_blocks, make_meta, make_part, read_note
+from sandbox_agent.opencode.prompts import PromptNote, make_blocks, make_meta, make_part, read_note
 from sandbox_agent.opencode.refusals import Refused
 
 Json = dict[str, Any]
@@ -111,7 +111,7 @@ def test_nothing_is_no_prompt() -> None:
 
 
 def test_what_a_client_made_up_is_in_the_prompt() -> None:
-    note = Note("msg_1", ["prt_1", None], "plan", "large", "review all", compacts=True)
+    note = PromptNote("msg_1", ["prt_1", None], "plan", "large", "review all", compacts=True)
     params = msgspec.json.decode(msgspec.json.encode({"_meta": make_meta(note)}))
 
     assert read_note(params) == note

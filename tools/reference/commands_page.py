@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable
 
-from sandbox_agent.cli.grammar import Command, Group
+from sandbox_agent.cli.grammar import Command, CommandGroup
 from sandbox_agent.cli.main import COMMANDS
 from tools.reference.markdown import heading_link, row
 
@@ -32,7 +32,7 @@ def render_commands() -> str:
     return _TOP + "".join(_group(COMMANDS))
 
 
-def _group(group: Group) -> Iterable[str]:
+def _group(group: CommandGroup) -> Iterable[str]:
     found = {f"{group.name} {name}": (word, word.load()) for name, word in group.words.items()}
     if group is not COMMANDS:
         yield f"\n## {group.name}\n\n{group.description}\n"
@@ -40,7 +40,7 @@ def _group(group: Group) -> Iterable[str]:
     for name, (word, _) in found.items():
         yield row(f"[{name}]({heading_link(name)})", word.summary)
     for below in (each for _, each in found.values()):
-        yield from _group(below) if isinstance(below, Group) else _command(below)
+        yield from _group(below) if isinstance(below, CommandGroup) else _command(below)
 
 
 def _command(command: Command) -> Iterable[str]:

@@ -38,7 +38,7 @@ _MAGIC: tuple[tuple[bytes, Packing], ...] = (
 )
 
 
-class Reader(Protocol):
+class ByteReader(Protocol):
     """As much of a stream as is needed: the next bytes, at most so many; none at its end."""
 
     def read(self, size: int, /) -> bytes: ...
@@ -52,7 +52,7 @@ def detect_packing(head: bytes) -> Packing:
     return ""
 
 
-def unpack_stream(stream: Reader, packing: Packing) -> Reader:
+def unpack_stream(stream: ByteReader, packing: Packing) -> ByteReader:
     """The stream without its packing, in bounded memory."""
     file = cast("IO[bytes]", cast("object", stream))
     match packing:
@@ -71,7 +71,7 @@ def unpack_stream(stream: Reader, packing: Packing) -> Reader:
 class _Xz(io.RawIOBase):
     """As LZMAFile, which has no bound."""
 
-    def __init__(self, stream: Reader) -> None:
+    def __init__(self, stream: ByteReader) -> None:
         super().__init__()
         self._stream = stream
         self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)

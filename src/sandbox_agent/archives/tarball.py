@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import NoReturn, Protocol
 
-from sandbox_agent.archives.packing import DAMAGE, Reader
+from sandbox_agent.archives.packing import DAMAGE, ByteReader
 from sandbox_agent.archives.tree import PIECE, Damaged, Tree
 
 EXTENDED = 1 << 16
@@ -43,7 +43,7 @@ class Headers:
     `stream` gives as many bytes as it is asked for, fewer only at its end. Raises Damaged, and what `refuse` raises.
     """
 
-    def __init__(self, stream: Reader, refuse: Refuse) -> None:
+    def __init__(self, stream: ByteReader, refuse: Refuse) -> None:
         self.entry = ""
         """The name of the last entry."""
         self._stream = stream
@@ -179,7 +179,7 @@ def put(member: tarfile.TarInfo, content: Iterable[bytes], tree: Tree) -> None:
 
 
 def unpack(
-    stream: Reader,
+    stream: ByteReader,
     tree: Tree,
     *,
     max_bytes: int,
@@ -223,7 +223,7 @@ def _filter(member: tarfile.TarInfo, tree: Tree) -> None:
 class _Forward:
     """A stream that only goes forward, in small steps, and not too far."""
 
-    def __init__(self, stream: Reader, tree: Tree, most: int, allowed: Callable[[], int] | None) -> None:
+    def __init__(self, stream: ByteReader, tree: Tree, most: int, allowed: Callable[[], int] | None) -> None:
         self.headers = Headers(self, tree.refuse)
         self._stream = stream
         self._tree = tree

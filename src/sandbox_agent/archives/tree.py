@@ -41,7 +41,7 @@ class Damaged(Exception):
     """What should be an archive makes no sense."""
 
 
-class Shelf(Protocol):
+class TreeStore(Protocol):
     """Where the things of a tree are put. The tree asks for each name once, and for folders before what is in them."""
 
     name: str
@@ -68,7 +68,7 @@ class Tree:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: TreeStore,
         label: str,
         *,
         max_bytes: int,

@@ -39,7 +39,7 @@ SHOWN = 1 << 14
 BLOCK = 1 << 16
 
 
-class Failed(Exception):
+class ServerFailed(Exception):
     """The command failed; the text is for people, `stderr` is the server's, `code` the exit code."""
 
     def __init__(self, sentence: str, *, stderr: str = "", code: int = EXIT_FAILED) -> None:
@@ -48,7 +48,7 @@ class Failed(Exception):
         self.code = code
 
 
-class Unauthorized(Failed):
+class TokenMissing(ServerFailed):
     """It answers, but needs a token that was not found."""
 
 
@@ -73,7 +73,7 @@ class SeenCredentials:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A server that runs."""
 
     pid: int
@@ -110,23 +110,23 @@ class Running:
             link.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
             answer = link.getresponse()
             if answer.status == HTTPStatus.UNAUTHORIZED:
-                raise Unauthorized("it needs a token, and none was found")
+                raise TokenMissing("it needs a token, and none was found")
             if answer.status != HTTPStatus.OK:
-                raise Failed(f"it answers with status {answer.status}")
+                raise ServerFailed(f"it answers with status {answer.status}")
             return cast("Object", json.loads(answer.read()))
         except (OSError, HTTPException, ValueError) as error:
-            raise Failed(f"it does not answer: {error}") from error
+            raise ServerFailed(f"it does not answer: {error}") from error
         finally:
             link.close()
 
 
-def find(settings: Settings) -> Running | None:
+def find(settings: Settings) -> RunningServer | None:
     """The server that runs on the data directory; None when there is none that listens."""
     found = read_notice(settings.data_dir)
     return None if found is None else _running(found, settings)
 
 
-def find_settled(settings: Settings) -> Running | None:
+def find_settled(settings: Settings) -> RunningServer | None:
     """The same, after waiting for one that starts or stops. Raises Failed when the directory cannot be used."""
     found = _settled(settings.data_dir)
     return None if found is None else _running(found, settings)
@@ -139,7 +139,7 @@ def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
         return None
     try:
         answer = msgspec.convert(running.get("/v1/agents"), _Agents)
-    except (Failed, msgspec.ValidationError):
+    except (ServerFailed, msgspec.ValidationError):
         return None
     return SeenCredentials(running.url, {agent.id: agent.credentials for agent in answer.agents})
 
@@ -163,7 +163,7 @@ def read_beginning(pid: int) -> Beginning:
         flags = words[words.index("server") + 1 :]
         directory = (process / "cwd").readlink()
     except (OSError, ValueError) as error:
-        raise Failed(
+        raise ServerFailed(
             f"how the server (process {pid}) was started cannot be read; stop it, and start it with its flags"
         ) from error
     settings = {option.variable for option in OPTIONS}
@@ -172,7 +172,7 @@ def read_beginning(pid: int) -> Beginning:
 
 def start(
     settings: Settings, flags: Sequence[str] = (), environ: Mapping[str, str] | None = None
-) -> tuple[Running, bool]:
+) -> tuple[RunningServer, bool]:
     """The server that runs on the data directory, and whether it was started now. It outlives this program.
 
     `flags` and `environ` are for the server, and must be what `settings` were made of; without `environ`, our own.
@@ -229,7 +229,7 @@ def keep(settings: Settings) -> bool:
     return False
 
 
-def stop(settings: Settings) -> Running | None:
+def stop(settings: Settings) -> RunningServer | None:
     """End the server that runs on the data directory, and wait until it is gone; None when there was none.
 
     Raises Failed.
@@ -241,21 +241,21 @@ def stop(settings: Settings) -> Running | None:
     try:
         _send(found, signal.SIGTERM)
     except PermissionError as error:
-        raise Failed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
+        raise ServerFailed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
     if not _eventually(
         lambda: found.process is None and find_lock_owner(settings.data_dir) != found.pid, STOP_PATIENCE
     ):
-        raise Failed(f"the server (process {found.pid}) does not end; look into its log, or: kill -9 {found.pid}")
+        raise ServerFailed(f"the server (process {found.pid}) does not end; look into its log, or: kill -9 {found.pid}")
     return running
 
 
-def _running(found: Notice, settings: Settings) -> Running:
+def _running(found: Notice, settings: Settings) -> RunningServer:
     path = None if found.token_file is None else Path(found.token_file)
     token = None
     if found.needs_token:
         # What it says itself is right; what the settings say may be about another start.
         token = found.read_token() or (None if settings.token_generated else settings.token)
-    return Running(
+    return RunningServer(
         found.pid,
         found.url,
         found.version,
@@ -273,20 +273,20 @@ def _settled(directory: Path) -> Notice | None:
     if not _eventually(
         lambda: read_notice(directory) is not None or find_lock_owner(directory) is None, SETTLE_PATIENCE
     ):
-        raise Failed(
+        raise ServerFailed(
             f"process {find_lock_owner(directory) or 'unknown'} holds the data directory {directory}, "
             "but does not say where it listens; if it runs in another container, give its address with --endpoint"
         )
     found = read_notice(directory)
     if found is not None and found.embedded:
-        raise Failed(
+        raise ServerFailed(
             f"process {found.pid} holds the data directory {directory} for one program alone: sandbox-agent run "
             "--no-daemon, or an SDK's start(); wait until that ends, or choose another with --data-dir"
         )
     return found
 
 
-def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> Running | None:
+def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> RunningServer | None:
     """The server once it answers; None when it has ended."""
 
     def answers() -> bool:
@@ -297,23 +297,25 @@ def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> Running 
             return False
         try:
             running.health()
-        except Unauthorized:
+        except TokenMissing:
             return True
-        except Failed:
+        except ServerFailed:
             return False
         return True
 
     if not _eventually(answers, START_PATIENCE):
-        raise Failed(f"the server did not answer within {START_PATIENCE:g} s; its log is {log_file(settings.data_dir)}")
+        raise ServerFailed(
+            f"the server did not answer within {START_PATIENCE:g} s; its log is {log_file(settings.data_dir)}"
+        )
     return find(settings) if process.poll() is None else None
 
 
-def _not_started(code: int, said: str) -> Failed:
+def _not_started(code: int, said: str) -> ServerFailed:
     """The server's last message explains a configuration mistake that made it exit."""
     *_, last = said.splitlines() or [""]
     if last.startswith("sandbox-agent: "):
-        return Failed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
-    return Failed(f"the server ended with exit code {code} before it answered", stderr=said)
+        return ServerFailed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
+    return ServerFailed(f"the server ended with exit code {code} before it answered", stderr=said)
 
 
 def _send(found: Notice, number: signal.Signals) -> None:

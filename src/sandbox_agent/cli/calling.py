@@ -177,7 +177,7 @@ class _Page(Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Remote:
+class CalledServer:
     """A server that is called: by HTTP with `api`, by ACP on a connection."""
 
     endpoint: ServerAddress
@@ -212,29 +212,29 @@ class Remote:
             tell(failure, about)
 
 
-def call(arguments: Arguments, work: Callable[[Remote], Awaitable[int]]) -> int:
+def call(arguments: Arguments, work: Callable[[CalledServer], Awaitable[int]]) -> int:
     """Do something with the server that the arguments name, or that of the data directory; gives the exit code."""
     import asyncio
 
-    from sandbox_agent.cli.background import Failed
+    from sandbox_agent.cli.background import ServerFailed
     from sandbox_agent.cli.local_server import reach_server
 
     try:
         server = reach_server(arguments, complain)
-    except Failed as failed:
+    except ServerFailed as failed:
         describe(str(failed), failed.stderr)
         return failed.code
     return asyncio.run(_call(server, work))
 
 
-async def _call(server: ServerAddress, work: Callable[[Remote], Awaitable[int]]) -> int:
+async def _call(server: ServerAddress, work: Callable[[CalledServer], Awaitable[int]]) -> int:
     from sandbox_agent.client.api import Api
 
     try:
         api = Api(server.url, server.token)
     except ValueError as error:
         raise SettingsError(f"--token: {error}") from None
-    remote = Remote(server, api)
+    remote = CalledServer(server, api)
     try:
         return await work(remote)
     except ClientError as failure:
@@ -244,7 +244,7 @@ async def _call(server: ServerAddress, work: Callable[[Remote], Awaitable[int]])
         await api.close()
 
 
-async def attempt(remote: Remote, call: Awaitable[T], about: str = "") -> T | None:
+async def attempt(remote: CalledServer, call: Awaitable[T], about: str = "") -> T | None:
     """The result of a call; None if it fails, after reporting it, so that the remaining calls still run."""
     from sandbox_agent.client import RequestError
 

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser
 from sandbox_agent.cli.output import harmless
 from sandbox_agent.errors import SettingsError
 
@@ -42,7 +42,7 @@ class Candidates:
 NOTHING = Candidates()
 
 
-def candidates(group: Group, words: Sequence[str], values: Mapping[str, Values]) -> Candidates:
+def candidates(group: CommandGroup, words: Sequence[str], values: Mapping[str, Values]) -> Candidates:
     """What the last of the words could become; `values` has those that are looked up, by metavar."""
     *before, current = words or [""]
     while before:
@@ -50,7 +50,7 @@ def candidates(group: Group, words: Sequence[str], values: Mapping[str, Values])
         if name not in group.words:
             return NOTHING
         found = group.words[name].load()
-        if not isinstance(found, Group):
+        if not isinstance(found, CommandGroup):
             return _Line(found.parser, before, values).end(current)
         group = found
     if current.startswith("-"):

@@ -177,10 +177,10 @@ class Word(NamedTuple):
     """A word that stands for a command or for a group, and what help says of it."""
 
     summary: str
-    load: Callable[[], "Command | Group"]
+    load: Callable[[], "Command | CommandGroup"]
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """Commands that begin with the same words."""
 
     name: str

@@ -30,7 +30,7 @@ _REPEATABLE = (methods.INITIALIZE, methods.LIST)
 """Requests that name no session, and may be made any number of times."""
 
 
-class Asked(NamedTuple):
+class UnansweredRequest(NamedTuple):
     """A request of the editor's that is not answered."""
 
     method: str
@@ -52,7 +52,7 @@ class Ledger:
     """Those that the editor is attached to."""
     _generation: int = 0
     """How many connections there have been before this one."""
-    _requests: dict[bytes, Asked] = field(default_factory=dict[bytes, Asked])
+    _requests: dict[bytes, UnansweredRequest] = field(default_factory=dict[bytes, UnansweredRequest])
     _notices: dict[bytes, tuple[Kind, bytes]] = field(default_factory=dict[bytes, tuple[Kind, bytes]])
     """Frames of notifications and answers that the server has not acknowledged, by their keys."""
     _questions: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
@@ -86,7 +86,7 @@ class Ledger:
         if envelope.method == methods.INITIALIZE:
             # It opens the connection, so there is nothing yet that a key could belong to.
             self.introduction = frame = line
-        self._requests[envelope.id] = Asked(envelope.method, session_id, frame)
+        self._requests[envelope.id] = UnansweredRequest(envelope.method, session_id, frame)
         return frame
 
     def _answer(self, envelope: Envelope, key: str) -> bytes | None:

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from sandbox_agent.cli.background import Failed, Running, Unauthorized, find_settled, start
+from sandbox_agent.cli.background import RunningServer, ServerFailed, TokenMissing, find_settled, start
 from sandbox_agent.cli.flags import USUAL_PORT, WAYS, ServerAddress, find_address, is_named, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.data_directory import find_lock_owner
@@ -55,7 +55,7 @@ def _is_unkept_server(arguments: Arguments, settings: Settings) -> bool:
         return False
 
 
-def _use_running(arguments: Arguments, settings: Settings) -> Running | None:
+def _use_running(arguments: Arguments, settings: Settings) -> RunningServer | None:
     """The server on the data directory; None when there is none, or it has just ended."""
     for _ in range(TRIES):
         running = find_settled(settings)
@@ -63,11 +63,11 @@ def _use_running(arguments: Arguments, settings: Settings) -> Running | None:
             return None
         try:
             running.health()
-        except Unauthorized as refused:
+        except TokenMissing as refused:
             if _has_flag(arguments):
                 return running  # The call itself says so, too; and perhaps the flag is right.
-            raise Failed(_without_token(running, settings)) from refused
-        except Failed as failed:
+            raise ServerFailed(_without_token(running, settings)) from refused
+        except ServerFailed as failed:
             if isinstance(failed.__cause__, ConnectionError):
                 time.sleep(PAUSE)
                 continue  # It is ending, or was killed a moment ago.
@@ -76,7 +76,7 @@ def _use_running(arguments: Arguments, settings: Settings) -> Running | None:
     return None
 
 
-def _without_token(running: Running, settings: Settings) -> str:
+def _without_token(running: RunningServer, settings: Settings) -> str:
     files = [str(settings.config_dir / "config.toml")]
     if running.token_file is not None:
         files.append(str(running.token_file))
@@ -86,7 +86,7 @@ def _without_token(running: Running, settings: Settings) -> str:
     )
 
 
-def _start(arguments: Arguments, say: Say) -> Running:
+def _start(arguments: Arguments, say: Say) -> RunningServer:
     """A server in the background as `sandbox-agent daemon start` has it, but for what the user has not set."""
     which = Arguments({name: arguments.values.get(name) for name in WHICH})
     settings = settings_of(which, os.environ)

@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.grammar import Command, Group, Word
+from sandbox_agent.cli.grammar import Command, CommandGroup, Word
 from sandbox_agent.errors import SandboxAgentError, SettingsError
 
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 
-def _in(module: str, name: str) -> Callable[[], Command | Group]:
+def _in(module: str, name: str) -> Callable[[], Command | CommandGroup]:
     """Make the command or group of a module, which is imported then."""
 
-    def load() -> Command | Group:
-        make: Callable[[], Command | Group] = getattr(import_module(f"sandbox_agent.cli.{module}"), name)
+    def load() -> Command | CommandGroup:
+        make: Callable[[], Command | CommandGroup] = getattr(import_module(f"sandbox_agent.cli.{module}"), name)
         return make()
 
     return load
@@ -40,7 +40,7 @@ EXAMPLES = """\
       find out why something does not work
 """
 
-COMMANDS = Group(
+COMMANDS = CommandGroup(
     "sandbox-agent",
     "Run and control coding agents inside a sandbox, over HTTP.",
     EXAMPLES,

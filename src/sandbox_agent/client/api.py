@@ -27,7 +27,7 @@ from sandbox_agent.client.errors import (
 )
 from sandbox_agent.client.loopback import Loopback
 from sandbox_agent.client.ways import Content, Request, Response, Way
-from sandbox_agent.client.websocket import Socket, open_socket
+from sandbox_agent.client.websocket import ClientSocket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Api:
         async with self._way.exchange(Request(method, path, query, content, headers or {}, silence)) as response:
             yield response
 
-    async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> Socket | None:
+    async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> ClientSocket | None:
         """A WebSocket; None when none gets through. Raises ServerProblem."""
         shown = {} if self._authorization is None else {"Authorization": self._authorization}
         url = re.sub("^http", "ws", self.url) + path

@@ -22,10 +22,10 @@ from sandbox_agent.client.asking import (
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.connection import ClientConnection, Settings, Tap
+from sandbox_agent.client.connection import ClientConnection, ConnectionSettings, Tap
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
-from sandbox_agent.client.session import Parts
+from sandbox_agent.client.session import SessionParts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.transport import SILENCE
 from sandbox_agent.client.websocket import require_websockets
@@ -81,7 +81,7 @@ class SandboxAgent:
         self._connection = connection
         self.agents = Agents(api)
         """The agents that the server knows, and installing them."""
-        self.sessions = Sessions(Parts(api, connection), agent, cwd)
+        self.sessions = Sessions(SessionParts(api, connection), agent, cwd)
         """All sessions of the server."""
         self.files = Files(api)
         """Files of the server's machine."""
@@ -133,7 +133,9 @@ class SandboxAgent:
             require_websockets()
         handlers = Handlers(on_permission, on_question, on_elicitation)
         by_socket = transport == "websocket"
-        settings = Settings(agent, name, user, reconnect_timeout, buffer, silence_timeout, by_socket, alone=False)
+        settings = ConnectionSettings(
+            agent, name, user, reconnect_timeout, buffer, silence_timeout, by_socket, alone=False
+        )
         async with cls._opened(url, token, settings, handlers, None) as client:
             yield client
 
@@ -172,7 +174,9 @@ class SandboxAgent:
         from sandbox_agent.client.embedded import EmbeddedServer
 
         handlers = Handlers(on_permission, on_question, on_elicitation)
-        settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, SILENCE, websocket=False, alone=True)
+        settings = ConnectionSettings(
+            agent, None, None, RECONNECT_TIMEOUT, buffer, SILENCE, websocket=False, alone=True
+        )
         directory = None if data_dir is None else Path(data_dir)
         async with (
             await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {}) as server,
@@ -187,7 +191,7 @@ class SandboxAgent:
     @classmethod
     @asynccontextmanager
     async def _opened(
-        cls, url: str, token: str | None, settings: Settings, handlers: Handlers, cwd: Path | None
+        cls, url: str, token: str | None, settings: ConnectionSettings, handlers: Handlers, cwd: Path | None
     ) -> AsyncGenerator["SandboxAgent"]:
         api = Api(url, token)
         connection = ClientConnection(api, settings, handlers)

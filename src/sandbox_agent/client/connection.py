@@ -39,7 +39,7 @@ Tap = Callable[[str, Object, int | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ConnectionSettings:
     """How a client wants its connection; `patience` and `silence` are in seconds, `buffer` in bytes."""
 
     agent: str | None
@@ -53,7 +53,7 @@ class Settings:
     """No other client can be connected: what this client does not answer is rejected."""
 
 
-class Prompt:
+class SentPrompt:
     """A prompt of this client whose turn has not ended."""
 
     def __init__(self, id: str) -> None:
@@ -68,7 +68,7 @@ class Prompt:
 class ClientConnection:
     """Requests to the server, feeds of its sessions, and what agents ask."""
 
-    def __init__(self, api: Api, settings: Settings, handlers: Handlers) -> None:
+    def __init__(self, api: Api, settings: ConnectionSettings, handlers: Handlers) -> None:
         self._api = api
         self._settings = settings
         self._feeds: dict[str, WeakSet[Feed]] = {}
@@ -82,7 +82,7 @@ class ClientConnection:
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
         """The ids of our own latest prompts."""
-        self._under_way: WeakValueDictionary[str, Prompt] = WeakValueDictionary()
+        self._under_way: WeakValueDictionary[str, SentPrompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._answer, self._reply, alone=settings.alone)
         self._transport: Transport | None = None
@@ -159,16 +159,16 @@ class ClientConnection:
         for feed in self._feeds.pop(session_id, ()):
             feed.close()
 
-    def new_prompt(self) -> Prompt:
+    def new_prompt(self) -> SentPrompt:
         """A prompt that is about to be sent."""
-        prompt = Prompt(secrets.token_urlsafe(12))
+        prompt = SentPrompt(secrets.token_urlsafe(12))
         self._under_way[prompt.id] = prompt
         self._prompts[prompt.id] = None
         if len(self._prompts) > REMEMBERED_PROMPTS:
             del self._prompts[next(iter(self._prompts))]
         return prompt
 
-    async def take_back(self, prompt: Prompt) -> None:
+    async def take_back(self, prompt: SentPrompt) -> None:
         """Take a prompt back that waits for its turn."""
         if prompt.request_id is not None:
             await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})

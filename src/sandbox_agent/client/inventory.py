@@ -12,7 +12,7 @@ from typing import Self
 from msgspec import Struct
 
 from sandbox_agent.client.connection import BUNDLED_AGENT
-from sandbox_agent.client.session import Parts, SessionInfo
+from sandbox_agent.client.session import SessionInfo, SessionParts
 from sandbox_agent.envelope import text_at
 from sandbox_agent.wire import methods
 
@@ -39,7 +39,7 @@ class _Page(Struct, rename="camel"):
 class SessionWatch(AsyncIterator[SessionChanges]):
     """The changes, from the first step on, until it is left. A server that was restarted gives all sessions again."""
 
-    def __init__(self, parts: Parts, agent: str | None, every: float) -> None:
+    def __init__(self, parts: SessionParts, agent: str | None, every: float) -> None:
         self._parts = parts
         self._agent = agent or BUNDLED_AGENT
         self._every = every

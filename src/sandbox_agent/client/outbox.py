@@ -14,7 +14,7 @@ from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import ShuttingDown
 
 
-class Reply(NamedTuple):
+class SocketReply(NamedTuple):
     """What the server says to an envelope."""
 
     envelope: Object | None
@@ -45,7 +45,7 @@ class Outgoing:
     """It is too large for a socket."""
     silent: bool = False
     """A POST of it was silent for too long."""
-    answered: asyncio.Future[Reply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answered: asyncio.Future[SocketReply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """What the stream brings: the answer to a request, or the receipt of another envelope."""
 
 
@@ -80,10 +80,10 @@ class Expected:
             if outgoing.receipt is not None and "error" in envelope:
                 outgoing.answered.set_exception(_refusal(object_at(envelope, "error")))
             else:
-                outgoing.answered.set_result(Reply(envelope, size, position, on_stream=True))
+                outgoing.answered.set_result(SocketReply(envelope, size, position, on_stream=True))
         return outgoing.receipt is not None
 
-    async def promised(self, outgoing: Outgoing) -> Reply:
+    async def promised(self, outgoing: Outgoing) -> SocketReply:
         """The answer that the stream will bring. Raises ConnectionLost when it cannot any more."""
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._promises.add(lost)
@@ -114,7 +114,7 @@ class Outbox:
         self._write: Callable[[bytes], None] | None = None
         self._generation = 0
 
-    async def send(self, outgoing: Outgoing) -> Reply | None:
+    async def send(self, outgoing: Outgoing) -> SocketReply | None:
         """The answer; None when it is to be sent by POST. Raises ConnectionLost."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._entries[outgoing] = ended

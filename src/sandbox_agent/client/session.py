@@ -198,7 +198,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SessionParts:
     """What a session is made with."""
 
     api: Api
@@ -260,7 +260,7 @@ class Updates(AsyncIterator[SessionItem]):
 class Session:
     """One conversation with one agent. It continues without you; come back to it by its id."""
 
-    def __init__(self, parts: Parts, id: str, agent: str, cwd: str, opened: Object) -> None:
+    def __init__(self, parts: SessionParts, id: str, agent: str, cwd: str, opened: Object) -> None:
         self._parts = parts
         self._connection = parts.connection
         self.id = id

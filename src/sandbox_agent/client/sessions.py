@@ -5,7 +5,7 @@ from pathlib import Path, PurePath
 
 from sandbox_agent.client.errors import InvalidCall
 from sandbox_agent.client.inventory import SessionWatch
-from sandbox_agent.client.session import Parts, Session, SessionInfo, fetch_session, fetch_sessions
+from sandbox_agent.client.session import Session, SessionInfo, SessionParts, fetch_session, fetch_sessions
 from sandbox_agent.envelope import META, Object, text_at
 from sandbox_agent.wire import methods
 
@@ -13,7 +13,7 @@ from sandbox_agent.wire import methods
 class Sessions:
     """All sessions of a server, of all agents and clients."""
 
-    def __init__(self, parts: Parts, agent: str | None, cwd: Path | None) -> None:
+    def __init__(self, parts: SessionParts, agent: str | None, cwd: Path | None) -> None:
         self._parts = parts
         self._agent = agent
         self._cwd = cwd

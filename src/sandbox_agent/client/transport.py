@@ -17,9 +17,9 @@ import msgspec
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
-from sandbox_agent.client.outbox import Expected, Outbox, Outgoing, Reply, find_obstacle
+from sandbox_agent.client.outbox import Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandbox_agent.client.ways import Response
-from sandbox_agent.client.websocket import Socket
+from sandbox_agent.client.websocket import ClientSocket
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import (
     AlreadyAnswered,
@@ -69,7 +69,7 @@ class Transport:
         """Whether it is worth trying to open a WebSocket."""
         self._upgrades = False
         """A WebSocket was open once."""
-        self._socket: Socket | None = None
+        self._socket: ClientSocket | None = None
         self._outbox = Outbox(patience)
         self._wanted = asyncio.Event()
         """Set when a request waits for a WebSocket."""
@@ -193,7 +193,7 @@ class Transport:
         self._hooks.sent(envelope)
         return body
 
-    def _result(self, reply: Reply, id: int, generation: int) -> object:
+    def _result(self, reply: SocketReply, id: int, generation: int) -> object:
         envelope = reply.envelope
         if envelope is None or "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
             raise foreign(self._api.url, 200, "application/json", msgspec.json.encode(envelope))
@@ -236,7 +236,7 @@ class Transport:
         receipt = secrets.token_urlsafe(16)
         await self._send(Outgoing(body, receipt=receipt, only_on=only_on), receipt)
 
-    async def _send(self, outgoing: Outgoing, awaited: int | str) -> tuple[Reply, int]:
+    async def _send(self, outgoing: Outgoing, awaited: int | str) -> tuple[SocketReply, int]:
         """Send until there is an answer, and on which connection. The stream may bring it under `awaited`.
 
         Raises:
@@ -253,7 +253,7 @@ class Transport:
                     return reply, self.generation
             return await self._post(outgoing)
 
-    async def _post(self, outgoing: Outgoing) -> tuple[Reply, int]:
+    async def _post(self, outgoing: Outgoing) -> tuple[SocketReply, int]:
         """The same by POST."""
         clock = asyncio.get_running_loop().time
         failing_since, pause, renewed = clock(), FIRST_PAUSE, False
@@ -304,7 +304,7 @@ class Transport:
             raise obstacle
         return self._id
 
-    async def _try(self, id: str, outgoing: Outgoing) -> Reply:
+    async def _try(self, id: str, outgoing: Outgoing) -> SocketReply:
         headers = {names.CONNECTION_ID: id, "Content-Type": "application/json"}
         if outgoing.key is not None:
             headers[names.IDEMPOTENCY_KEY] = outgoing.key
@@ -321,15 +321,15 @@ class Transport:
             outgoing.silent = outgoing.silent or clock() - began >= self._silence
             raise
         if outgoing.receipt is not None:
-            return Reply(None, 0, 0, on_stream=False)
+            return SocketReply(None, 0, 0, on_stream=False)
         return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
 
-    def _reply_in(self, response: Response) -> Reply:
+    def _reply_in(self, response: Response) -> SocketReply:
         try:
             envelope = decode(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
-        return Reply(envelope, len(response.content), _last_event(response), on_stream=False)
+        return SocketReply(envelope, len(response.content), _last_event(response), on_stream=False)
 
     # The connection
 

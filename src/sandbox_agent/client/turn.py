@@ -6,7 +6,7 @@ from typing import cast
 
 from msgspec import ValidationError
 
-from sandbox_agent.client.connection import ClientConnection, Prompt
+from sandbox_agent.client.connection import ClientConnection, SentPrompt
 from sandbox_agent.client.feed import Notification
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
@@ -26,7 +26,7 @@ class Turn(AsyncIterator[TurnItem]):
     agent in `data`; when the server is gone for too long, `ConnectionLost`.
     """
 
-    def __init__(self, connection: ClientConnection, session_id: str, prompt: Prompt, params: Object) -> None:
+    def __init__(self, connection: ClientConnection, session_id: str, prompt: SentPrompt, params: Object) -> None:
         self._connection = connection
         self._session_id = session_id
         self._prompt = prompt

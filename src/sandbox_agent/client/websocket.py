@@ -30,7 +30,7 @@ def require_websockets() -> None:
         )
 
 
-class Socket:
+class ClientSocket:
     """One that is open, and that the server serves."""
 
     def __init__(self, socket: "ClientConnection") -> None:
@@ -99,7 +99,7 @@ async def connect_socket(url: str, headers: Mapping[str, str], silence: float, *
     )
 
 
-async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> Socket | None:
+async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> ClientSocket | None:
     """A socket that the server serves; None when none gets through.
 
     Raises ServerProblem when the server refuses.
@@ -122,7 +122,7 @@ async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, d
                 raise
     except (OSError, InvalidHandshake, TimeoutError):
         return None
-    return Socket(socket)
+    return ClientSocket(socket)
 
 
 def _failure(socket: "ClientConnection") -> ServerProblem | ConnectionLost:

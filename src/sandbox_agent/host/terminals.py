@@ -86,7 +86,7 @@ class Asker(Struct, frozen=True):
     session: str
 
 
-class Command(Struct, frozen=True, kw_only=True):
+class TerminalCommand(Struct, frozen=True, kw_only=True):
     """What is to run. `directory` must be within `directories`; `environment` is all that it gets."""
 
     program: str
@@ -121,7 +121,7 @@ class Terminal(asyncio.SubprocessProtocol):
         self._done: asyncio.Future[ExitStatus] = self._loop.create_future()
         self._stopping: asyncio.Task[None] | None = None
 
-    async def start(self, command: Command) -> None:
+    async def start(self, command: TerminalCommand) -> None:
         """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
         try:
             with refusals(command.directory):
@@ -221,7 +221,7 @@ class Terminals:
         self._ending: dict[asyncio.Task[None], Terminal] = {}
         self._closed = False
 
-    async def create(self, asker: Asker, command: Command) -> str:
+    async def create(self, asker: Asker, command: TerminalCommand) -> str:
         """Start a command; gives the terminal's id.
 
         Raises InvalidRequest when the session has too many, and what `Terminal.start` raises.
@@ -295,13 +295,13 @@ class Terminals:
         return task
 
 
-def _prepare(command: Command) -> tuple[int, list[str]]:
+def _prepare(command: TerminalCommand) -> tuple[int, list[str]]:
     """The descriptor of where it runs, and what runs there."""
     directory = Confined(command.directories).open_directory(command.directory)
     return directory, _arguments(command, directory)
 
 
-def _arguments(command: Command, directory: int) -> list[str]:
+def _arguments(command: TerminalCommand, directory: int) -> list[str]:
     """The program with its arguments; a program alone that is none is a line for the shell, as agents send it."""
     program = command.program
     path = command.environment.get("PATH", os.defpath)

@@ -50,7 +50,7 @@ _NAMELESS = re.compile(r"#\d+")
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
 
 
-class Event(Struct, frozen=True):
+class InotifyEvent(Struct, frozen=True):
     """Something happened to a watched directory, or to `name` in it."""
 
     watch: int
@@ -74,7 +74,7 @@ class Inotify:
     def remove(self, watch: int) -> None:
         _libc.inotify_rm_watch(self.descriptor, watch)
 
-    def read(self) -> Iterator[Event]:
+    def read(self) -> Iterator[InotifyEvent]:
         """What has happened; does not wait."""
         try:
             data = os.read(self.descriptor, _BUFFER)
@@ -84,7 +84,7 @@ class Inotify:
         while at < len(data):
             watch, mask, _, length = _HEADER.unpack_from(data, at)
             at += _HEADER.size
-            yield Event(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
+            yield InotifyEvent(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
             at += length
 
 
@@ -99,7 +99,7 @@ class Gone(Exception):
     """The directory is no longer there."""
 
 
-class Missed(Exception):
+class EventsDropped(Exception):
     """The kernel dropped events."""
 
 
@@ -135,7 +135,7 @@ class Watched:
                 with ignore_gone():
                     for _ in self._watch(()):
                         pass
-                raise Missed
+                raise EventsDropped
             folder = self._parts.get(event.watch)
             if folder is None:
                 continue
@@ -144,14 +144,14 @@ class Watched:
             else:
                 yield from self._change(event, (*folder, event.name))
 
-    def _ended(self, event: Event, folder: Parts) -> None:
+    def _ended(self, event: InotifyEvent, folder: Parts) -> None:
         if not folder:
             raise Gone
         # Of one below, the directory above it tells.
         if event.mask & IN_IGNORED:
             self._parts.pop(event.watch, None)
 
-    def _change(self, event: Event, parts: Parts) -> Iterator[tuple[ChangeKind, Parts]]:
+    def _change(self, event: InotifyEvent, parts: Parts) -> Iterator[tuple[ChangeKind, Parts]]:
         is_folder = bool(event.mask & IN_ISDIR)
         if event.mask & _DELETED:
             if is_folder:
@@ -294,7 +294,7 @@ class Watch:
         try:
             for change in self._watched.changes():
                 found.append(change)  # noqa: PERF402 - those before an error count
-        except Missed:
+        except EventsDropped:
             missed = True
         except Gone:
             ended = "gone"

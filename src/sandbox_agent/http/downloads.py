@@ -119,7 +119,7 @@ class Streamed(StreamingResponse):
         await super().__call__(scope, receive, patient)
 
 
-class Download(Response):
+class FileDownload(Response):
     """A file, or `length` bytes of it from `start` on; closes it."""
 
     def __init__(self, file: FileIO, start: int, length: int, status: int, headers: dict[str, str], pool: Pool) -> None:

@@ -19,8 +19,15 @@ from sandbox_agent.file_errors import FileChanged, FileTooLarge, NoRoom, RangeNo
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
-from sandbox_agent.host.transfer.entries import Condition, parse_tags, read_entry, read_page
-from sandbox_agent.http.downloads import Download, content_disposition, find_part, is_known, media_type, read_version
+from sandbox_agent.host.transfer.entries import WriteCondition, parse_tags, read_entry, read_page
+from sandbox_agent.http.downloads import (
+    FileDownload,
+    content_disposition,
+    find_part,
+    is_known,
+    media_type,
+    read_version,
+)
 from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
@@ -214,14 +221,14 @@ class FileRoutes:
             headers["content-disposition"] = content_disposition(name)
         wanted = find_part(request.headers, encode_name(path), now)
         if wanted is None:
-            return Download(file, 0, now.size, 200, headers, self.pools.files)
+            return FileDownload(file, 0, now.size, 200, headers, self.pools.files)
         start, length = wanted
         headers["content-range"] = f"bytes {start}-{start + length - 1}/{now.size}"
-        return Download(file, start, length, 206, headers, self.pools.files)
+        return FileDownload(file, start, length, 206, headers, self.pools.files)
 
     async def put_file(self, request: Request) -> Response:
         path = self.paths.read_path(request)
-        condition = Condition(
+        condition = WriteCondition(
             match=parse_tags(request.headers.get("if-match")),
             none_match=parse_tags(request.headers.get("if-none-match")),
         )

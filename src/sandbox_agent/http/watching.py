@@ -15,7 +15,7 @@ from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint
-from sandbox_agent.wire.files import Changes
+from sandbox_agent.wire.files import ChangesEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _Events(Streamed):
             if missed:
                 yield _event("overflow", {"detail": "some changes are missing; list the directory again"})
             if changes:
-                yield _event("changes", Changes(changes))
+                yield _event("changes", ChangesEvent(changes))
             if self._watch.ended is not None:
                 yield _event("ended", {"reason": self._watch.ended})
                 return

@@ -15,7 +15,7 @@ from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move
-from sandbox_agent.host.transfer.entries import Condition, etag, read_entry, read_page
+from sandbox_agent.host.transfer.entries import WriteCondition, etag, read_entry, read_page
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -97,7 +97,7 @@ class FileMethods(Struct, frozen=True):
     def _write(self, path: str, asked: "WriteParams") -> Written:
         if len(asked.content) > CARRIED:
             raise _too_large(path, "PUT /v1/fs/file")
-        incoming = IncomingFile(self.roots, path, Condition(), self.max_file)
+        incoming = IncomingFile(self.roots, path, WriteCondition(), self.max_file)
         try:
             incoming.write([asked.content])
             return incoming.finish()

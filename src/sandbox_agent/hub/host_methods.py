@@ -27,7 +27,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminal, Terminals
+from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
@@ -230,7 +230,7 @@ class HostMethods:
     def _create(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         asked = _params(request, _Create)
         wanted = {variable.name: variable.value for variable in asked.env or ()}
-        command = Command(
+        command = TerminalCommand(
             program=asked.command,
             arguments=asked.args or (),
             environment=self._environment(running) | wanted,

@@ -40,7 +40,7 @@ _ELSEWHERE = frozenset(
 """Errors that say nothing of what is in the file."""
 
 
-class Damaged(Exception):
+class DamagedLog(Exception):
     """The file is not what was written; the text says what is wrong."""
 
 
@@ -53,27 +53,27 @@ class _Inspection(Struct, frozen=True):
         (version,) = self.sqlite.execute("pragma user_version").fetchone()
         if version != SCHEMA_VERSION:
             if known is not None and known.schema == SCHEMA_VERSION:
-                raise Damaged(f"{self.path.name} has lost its beginning")
+                raise DamagedLog(f"{self.path.name} has lost its beginning")
             # Empty, of the first version, or of one that is not known here: not for us to judge.
             return
         names = {name for (name,) in self.sqlite.execute("select name from sqlite_schema")}
         if missing := sorted(_names() - names):
-            raise Damaged(f"{self.path.name} has lost its table {missing[0]}")
+            raise DamagedLog(f"{self.path.name} has lost its table {missing[0]}")
         row = self.sqlite.execute("select * from state").fetchone()
         commits = 0
         if row is not None:
             *values, check = row
             commits = values[1]
             if check is not None and check != checksum(*values):
-                raise Damaged(f"{self.path.name} does not know its own state any more")
+                raise DamagedLog(f"{self.path.name} does not know its own state any more")
         if known is not None and known.schema == SCHEMA_VERSION and commits < known.commits:
             lost = known.commits - commits
-            raise Damaged(f"{self.path.name} lacks {lost} of {known.commits} writes that were acknowledged")
+            raise DamagedLog(f"{self.path.name} lacks {lost} of {known.commits} writes that were acknowledged")
 
     def check_pages(self) -> None:
         (result,) = self.sqlite.execute("pragma integrity_check(1)").fetchone()
         if result != "ok":
-            raise Damaged(f"{self.path.name}: {result}")
+            raise DamagedLog(f"{self.path.name}: {result}")
 
     def check_rows(self, pause: Callable[[], object]) -> None:
         """Is every row what was written?"""
@@ -82,7 +82,7 @@ class _Inspection(Struct, frozen=True):
             while rows := self._rows(table, after):
                 for rowid, *row in rows:
                     if rowid <= after or not is_intact(table, row):
-                        raise Damaged(f"{self.path.name}: row {rowid} of {table} is damaged")
+                        raise DamagedLog(f"{self.path.name}: row {rowid} of {table} is damaged")
                     after = rowid
                 pause()
 
@@ -127,7 +127,7 @@ def inspect_meanwhile(path: Path, found: Callable[[str], None]) -> threading.Thr
                 looking = _Inspection(sqlite, path)
                 looking.check_pages()
                 looking.check_rows(lambda: time.sleep(_PAUSE))
-        except Damaged as damage:
+        except DamagedLog as damage:
             found(str(damage))
         except DatabaseError as error:
             logger.warning("log not looked through reason=%s", error)
@@ -160,7 +160,7 @@ def _translate_errors(path: Path, known: Statement | None) -> Generator[None]:
         # A file that is no database, and that no witness knows, may be something else under the same name.
         if elsewhere or (known is None and code == sqlite3.SQLITE_NOTADB):
             raise DatabaseError(f"{path}: {error}") from error
-        raise Damaged(f"{path.name}: {error}") from error
+        raise DamagedLog(f"{path.name}: {error}") from error
     except UnicodeDecodeError as error:
         # Python puts names of tables into its messages, whatever they are by now.
-        raise Damaged(f"{path.name}: a name in it is no text any more") from error
+        raise DamagedLog(f"{path.name}: a name in it is no text any more") from error

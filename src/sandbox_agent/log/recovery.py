@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sandbox_agent.log.damage import PENDING, REASON, Damage
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
-from sandbox_agent.log.inspection import Damaged, inspect, inspect_meanwhile, is_intact
+from sandbox_agent.log.inspection import DamagedLog, inspect, inspect_meanwhile, is_intact
 from sandbox_agent.log.journal import Kept, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement, read_tallies
@@ -321,7 +321,7 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
         if case is None:
             _inspect(path, known, thoroughly=thoroughly)
             return
-    except Damaged as found:
+    except DamagedLog as found:
         case = damage.open_case(str(found))
     try:
         result = salvage(path, case, known)
@@ -338,4 +338,4 @@ def _inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
     if path.exists():
         inspect(path, known, thoroughly=thoroughly)
     elif known is not None and known.commits:
-        raise Damaged(f"{path.name} is gone, with {known.commits} writes that were acknowledged")
+        raise DamagedLog(f"{path.name} is gone, with {known.commits} writes that were acknowledged")

@@ -19,9 +19,9 @@ from sandbox_agent.host.terminals import Terminals
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.opencode.bus import Bus
+from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.conversations import Conversations
-from sandbox_agent.opencode.file_routes import FileRoutes, HostFiles
+from sandbox_agent.opencode.file_routes import HostFiles, OpenCodeFileRoutes
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
@@ -31,7 +31,7 @@ from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.server_routes import ServerRoutes
 from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes
 from sandbox_agent.opencode.shells import Shells
-from sandbox_agent.opencode.streams import EventStreams, Missed
+from sandbox_agent.opencode.streams import CatchUp, EventStreams
 from sandbox_agent.opencode.transcripts import Transcripts
 
 logger = logging.getLogger(__name__)
@@ -104,11 +104,11 @@ class BridgeLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Bridge:
+class OpenCodeBridge:
     """The app, and its end."""
 
     app: App
-    bus: Bus
+    bus: EventBus
 
     def close(self) -> None:
         """End all streams."""
@@ -124,9 +124,9 @@ def make_bridge(
     environment: Mapping[str, str],
     default_agent: str | None,
     limits: BridgeLimits,
-) -> Bridge:
+) -> OpenCodeBridge:
     """Everything that the bridge consists of, bottom to top. From then on it hears of every session."""
-    bus = Bus(limits.stream, project_id, hub.clock)
+    bus = EventBus(limits.stream, project_id, hub.clock)
     transcripts = Transcripts(hub, bus, limits.memory)
     client = HubClient(hub, from_client)
     requests = Requests(client, transcripts, bus)
@@ -136,12 +136,12 @@ def make_bridge(
     reading = Reading(limits.body, files.roots.base)
     app = make_app(
         reading,
-        EventStreams(bus, requests, Missed(hub, transcripts, bus)),
+        EventStreams(bus, requests, CatchUp(hub, transcripts, bus)),
         SessionRoutes(reading, conversations, requests, shells).table(),
         AskingRoutes(reading, requests).table(),
         ServerRoutes(reading, hub, offerings, transcripts).table(),
-        FileRoutes(reading, files).table(),
+        OpenCodeFileRoutes(reading, files).table(),
     )
     hub.log.follow_history(transcripts)
     hub.observe(requests)
-    return Bridge(app, bus)
+    return OpenCodeBridge(app, bus)

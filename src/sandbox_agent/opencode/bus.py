@@ -23,17 +23,17 @@ BATCH = 256 << 10
 """Bytes handed to a socket at a time."""
 
 
-class Socket(Protocol):
+class EventSocket(Protocol):
     """What a stream is written to."""
 
     def abort(self) -> None: ...
 
 
 @dataclass(slots=True, eq=False)
-class Reader:
+class EventReader:
     """One stream of events."""
 
-    socket: Socket
+    socket: EventSocket
     limit: int
     wrapped: bool
     """With the directory around each event, as `/global/event` has it."""
@@ -121,7 +121,7 @@ class Reader:
             self._wake.set_result(None)
 
 
-class Bus:
+class EventBus:
     """All readers."""
 
     def __init__(self, limit: int, find_project: Callable[[str], str], clock: Callable[[], float] = time.time) -> None:
@@ -129,7 +129,7 @@ class Bus:
         self._limit = limit
         self._find_project = find_project
         self._clock = clock
-        self._readers: set[Reader] = set()
+        self._readers: set[EventReader] = set()
         self._ticks = Ticks()
         self._closed = False
 
@@ -138,16 +138,16 @@ class Bus:
         """Whether there is a reader."""
         return bool(self._readers)
 
-    def open(self, socket: Socket, *, wrapped: bool, directory: str | None) -> Reader:
+    def open(self, socket: EventSocket, *, wrapped: bool, directory: str | None) -> EventReader:
         """A new reader; it is greeted."""
-        reader = Reader(socket, self._limit, wrapped, directory)
+        reader = EventReader(socket, self._limit, wrapped, directory)
         self._readers.add(reader)
         self.send(reader, None, "server.connected", {})
         if self._closed:
             reader.close()
         return reader
 
-    def forget(self, reader: Reader) -> None:
+    def forget(self, reader: EventReader) -> None:
         reader.finish()
         self._readers.discard(reader)
 
@@ -176,7 +176,7 @@ class Bus:
                 self.send(reader, None, "server.instance.disposed", {"directory": ""})
 
     def send(
-        self, reader: Reader, directory: str | None, type: str, properties: object, most: int | None = None
+        self, reader: EventReader, directory: str | None, type: str, properties: object, most: int | None = None
     ) -> int:
         """Tell one reader, unless that takes more than so many bytes; gives how many it took."""
         bare = self._encode(type, properties)

@@ -20,7 +20,7 @@ from sandbox_agent.hub.forward import resume_params
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.shelf import sort_key
-from sandbox_agent.opencode.bus import Bus
+from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.hub_client import HubClient, Prompted
 from sandbox_agent.opencode.ids import Ticks, is_given_id, make_id, milliseconds
 from sandbox_agent.opencode.naming import (
@@ -47,7 +47,7 @@ from sandbox_agent.opencode.objects import (
     Tokens,
 )
 from sandbox_agent.opencode.offerings import Offerings
-from sandbox_agent.opencode.prompts import KEY, Note, make_blocks, make_meta, make_title
+from sandbox_agent.opencode.prompts import KEY, PromptNote, make_blocks, make_meta, make_title
 from sandbox_agent.opencode.refusals import Refused, refuse_message, refuse_other_agent, refuse_session
 from sandbox_agent.opencode.transcript import DEFAULT, Transcript
 from sandbox_agent.opencode.transcripts import Transcripts
@@ -139,7 +139,7 @@ class Conversations:
         self,
         client: HubClient,
         transcripts: Transcripts,
-        bus: Bus,
+        bus: EventBus,
         offerings: Offerings,
         clock: Callable[[], float],
     ) -> None:
@@ -305,7 +305,7 @@ class Conversations:
         """Take a prompt; raises Refused when it is not taken."""
         if body.no_reply:
             raise Refused(400, "noReply is not supported: over ACP, an agent answers every prompt")
-        note = Note(messageID=await self._check_message_id(id, body.message_id or None))
+        note = PromptNote(messageID=await self._check_message_id(id, body.message_id or None))
         make_blocks(body.parts, images=True, embeds=True)
         session = await self._bind(id, body.model or None, body.agent or None, body.parts)
         agent = self._agent(session.facts.agent)
@@ -321,7 +321,7 @@ class Conversations:
             model = MessageModel(provider_id=provider, model_id=name)
         text = f"/{body.command} {body.arguments}".rstrip()
         parts: list[Object] = [{"type": "text", "text": text}, *body.parts]
-        note = Note(messageID=await self._check_message_id(id, body.message_id or None))
+        note = PromptNote(messageID=await self._check_message_id(id, body.message_id or None))
         note.command = f"{body.command} {body.arguments}".rstrip()
         session = await self._bind(id, model, body.agent or None, parts)
         blocks, note.partIDs = make_blocks(parts, images=True, embeds=True)
@@ -333,7 +333,7 @@ class Conversations:
         transcript = await self._transcripts.get(session)
         if _COMPACT not in [text_at(each, "name") for each in transcript.commands]:
             raise Refused(400, f"agent {session.facts.agent} offers no command to compact a session")
-        return session, await self._send(session, [{"type": "text", "text": f"/{_COMPACT}"}], Note(compacts=True))
+        return session, await self._send(session, [{"type": "text", "text": f"/{_COMPACT}"}], PromptNote(compacts=True))
 
     async def finish(self, session: Session, prompted: Prompted) -> Message:
         """What came of a prompt, when its turn is over and programs have heard of all of it."""
@@ -354,7 +354,7 @@ class Conversations:
         """Bind a session to an agent and a model."""
         await self._bind(id, MessageModel(provider_id=provider_id, model_id=model_id), None, [])
 
-    async def _send(self, session: Session, blocks: list[Object], note: Note) -> Prompted:
+    async def _send(self, session: Session, blocks: list[Object], note: PromptNote) -> Prompted:
         note.agent, note.model = session.mode or DEFAULT, session.model or DEFAULT
         params: Object = {"sessionId": session.id, "prompt": blocks, "_meta": make_meta(note)}
         return await self._client.prompt(session, params)

@@ -48,7 +48,7 @@ class HostFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class FileRoutes:
+class OpenCodeFileRoutes:
     """The handlers."""
 
     reading: Reading

@@ -23,7 +23,7 @@ _DATA = re.compile(r"data:(?P<mime>[^;,]*)(?P<parameters>(?:;[^;,]*)*?)(?P<base6
 _TEXTS = ("application/json", "application/xml", "application/javascript", "application/x-sh", "application/yaml")
 
 
-class Note(Struct, omit_defaults=True):
+class PromptNote(Struct, omit_defaults=True):
     """What is kept in the prompt of what its client said."""
 
     messageID: str | None = None
@@ -36,17 +36,17 @@ class Note(Struct, omit_defaults=True):
     """It asks the agent to shorten its own memory of the conversation."""
 
 
-def make_meta(note: Note) -> Object:
+def make_meta(note: PromptNote) -> Object:
     """`_meta` of a prompt."""
     return {META: {KEY: note}}
 
 
-def read_note(params: Object) -> Note:
+def read_note(params: Object) -> PromptNote:
     """What a prompt's client said of it; nothing for one of another client."""
     said = object_at(params, "_meta", META, KEY)
     ids = said.get("partIDs")
     parts = [each if isinstance(each, str) else None for each in ids] if isinstance(ids, list) else []  # pyright: ignore[reportUnknownVariableType]
-    return Note(
+    return PromptNote(
         text_at(said, "messageID"),
         parts,
         text_at(said, "agent"),

@@ -25,7 +25,7 @@ from sandbox_agent.opencode.asking import (
     read_reply,
     request_id,
 )
-from sandbox_agent.opencode.bus import Bus, Reader
+from sandbox_agent.opencode.bus import EventBus, EventReader
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import Facts, id_of
 from sandbox_agent.opencode.objects import PermissionRequest, QuestionRequest
@@ -43,7 +43,7 @@ _SPEECH = Speech(questions=True)
 class Requests:
     """Permissions and questions. The hub calls it when one is asked, and when it is settled."""
 
-    def __init__(self, client: HubClient, transcripts: Transcripts, bus: Bus) -> None:
+    def __init__(self, client: HubClient, transcripts: Transcripts, bus: EventBus) -> None:
         self._client = client
         self._hub = client.hub
         self._transcripts = transcripts
@@ -59,7 +59,7 @@ class Requests:
     def questions(self, directory: str | None) -> list[QuestionRequest]:
         return [self._question(each) for each in self._open(directory) if each.kind != "permission"]
 
-    def greet(self, reader: Reader) -> None:
+    def greet(self, reader: EventReader) -> None:
         """Tell a new reader what waits: it was not there when that was asked."""
         for pending in self._open(reader.directory):
             assert pending.session is not None

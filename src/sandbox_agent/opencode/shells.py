@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from sandbox_agent.errors import UnknownTerminal
-from sandbox_agent.host.terminals import Asker, Command, Terminals
+from sandbox_agent.host.terminals import Asker, TerminalCommand, Terminals
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.opencode.conversations import Conversations
@@ -78,7 +78,7 @@ class Shells:
 
     async def _run(self, session: Session, line: str) -> tuple[str, int | None]:
         asker = Asker(OWNER, session.id)
-        command = Command(
+        command = TerminalCommand(
             program="/bin/sh",
             arguments=("-c", line),
             environment=self.environment,

@@ -12,7 +12,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.http.asgi import Scope, Send, is_gone, transport
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
-from sandbox_agent.opencode.bus import Bus, Reader
+from sandbox_agent.opencode.bus import EventBus, EventReader
 from sandbox_agent.opencode.naming import describe, id_of, is_busy
 from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.transcript import Transcript
@@ -31,15 +31,15 @@ MOST = 256 << 10
 """Bytes for the messages of a session; what does not fit, a program reads when it opens the session anew."""
 
 
-class Missed:
+class CatchUp:
     """Tells a reader of what has happened lately."""
 
-    def __init__(self, hub: Hub, transcripts: Transcripts, bus: Bus) -> None:
+    def __init__(self, hub: Hub, transcripts: Transcripts, bus: EventBus) -> None:
         self._hub = hub
         self._transcripts = transcripts
         self._bus = bus
 
-    def tell(self, reader: Reader) -> None:
+    def tell(self, reader: EventReader) -> None:
         """Begin to; what is not in memory is read from the log first."""
         since = self._hub.clock() - RECENT
         try:
@@ -52,7 +52,7 @@ class Missed:
         for session in recent[:SESSIONS]:
             self._transcripts.after_all(session, partial(self._tell, reader, session))
 
-    def _tell(self, reader: Reader, session: Session, transcript: Transcript) -> None:
+    def _tell(self, reader: EventReader, session: Session, transcript: Transcript) -> None:
         directory, info = session.facts.cwd, describe(session, transcript)
         status: dict[str, object] = {"type": "busy" if is_busy(session) else "idle"}
         self._bus.send(reader, directory, "session.updated", {"sessionID": info.id, "info": info})
@@ -77,9 +77,9 @@ _HEADERS = [
 class EventStreams:
     """Writes them."""
 
-    bus: Bus
+    bus: EventBus
     requests: Requests
-    missed: Missed
+    missed: CatchUp
 
     async def write(self, scope: Scope, send: Send, *, wrapped: bool, directory: str | None) -> None:
         """Events around which their directory stands (`wrapped`), or those of one directory."""

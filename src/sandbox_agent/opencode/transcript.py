@@ -36,7 +36,7 @@ from sandbox_agent.opencode.objects import (
     read_count,
     read_tokens,
 )
-from sandbox_agent.opencode.prompts import Note, make_part, make_title, read_note
+from sandbox_agent.opencode.prompts import PromptNote, make_part, make_title, read_note
 from sandbox_agent.opencode.refusals import describe_failure
 from sandbox_agent.opencode.tools import ToolCall, read_shell
 from sandbox_agent.wire import methods
@@ -55,7 +55,7 @@ _ShownCall = tuple[ToolCall, ToolPart, MessageEntry]
 class _Prompt:
     user_id: str
     request_id: bytes
-    note: Note
+    note: PromptNote
 
 
 @dataclass(slots=True)
@@ -221,7 +221,7 @@ class Transcript:
         self._prompts[f"turn-{position}"] = _Prompt(entry.info.id, envelope.id, note)
         self._become_busy()
 
-    def _add_user(self, position: int, ms: int, note: Note, given: str | None) -> MessageEntry:
+    def _add_user(self, position: int, ms: int, note: PromptNote, given: str | None) -> MessageEntry:
         if given is not None:
             self._kept.note_id(given)
         id = given or self._kept.make_message_id(position, ms)
@@ -272,7 +272,7 @@ class Transcript:
         prompt = self._prompts.pop(turn_id, None)
         self._become_busy()
         user_id = prompt.user_id if prompt else self._last_user
-        entry = self._add_assistant(position, ms, user_id, prompt.note if prompt else Note())
+        entry = self._add_assistant(position, ms, user_id, prompt.note if prompt else PromptNote())
         self._turn = _Turn(turn_id, entry, prompt, self.cost)
         self._calls = self._turn.calls
         self._terminals.clear()
@@ -384,7 +384,7 @@ class Transcript:
             return
         if self._stray is None or not isinstance(self._stray.info, UserMessage):
             self._end_stray(ms)
-            self._stray = self._add_user(position, ms, Note(), None)
+            self._stray = self._add_user(position, ms, PromptNote(), None)
         block = object_at(update, "content")
         self._add_block(self._stray, block, self._kept.make_part_id(position, ms), len(str(block.get("text", ""))))
 
@@ -444,10 +444,10 @@ class Transcript:
         if shell.output is None:
             self._become_busy()
             self._end_stray(ms)
-            user = self._add_user(position, ms, Note(agent=shell.agent), shell.message_id)
+            user = self._add_user(position, ms, PromptNote(agent=shell.agent), shell.message_id)
             text: Object = {"type": "text", "text": "The following tool was executed by the user"}
             self._add_block(user, text, self._kept.make_part_id(position, ms), 0)
-            entry = self._add_assistant(position, ms, user.info.id, Note(agent=shell.agent))
+            entry = self._add_assistant(position, ms, user.info.id, PromptNote(agent=shell.agent))
             self._remember(f"shell-{shell.id}", entry)
             self._add_call(position, ms, shell.call_id, entry)
         if shell.call_id in self._shells:
@@ -471,7 +471,7 @@ class Transcript:
             self._end_stray(ms)
             self._calls = {}
             # Complete from the start: no turn will end it.
-            self._stray = self._add_assistant(position, ms, self._last_user, Note(), completed=ms)
+            self._stray = self._add_assistant(position, ms, self._last_user, PromptNote(), completed=ms)
         return self._stray
 
     def _end_stray(self, ms: int) -> None:
@@ -480,7 +480,7 @@ class Transcript:
         self._stray = None
 
     def _add_assistant(
-        self, position: int, ms: int, user_id: str | None, note: Note, completed: int | None = None
+        self, position: int, ms: int, user_id: str | None, note: PromptNote, completed: int | None = None
     ) -> MessageEntry:
         id, agent = self._kept.make_message_id(position, ms), note.agent or self.mode
         info = AssistantMessage(

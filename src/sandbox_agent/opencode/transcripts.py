@@ -14,7 +14,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.opencode.bus import Bus
+from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.entries import About, Happening
 from sandbox_agent.opencode.naming import describe, id_of, normalize
 from sandbox_agent.opencode.transcript import Transcript
@@ -55,7 +55,7 @@ class Followed:
 class Transcripts:
     """All that are in memory."""
 
-    def __init__(self, hub: Hub, bus: Bus, memory: int) -> None:
+    def __init__(self, hub: Hub, bus: EventBus, memory: int) -> None:
         """`memory` is in bytes, for all of them."""
         self._hub = hub
         self._bus = bus

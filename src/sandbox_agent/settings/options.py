@@ -25,7 +25,7 @@ from sandbox_agent.settings.values import (
     SWITCH,
     TOKEN,
     Given,
-    Kind,
+    ValueKind,
     choice,
     many,
 )
@@ -41,7 +41,7 @@ class Option:
     """One option: what it takes, what it does, and what it is called in each place (its name is its key)."""
 
     group: str
-    kind: Kind[object]
+    kind: ValueKind[object]
     default: str | None
     text: str
     name: str = ""
@@ -56,10 +56,10 @@ class Option:
 
 
 @overload
-def option(group: str, kind: Kind[T], default: str, text: str) -> T: ...
+def option(group: str, kind: ValueKind[T], default: str, text: str) -> T: ...
 @overload
-def option(group: str, kind: Kind[T], default: None, text: str) -> T | None: ...
-def option(group: str, kind: Kind[T], default: str | None, text: str) -> T | None:
+def option(group: str, kind: ValueKind[T], default: None, text: str) -> T | None: ...
+def option(group: str, kind: ValueKind[T], default: str | None, text: str) -> T | None:
     """A field of Settings."""
     value = None if default is None else kind.read(Given(default))
     return field(default=value, repr=not kind.secret, metadata={"option": Option(group, kind, default, text)})
@@ -70,12 +70,12 @@ def switch(group: str, text: str) -> bool:
     return option(group, SWITCH, "false", text)
 
 
-def repeated(group: str, kind: Kind[T], text: str) -> tuple[T, ...]:
+def repeated(group: str, kind: ValueKind[T], text: str) -> tuple[T, ...]:
     """A field that may be given several times."""
     return field(default=(), metadata={"option": Option(group, many(kind), None, text)})
 
 
-def derived(group: str, kind: Kind[T], default: str, text: str) -> T:
+def derived(group: str, kind: ValueKind[T], default: str, text: str) -> T:
     """A field whose default follows from others: `default` describes it, load() computes it."""
     return field(metadata={"option": Option(group, kind, default, text)})
 

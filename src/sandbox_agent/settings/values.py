@@ -28,7 +28,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T_co]):
+class ValueKind(Generic[T_co]):
     """A kind of value; `read` raises ValueError for anything that is not `expected`."""
 
     metavar: str
@@ -156,21 +156,21 @@ def _size(given: Given) -> int:
     return int(_quantity(_BYTES, least=1)(given))
 
 
-def choice(*words: str) -> Kind[str]:
+def choice(*words: str) -> ValueKind[str]:
     """One of these words, in any case."""
-    return Kind(
+    return ValueKind(
         "|".join(words), f"one of {', '.join(words)}", lambda given: _match("|".join(words), _text(given).lower())[0]
     )
 
 
-def many(kind: Kind[T]) -> Kind[tuple[T, ...]]:
+def many(kind: ValueKind[T]) -> ValueKind[tuple[T, ...]]:
     """Any number of such values; a single one need not be in a list."""
 
     def read(given: Given) -> tuple[T, ...]:
         items = cast("Sequence[object]", given.raw) if isinstance(given.raw, list | tuple) else [given.raw]
         return tuple(kind.read(replace(given, raw=item)) for item in items)
 
-    return Kind(kind.metavar, kind.expected, read, many=True)
+    return ValueKind(kind.metavar, kind.expected, read, many=True)
 
 
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -181,25 +181,25 @@ _BYTES = {
     for unit, size in ((letter, 1024**power), (f"{letter}ib", 1024**power), (f"{letter}b", 1000**power))
 }
 
-SWITCH = Kind("", "true or false", _switch, switch=True)
-TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secret=True)
-AGENT = Kind("AGENT", "an agent's id, such as claude", _agent)
-NODE = Kind("NAME", "1 to 40 small letters, digits and hyphens", _node)
-NATS = Kind("URL", "an address such as nats://host:4222 or wss://host, with credentials in --creds", _nats)
-PROXY = Kind("URL", "an address such as http://proxy:3128", _proxy)
-LABEL = Kind("KEY=VALUE", "a key and a value, such as zone=eu", _label)
-HOST = Kind("HOST", "a host name or address without scheme or port", _host)
-ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)
-PATH = Kind("PATH", "a path", _path)
-LOCATION = Kind("LOCATION", "an http, https or file address, or a path", _location)
-PORT = Kind("PORT", "a port number from 0 to 65535", _whole(65535))
-COUNT = Kind("N", "a whole number from 0 to 1000000", _whole(1_000_000))
-DURATION = Kind(
+SWITCH = ValueKind("", "true or false", _switch, switch=True)
+TOKEN = ValueKind("TOKEN", "printable ASCII characters without spaces", _token, secret=True)
+AGENT = ValueKind("AGENT", "an agent's id, such as claude", _agent)
+NODE = ValueKind("NAME", "1 to 40 small letters, digits and hyphens", _node)
+NATS = ValueKind("URL", "an address such as nats://host:4222 or wss://host, with credentials in --creds", _nats)
+PROXY = ValueKind("URL", "an address such as http://proxy:3128", _proxy)
+LABEL = ValueKind("KEY=VALUE", "a key and a value, such as zone=eu", _label)
+HOST = ValueKind("HOST", "a host name or address without scheme or port", _host)
+ORIGIN = ValueKind("ORIGIN", "an origin such as https://app.example.org", _origin)
+PATH = ValueKind("PATH", "a path", _path)
+LOCATION = ValueKind("LOCATION", "an http, https or file address, or a path", _location)
+PORT = ValueKind("PORT", "a port number from 0 to 65535", _whole(65535))
+COUNT = ValueKind("N", "a whole number from 0 to 1000000", _whole(1_000_000))
+DURATION = ValueKind(
     "TIME",
     "a time of at least 1ms, in seconds or with a unit: 500ms, 30s, 30m, 1h, 2d",
     _quantity(_SECONDS, least=0.001),
 )
-SIZE = Kind("SIZE", "a size of at least 1 byte, in bytes or with a unit: 64k, 10MB, 32MiB, 1GiB", _size)
+SIZE = ValueKind("SIZE", "a size of at least 1 byte, in bytes or with a unit: 64k, 10MB, 32MiB, 1GiB", _size)
 
 
 def is_loopback(host: str) -> bool:

@@ -142,7 +142,7 @@ class Change(Struct):
     path: str
 
 
-class Changes(Struct):
+class ChangesEvent(Struct):
     """The data of an event `changes`."""
 
     changes: list[Change]

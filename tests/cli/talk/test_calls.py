@@ -4,14 +4,22 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.talk.calls import LONGEST, MOST_CHANGES, ToolCall, Work, command_lines, output_lines, work_of
+from sandbox_agent.cli.talk.calls import (
+    LONGEST,
+    MOST_CHANGES,
+    ShownCall,
+    WorkDone,
+    command_lines,
+    output_lines,
+    work_of,
+)
 from sandbox_agent.cli.talk.pieces import plain
 from sandbox_agent.wire.acp import ToolCallUpdate
 from sandbox_agent.wire.reading import read
 
 
-def work(*, seen: bool = False, **members: Any) -> Work:
-    call = ToolCall()
+def work(*, seen: bool = False, **members: Any) -> WorkDone:
+    call = ShownCall()
     call.update(read({"toolCallId": "1", "status": "completed", **members}, ToolCallUpdate))
     return work_of(call, lambda path: path.removeprefix("/srv/app/"), "/show 1 shows all", seen=seen)
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.talk.forms import Field, Unfit, fields
+from sandbox_agent.cli.talk.forms import FormField, Unfit, fields
 
 
-def field(schema: dict[str, Any], *, required: bool = False) -> Field:
+def field(schema: dict[str, Any], *, required: bool = False) -> FormField:
     [found] = fields({"type": "object", "properties": {"x": schema}, "required": ["x"] if required else []})
     return found
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.cli.calling import CLIENT
-from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
+from sandbox_agent.cli.talk.pieces import Note, Piece, Spoken, plain
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing
 from sandbox_agent.client import TurnEnded, TurnStarted
 from sandbox_agent.client.updates import SessionItem, read_item
@@ -49,9 +49,9 @@ def lines(pieces: list[Piece]) -> list[str]:
 def test_words_come_as_they_are_and_another_message_begins_anew() -> None:
     shown = showing()
 
-    assert shown.pieces(text("agent_message_chunk", "Hel")) == [Speech("agent", "Hel", new=True)]
-    assert shown.pieces(text("agent_message_chunk", "lo")) == [Speech("agent", "lo", new=False)]
-    assert shown.pieces(text("agent_message_chunk", "And", messageId="2")) == [Speech("agent", "And", new=True)]
+    assert shown.pieces(text("agent_message_chunk", "Hel")) == [Spoken("agent", "Hel", new=True)]
+    assert shown.pieces(text("agent_message_chunk", "lo")) == [Spoken("agent", "lo", new=False)]
+    assert shown.pieces(text("agent_message_chunk", "And", messageId="2")) == [Spoken("agent", "And", new=True)]
 
 
 def test_words_after_a_tool_call_are_another_message() -> None:
@@ -59,11 +59,11 @@ def test_words_after_a_tool_call_are_another_message() -> None:
     shown.pieces(text("agent_message_chunk", "before"))
     shown.pieces(call(title="Look", status="completed"))
 
-    assert shown.pieces(text("agent_message_chunk", "after")) == [Speech("agent", "after", new=True)]
+    assert shown.pieces(text("agent_message_chunk", "after")) == [Spoken("agent", "after", new=True)]
 
 
 def test_thoughts_are_told_from_words() -> None:
-    assert showing().pieces(text("agent_thought_chunk", "hm")) == [Speech("thought", "hm", new=True)]
+    assert showing().pieces(text("agent_thought_chunk", "hm")) == [Spoken("thought", "hm", new=True)]
 
 
 @pytest.mark.parametrize(
@@ -77,12 +77,12 @@ def test_thoughts_are_told_from_words() -> None:
 def test_content_that_is_no_text_is_named(block: dict[str, Any], expected: str) -> None:
     [piece] = showing().pieces(update(sessionUpdate="agent_message_chunk", content=block))
 
-    assert isinstance(piece, Speech)
+    assert isinstance(piece, Spoken)
     assert piece.text == expected
 
 
 def test_a_prompt_has_a_mark_and_its_lines_stand_below_each_other() -> None:
-    assert showing().pieces(text("user_message_chunk", "one\ntwo")) == [Speech("person", "❯ one\n  two", new=True)]
+    assert showing().pieces(text("user_message_chunk", "one\ntwo")) == [Spoken("person", "❯ one\n  two", new=True)]
 
 
 # --- tool calls -------------------------------------------------------------------------------------------------------

@@ -40,11 +40,11 @@ def command() -> Command:
 def _run(arguments: Arguments) -> int:
     import asyncio
 
-    from sandbox_agent.cli.commands.stdio import Bridge
+    from sandbox_agent.cli.commands.stdio import StdioBridge
     from sandbox_agent.client.errors import ClientError
 
     server = find_address(arguments, os.environ)
-    bridge = Bridge(server, arguments.word("agent"), arguments.word("session"))
+    bridge = StdioBridge(server, arguments.word("agent"), arguments.word("session"))
     try:
         return asyncio.run(bridge.run())
     except ClientError as failure:

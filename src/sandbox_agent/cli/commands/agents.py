@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from sandbox_agent.cli.flags import add_flags, agent_settings
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import EXIT_FAILED, complain, print_json, print_table
 from sandbox_agent.settings import Settings
 
@@ -20,13 +20,13 @@ EXAMPLES = """\
 """
 
 
-def agents_group() -> Group:
+def agents_group() -> CommandGroup:
     """All commands about agents."""
     description = (
         "List, install and remove agents. Needs no server, and does not disturb a running one:\n"
         "both use the same directory, set by the same options."
     )
-    return Group(
+    return CommandGroup(
         "sandbox-agent agents",
         description,
         EXAMPLES,
@@ -196,9 +196,9 @@ only that agent is checked, installed or not.
 """
 
 
-def credentials_group() -> Group:
+def credentials_group() -> CommandGroup:
     """All commands about credentials."""
-    return Group(
+    return CommandGroup(
         "sandbox-agent credentials",
         "See which credentials agents can find. Never prints a value.",
         "  sandbox-agent credentials check\n",

@@ -7,12 +7,12 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import Remote, call
+from sandbox_agent.cli.calling import CalledServer, call
 from sandbox_agent.cli.commands import request
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import complain, print_json, show_install
 from sandbox_agent.envelope import Object
 
@@ -36,9 +36,9 @@ EXAMPLES = """\
 """
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """All calls."""
-    return Group(
+    return CommandGroup(
         "sandbox-agent api",
         "Call a running server.",
         EXAMPLES,
@@ -54,8 +54,8 @@ def _implied_word(argv: list[str]) -> str | None:
     return "request" if request.is_request(argv) else None
 
 
-def _v1() -> Group:
-    return Group(
+def _v1() -> CommandGroup:
+    return CommandGroup(
         "sandbox-agent api v1",
         "Call the routes of a running server that begin with /v1.",
         EXAMPLES,
@@ -66,8 +66,8 @@ def _v1() -> Group:
     )
 
 
-def _agents() -> Group:
-    return Group(
+def _agents() -> CommandGroup:
+    return CommandGroup(
         "sandbox-agent api v1 agents",
         "See and install the agents of a running server.",
         EXAMPLES,
@@ -180,7 +180,7 @@ def _print_agent(arguments: Arguments) -> int:
 
 
 def _print_answer(arguments: Arguments, path: str, **query: bool | None) -> int:
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         params = {**query, "node": arguments.word("node")}
         print_json(bytes(await remote.api.json("GET", path, params=params, type=Raw)))
         return 0
@@ -191,7 +191,7 @@ def _print_answer(arguments: Arguments, path: str, **query: bool | None) -> int:
 def _install_agent(arguments: Arguments) -> int:
     agent = arguments.word("agent") or ""
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         from sandbox_agent.client.agents import Agents
 
         install = Agents(remote.api, node=arguments.word("node")).install(

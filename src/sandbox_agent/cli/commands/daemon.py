@@ -10,8 +10,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from sandbox_agent.cli.background import (
-    Failed,
-    Running,
+    RunningServer,
+    ServerFailed,
     find,
     find_settled,
     keep,
@@ -22,7 +22,7 @@ from sandbox_agent.cli.background import (
     stop,
 )
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.settings import OPTIONS, Settings
@@ -116,7 +116,7 @@ examples:
 """
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """The commands, by their words."""
     words = {
         "start": Word("start a server in the background", _start_command),
@@ -125,7 +125,7 @@ def group() -> Group:
         "stop": Word("end it", _stop_command),
         "logs": Word("show what it logs", _logs_command),
     }
-    return Group("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
+    return CommandGroup("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
 
 
 def _start_command() -> Command:
@@ -180,7 +180,7 @@ def _start(arguments: Arguments) -> int:
     flags, environ = pass_on(arguments, os.environ)
     try:
         running, anew = start(settings, flags, environ)
-    except Failed as failed:
+    except ServerFailed as failed:
         return _tell(failed)
     state = "started" if anew else "runs already"
     if not anew and "idle_exit" not in settings.given and keep(settings):
@@ -211,12 +211,12 @@ def _restart(arguments: Arguments) -> int:
             return EXIT_FAILED
         stop(settings)
         running, _ = start(settings, flags, environ)
-    except Failed as failed:
+    except ServerFailed as failed:
         return _tell(failed)
     return _present(arguments, running, "restarted")
 
 
-def _as_before(running: Running) -> tuple[Arguments, dict[str, str]]:
+def _as_before(running: RunningServer) -> tuple[Arguments, dict[str, str]]:
     """The flags and the environment for a server that takes the place of this one. Raises Failed."""
     from sandbox_agent.cli.commands.server import server_command
 
@@ -225,7 +225,9 @@ def _as_before(running: Running) -> tuple[Arguments, dict[str, str]]:
     try:
         os.chdir(began.directory)
     except OSError as error:
-        raise Failed(f"the server's directory {began.directory}: {error.strerror}; stop it, and start it") from error
+        raise ServerFailed(
+            f"the server's directory {began.directory}: {error.strerror}; stop it, and start it"
+        ) from error
     values = {
         name: value
         for name, value in server_command().parser.parse(began.flags).values.items()
@@ -265,7 +267,7 @@ def _logs(arguments: Arguments) -> int:
     return 0
 
 
-def _present(arguments: Arguments, running: Running, state: str) -> int:
+def _present(arguments: Arguments, running: RunningServer, state: str) -> int:
     if arguments.switch("json"):
         _print(_document(running))
     else:
@@ -292,13 +294,13 @@ def _stop(arguments: Arguments) -> int:
         if running is not None and not _may_cut_off(running, arguments):
             return EXIT_FAILED
         stopped = stop(settings)
-    except Failed as failed:
+    except ServerFailed as failed:
         return _tell(failed)
     print("no server runs" if stopped is None else f"stopped {stopped.url} (process {stopped.pid})")
     return 0
 
 
-def _may_cut_off(running: Running, arguments: Arguments) -> bool:
+def _may_cut_off(running: RunningServer, arguments: Arguments) -> bool:
     """Whether turns that run may be cut off: you are asked on a terminal, and told elsewhere."""
     count = _count_turns(running)
     if count == 0 or arguments.switch("yes"):
@@ -313,13 +315,13 @@ def _may_cut_off(running: Running, arguments: Arguments) -> bool:
     return False
 
 
-def _count_turns(running: Running) -> int:
+def _count_turns(running: RunningServer) -> int:
     """How many turns run, as far as can be seen without its token."""
     count, cursor = 0, ""
     for _ in range(MOST_PAGES):
         try:
             page = running.get(f"/v1/sessions{cursor and '?' + urlencode({'cursor': cursor})}")
-        except Failed:
+        except ServerFailed:
             return count
         count += sum(object_at(each).get("running") is True for each in list_at(page, "sessions"))
         cursor = text_at(page, "nextCursor") or ""
@@ -328,12 +330,12 @@ def _count_turns(running: Running) -> int:
     return count
 
 
-def _tell(failed: Failed) -> int:
+def _tell(failed: ServerFailed) -> int:
     describe(str(failed), failed.stderr)
     return failed.code
 
 
-def _document(running: Running) -> Object:
+def _document(running: RunningServer) -> Object:
     uptime = datetime.now(UTC) - datetime.fromisoformat(running.started_at)
     told: Object = {
         "running": True,
@@ -349,7 +351,7 @@ def _document(running: Running) -> Object:
     }
     try:
         health = running.health()
-    except Failed as failed:
+    except ServerFailed as failed:
         return told | {"health": "unknown", "detail": str(failed), "agents": None}
     agents = [object_at(each) for each in list_at(health, "agents")]
     known = {"health": health.get("status"), "agents": [each.get("agent") for each in agents if each.get("running")]}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from sandbox_agent.cli.calling import Remote, attempt, call, find_session, read_input, read_session
+from sandbox_agent.cli.calling import CalledServer, attempt, call, find_session, read_input, read_session
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
@@ -49,10 +49,10 @@ class _Page(Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-def call_files(arguments: Arguments, work: "Callable[[Remote, Files], Awaitable[int]]") -> int:
+def call_files(arguments: Arguments, work: "Callable[[CalledServer, Files], Awaitable[int]]") -> int:
     """Do something with files of the server, for the session that the arguments name; gives the exit code."""
 
-    async def begin(remote: Remote) -> int:
+    async def begin(remote: CalledServer) -> int:
         from sandbox_agent.client.files import Files
 
         name = arguments.word("session")
@@ -95,7 +95,7 @@ def print_entries(arguments: Arguments) -> int:
     """What is in a directory; of a file, itself. Gives the exit code."""
     path = arguments.word("path") or "."
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         if arguments.switch("json"):
             pages = [page async for page in _pages(remote, files, path)]
             entries = [entry for page in pages for entry in page.entries]
@@ -110,7 +110,7 @@ def print_entries(arguments: Arguments) -> int:
     return call_files(arguments, work)
 
 
-async def _pages(remote: Remote, files: "Files", path: str) -> AsyncGenerator[_Page]:
+async def _pages(remote: CalledServer, files: "Files", path: str) -> AsyncGenerator[_Page]:
     """The pages of a directory as the server sends them; a file is a page of one entry."""
     cursor = None
     while True:
@@ -128,11 +128,11 @@ async def _pages(remote: Remote, files: "Files", path: str) -> AsyncGenerator[_P
             return
 
 
-async def _stat(remote: Remote, path: str, *, follow: bool) -> Raw:
+async def _stat(remote: CalledServer, path: str, *, follow: bool) -> Raw:
     return await remote.api.json("GET", "/v1/fs/stat", params={**_query(remote, path), "follow": follow}, type=Raw)
 
 
-def _query(remote: Remote, path: str) -> dict[str, str | None]:
+def _query(remote: CalledServer, path: str) -> dict[str, str | None]:
     from sandbox_agent.client.files import spelled
 
     return {"path": spelled(path), "sessionId": remote.session, "node": remote.node}
@@ -160,7 +160,7 @@ def print_stat(arguments: Arguments) -> int:
     """What is known of a file; gives the exit code."""
     path, follow = arguments.word("path") or "", not arguments.switch("no_follow")
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         if arguments.switch("json"):
             print_json(bytes(await _stat(remote, path, follow=follow)))
             return 0
@@ -217,7 +217,7 @@ def move(arguments: Arguments) -> int:
     """Give something another name; gives the exit code."""
     source, wanted = arguments.word("source") or "", arguments.word("target") or ""
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         target = await target_of(files, wanted, base_name(source))
         await files.move(source, target, overwrite=arguments.switch("overwrite"))
         return 0
@@ -228,7 +228,7 @@ def move(arguments: Arguments) -> int:
 def _for_each(arguments: Arguments, act: "Callable[[Files, str], Awaitable[object]]") -> int:
     """Do it for every path; what is refused for one does not keep the others from it."""
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         done = [await attempt(remote, act(files, path)) for path in arguments.words("paths")]
         return EXIT_FAILED if None in done else 0
 
@@ -241,7 +241,7 @@ def _for_each(arguments: Arguments, act: "Callable[[Files, str], Awaitable[objec
 def search(arguments: Arguments) -> int:
     """Print what is found; gives the exit code, 1 when that is nothing."""
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         matches = files.search(
             arguments.word("path") or ".",
             text=arguments.word("text") or None,
@@ -282,7 +282,7 @@ def watch(arguments: Arguments) -> int:
     """Print changes until interrupted; gives the exit code when the server ends it."""
     path = arguments.word("path") or "."
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         async with files.watch(path, recursive=not arguments.switch("no_recursive")) as changes:
             # From here on nothing is missed.
             complain(f"watching {one_line(path)}; Ctrl-C ends it")
@@ -316,7 +316,7 @@ def get(arguments: Arguments) -> int:
     """Copy from the server; gives the exit code."""
     remote_path, local = arguments.word("remote") or "", arguments.word("local")
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         if arguments.switch("recursive"):
             await _get_directory(files, remote_path, local)
             return 0
@@ -339,7 +339,7 @@ def put(arguments: Arguments) -> int:
     """Copy to the server; gives the exit code."""
     local, remote_path = arguments.word("local") or "", arguments.word("remote") or ""
 
-    async def work(remote: Remote, files: "Files") -> int:
+    async def work(remote: CalledServer, files: "Files") -> int:
         send = _put_directory if arguments.switch("recursive") else _put_file
         answer = await send(files, local, remote_path)
         if arguments.switch("json"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox_agent.cli.commands import files
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag, is_named
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 
 EXAMPLES = """\
   sandbox-agent fs ls -l src --session 0198c2
@@ -21,9 +21,9 @@ _PATH = (
 _CASES = ("smart", "sensitive", "ignore")
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """All commands about files."""
-    return Group(
+    return CommandGroup(
         "sandbox-agent fs",
         "Look at the files of a running server, and move files to and from it. Paths are those of its machine.",
         EXAMPLES,

@@ -194,7 +194,7 @@ class Removal(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAgent:
     """An agent that could not be had, or not be removed."""
 
     agent: str
@@ -202,7 +202,7 @@ class Failed:
 
 
 async def install(
-    settings: Settings, names: Sequence[str], asked: InstallRequest, tell: Callable[[InstallResult | Failed], None]
+    settings: Settings, names: Sequence[str], asked: InstallRequest, tell: Callable[[InstallResult | FailedAgent], None]
 ) -> None:
     """Install all of them and tell of each; one that fails does not keep the others from it."""
     async with _opened(settings) as (catalog, installer):
@@ -215,7 +215,7 @@ async def install(
                 _note(catalog, result.agent)
 
 
-async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | Failed], None]) -> None:
+async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | FailedAgent], None]) -> None:
     """Remove all of them and tell of each; one that fails does not keep the others from it."""
     async with _opened(settings) as (catalog, installer):
         for name in names:
@@ -235,7 +235,7 @@ async def _opened(settings: Settings) -> AsyncGenerator[tuple[Catalog, Installer
         await installer.close()
 
 
-async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: Show) -> InstallResult | Failed:
+async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: Show) -> InstallResult | FailedAgent:
     try:
         begun = await installs.begin(name, asked)
         if isinstance(begun, InstallResult):
@@ -243,7 +243,7 @@ async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: 
         await _follow(*begun, show)
         return await installs.wait_for_result(begun[1])
     except SandboxAgentError as error:
-        return Failed(name, error)
+        return FailedAgent(name, error)
 
 
 async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) -> None:
@@ -260,15 +260,15 @@ async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) ->
             show(seen)
 
 
-async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal | Failed:
+async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal | FailedAgent:
     try:
         agent = catalog.agent(name)
         if not agent.installable:
             where = "it comes with sandbox-agent" if agent.source == "bundled" else "agents.toml names its program"
-            return Failed(name, InstallFailed(f"agent {agent.id} cannot be removed: {where}", agent=agent.id))
+            return FailedAgent(name, InstallFailed(f"agent {agent.id} cannot be removed: {where}", agent=agent.id))
         return Removal(agent.id, await installer.uninstall(agent.id))
     except SandboxAgentError as error:
-        return Failed(name, error)
+        return FailedAgent(name, error)
 
 
 def _note(catalog: Catalog, agent: str) -> None:
@@ -295,9 +295,9 @@ class Outcomes:
         self._as_json = as_json
         self._all: list[InstallResult | Removal | Failure] = []
 
-    def tell(self, result: InstallResult | Removal | Failed) -> None:
+    def tell(self, result: InstallResult | Removal | FailedAgent) -> None:
         """Add one outcome; a failure always goes to stderr too."""
-        if isinstance(result, Failed):
+        if isinstance(result, FailedAgent):
             from sandbox_agent.http.problems import document
 
             describe(str(result.error), result.error.fields.get("stderr"))

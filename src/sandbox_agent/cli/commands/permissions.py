@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from sandbox_agent.cli.flags import add_flags, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import print_facts, print_json
 from sandbox_agent.errors import SettingsError
 
@@ -23,9 +23,9 @@ Read the file of rules as a server does at its start. An error names the line an
 """
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """All commands about permissions."""
-    return Group(
+    return CommandGroup(
         "sandbox-agent permissions",
         "Check and test permission rules. Nothing is run, and you are not asked.",
         "  sandbox-agent permissions starter > permissions.toml\n"

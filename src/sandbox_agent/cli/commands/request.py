@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from sandbox_agent.cli.calling import Remote, call, read_input, sentence
+from sandbox_agent.cli.calling import CalledServer, call, read_input, sentence
 from sandbox_agent.cli.commands.sessions import read_facts
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
@@ -92,7 +92,7 @@ def send(arguments: Arguments) -> int:
     if fields or source is not None:
         headers = {"Content-Type": "application/json", **headers}
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         async with (
             _body(fields, source) as body,
             remote.api.exchange(method, path, content=body, headers=headers) as response,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.calling import CLIENT, Remote, call, read_input, tell
+from sandbox_agent.cli.calling import CLIENT, CalledServer, call, read_input, tell
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
@@ -65,7 +65,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class RefusedLine:
     """A line was refused; if it was a request, it will not be answered."""
 
     line: int
@@ -84,7 +84,7 @@ class InputEnded:
     """Everything has been sent."""
 
 
-News = Sent | Came | Answered | Failed | Broken | InputEnded
+News = Sent | Came | Answered | RefusedLine | Broken | InputEnded
 Tell = Callable[[News], Awaitable[None]]
 Lines = AsyncIterator[tuple[int, bytes]]
 """With their numbers."""
@@ -123,7 +123,7 @@ class Tally:
             case Answered():
                 self._held.append(news)
                 self._release()
-            case Failed(line, why, id):
+            case RefusedLine(line, why, id):
                 self.failed = True
                 tell(why, f"line {line}: ")
                 self._close(id)
@@ -165,7 +165,7 @@ def exchange(arguments: Arguments) -> int:
     if known is not None and not (known.isascii() and known.isprintable() and known):
         raise SettingsError("--connection: expected the id of a connection, as the header X-ACP-Connection-Id has it")
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         lines = _lines([os.fsencode(each) for each in arguments.words("data")])
         id, first = await _open(remote.api, agent, known, lines)
         try:
@@ -274,7 +274,7 @@ class _Exchange:
             try:
                 response = await self._post(line)
             except ClientError as failure:
-                await self._news.put(Failed(number, failure, id))
+                await self._news.put(RefusedLine(number, failure, id))
                 continue
             if response.content:
                 # Without a stream there is nothing to hold it back for.

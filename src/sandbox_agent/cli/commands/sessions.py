@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import Remote, attempt, call, find_session, last_use, list_sessions, read_session
+from sandbox_agent.cli.calling import CalledServer, attempt, call, find_session, last_use, list_sessions, read_session
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
     complain,
@@ -42,7 +42,7 @@ def print_events(arguments: Arguments) -> int:
     """Print the log of a session; gives the exit code."""
     after, as_json = arguments.number("after") or 0, arguments.switch("json")
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         session = read_session(await find_session(remote.api, arguments.word("session") or ""))
         async with remote.connected(session.agent) as client:
             log = await client.sessions.attach(session.session_id)
@@ -169,9 +169,9 @@ EXAMPLES = """\
 _ID = "Its id or alias, or a unique beginning of one."
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """All commands about sessions."""
-    return Group(
+    return CommandGroup(
         "sandbox-agent sessions",
         "See, name and end the sessions of a running server.",
         EXAMPLES,
@@ -299,7 +299,7 @@ def print_sessions(arguments: Arguments) -> int:
     agent, cwd, limit = arguments.word("agent"), arguments.word("cwd"), arguments.number("limit")
     where = os.path.abspath(os.path.expanduser(cwd)) if cwd else None  # noqa: PTH100, PTH111 - no link is resolved
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         wanted: list[tuple[SessionInfo, Raw]] = []
         async for raw in list_sessions(remote.api, where):
             session = read_session(raw)
@@ -319,7 +319,7 @@ def print_sessions(arguments: Arguments) -> int:
 def print_session(arguments: Arguments) -> int:
     """One session; gives the exit code."""
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         found = await find_session(remote.api, arguments.word("session") or "")
         if arguments.switch("json"):
             print_json(bytes(found))
@@ -428,7 +428,7 @@ def read_facts(given: Sequence[str]) -> Object:
 def _set_metadata(arguments: Arguments, metadata: Object) -> int:
     """Note facts about a session, and print all of them."""
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         session = read_session(await find_session(remote.api, arguments.word("session") or ""))
         async with remote.connected(session.agent) as client:
             asked: Object = {"sessionId": session.session_id, "metadata": metadata}
@@ -467,7 +467,7 @@ def _end_each(
 ) -> int:
     """End every session, on one connection; what is refused for one does not keep the others from it."""
 
-    async def work(remote: Remote) -> int:
+    async def work(remote: CalledServer) -> int:
         found = [await attempt(remote, find_session(remote.api, name)) for name in arguments.words("sessions")]
         sessions = {each.session_id: each for each in (read_session(raw) for raw in found if raw is not None)}
         failed, outcomes = None in found, list[Object]()

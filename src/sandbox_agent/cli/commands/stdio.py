@@ -42,7 +42,7 @@ PASSING = (502, 503, 504)
 UNKNOWN_CONNECTION = 4404
 
 
-class Bridge:
+class StdioBridge:
     """Stdio on one side, a server's WebSocket on the other."""
 
     def __init__(self, server: ServerAddress, agent: str | None, session: str | None) -> None:

@@ -41,12 +41,12 @@ def command() -> Command:
 
 
 def _open(arguments: Arguments) -> int:
-    from sandbox_agent.cli.background import Failed
+    from sandbox_agent.cli.background import ServerFailed
     from sandbox_agent.cli.local_server import reach_server
 
     try:
         server = reach_server(arguments, complain)
-    except Failed as failed:
+    except ServerFailed as failed:
         describe(str(failed), failed.stderr)
         return failed.code
     directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir

@@ -17,7 +17,7 @@ from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
-from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, listed
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.install_errors import RegistryUnavailable
 from sandbox_agent.wire.agents import AgentFacts
@@ -26,7 +26,7 @@ REGISTRY = 2.0
 """Seconds that the registry may take."""
 
 
-def agents(subject: Subject) -> list[Finding]:
+def agents(subject: DoctorSubject) -> list[Finding]:
     """What is installed, whether it could run, and which credentials it would find."""
     try:
         catalog = open_catalog(subject.settings, subject.environ)
@@ -83,7 +83,7 @@ def _unknown_program(agent: AgentFacts) -> Finding:
     return Finding("agents", agent.id, "problem", sentence, "Correct command in agents.toml, or install that program.")
 
 
-def _missing(agents: Sequence[AgentFacts], subject: Subject) -> list[Finding]:
+def _missing(agents: Sequence[AgentFacts], subject: DoctorSubject) -> list[Finding]:
     if not agents:
         return []
     ready = " (credentials are there)"
@@ -132,7 +132,7 @@ def _is_held(path: Path) -> bool:
 # --- the registry -----------------------------------------------------------------------------------------------------
 
 
-def registry(subject: Subject) -> list[Finding]:
+def registry(subject: DoctorSubject) -> list[Finding]:
     """Whether it can be reached; else, whether there is a copy."""
     settings = subject.settings
     location = settings.acp_registry_url

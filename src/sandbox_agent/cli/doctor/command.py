@@ -16,7 +16,7 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, filled, is_drawn, one_line, paint, print_json
 
 if TYPE_CHECKING:
-    from sandbox_agent.cli.doctor.finding import Check, Finding, Status, Subject
+    from sandbox_agent.cli.doctor.finding import Check, DoctorSubject, Finding, Status
 
 PATIENCE = 10.0
 """Seconds for all checks; a check that takes longer, such as of a disk that hangs, is abandoned."""
@@ -73,7 +73,7 @@ def _run(arguments: Arguments) -> int:
 def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
     """All findings, by area, and whether a check is still at it."""
     from sandbox_agent.cli.doctor import agents, machine, server
-    from sandbox_agent.cli.doctor.finding import Area, Subject
+    from sandbox_agent.cli.doctor.finding import Area, DoctorSubject
 
     found_settings, found = machine.read_settings(arguments, environ)
     if found_settings is None:
@@ -87,7 +87,7 @@ def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Fin
         *(machine.open_files, machine.watches),
     ]
     mistakes = tuple(each.sentence for each in found if each.status == "problem")
-    subject = Subject(found_settings, arguments, environ, arguments.switch("offline"), mistakes)
+    subject = DoctorSubject(found_settings, arguments, environ, arguments.switch("offline"), mistakes)
     told, unfinished = side_by_side(checks, subject, PATIENCE)
     found += [each for check in checks for each in told.get(check, [])]
     slow = f"took longer than {PATIENCE:g} s"
@@ -97,7 +97,7 @@ def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Fin
 
 
 def side_by_side(
-    checks: Sequence["Check"], subject: "Subject", patience: float
+    checks: Sequence["Check"], subject: "DoctorSubject", patience: float
 ) -> tuple[dict["Check", list["Finding"]], list["Check"]]:
     """What each check found, and those that did not come to an end within so many seconds."""
     told: dict[Check, list[Finding]] = {}

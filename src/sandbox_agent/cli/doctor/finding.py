@@ -24,7 +24,7 @@ class Finding(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class DoctorSubject:
     """What is looked at: this environment, and the settings that a server would have here, as far as they are right."""
 
     settings: Settings
@@ -35,7 +35,7 @@ class Subject:
     """What is wrong with the settings, and told already."""
 
 
-Check = Callable[[Subject], list[Finding]]
+Check = Callable[[DoctorSubject], list[Finding]]
 """May take its time, but changes nothing: no file is made, no process disturbed, and no secret told."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed, size
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, listed, size
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.data_directory import Untrusted, check_owner
 from sandbox_agent.errors import SandboxAgentError, SettingsError
@@ -28,7 +28,7 @@ FEW_WATCHES, FEW_INSTANCES = 8192, 64
 _ANEW = "Install sandbox-agent anew: this comes with it."
 
 
-def version(subject: Subject) -> list[Finding]:
+def version(subject: DoctorSubject) -> list[Finding]:
     """Which program this is, and whether it is the one that a shell would run."""
     python = f"Python {platform.python_version()} ({sys.executable})"
     machine = f"{platform.system()} {platform.release()}, {platform.machine()}"
@@ -52,21 +52,21 @@ def _belongs(program: Path, directory: Path) -> bool:
     return program.resolve().parent == directory.resolve() or os.fsencode(directory) in first
 
 
-def node(subject: Subject) -> list[Finding]:
+def node(subject: DoctorSubject) -> list[Finding]:
     """The Node that runs npm and most agents."""
     from sandbox_agent.agents.install.tools import bundled_node
 
     return _tool("node", "Node", lambda: str(bundled_node().program))
 
 
-def uv(subject: Subject) -> list[Finding]:
+def uv(subject: DoctorSubject) -> list[Finding]:
     """What installs agents that are Python packages."""
     from uv import find_uv_bin
 
     return _tool("uv", "uv", find_uv_bin)
 
 
-def ripgrep(subject: Subject) -> list[Finding]:
+def ripgrep(subject: DoctorSubject) -> list[Finding]:
     """What searches files."""
     from sandbox_agent.host.search import find_ripgrep
 
@@ -97,7 +97,7 @@ def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def open_files(subject: Subject) -> list[Finding]:
+def open_files(subject: DoctorSubject) -> list[Finding]:
     """Each agent, terminal, client and watch needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
@@ -109,7 +109,7 @@ def open_files(subject: Subject) -> list[Finding]:
     return [Finding("limits", "open-files", "warning", sentence, advice)]
 
 
-def watches(subject: Subject) -> list[Finding]:
+def watches(subject: DoctorSubject) -> list[Finding]:
     """What the kernel lets one user watch, where it is Linux."""
     least = {"max_user_watches": FEW_WATCHES, "max_user_instances": FEW_INSTANCES}
     limits = {name: _kernel(f"fs/inotify/{name}") for name in least}
@@ -138,7 +138,7 @@ LITTLE, TOO_LITTLE = 1 << 30, 100 << 20
 """Bytes of free space; an agent with all its packages takes some hundred MiB."""
 
 
-def data(subject: Subject) -> list[Finding]:
+def data(subject: DoctorSubject) -> list[Finding]:
     """Where the session log is."""
     path = subject.settings.data_dir
     found = _writable("data", path) + _room("data", path)
@@ -176,7 +176,7 @@ def _damaged(path: Path) -> list[Finding]:
     )
 
 
-def agents(subject: Subject) -> list[Finding]:
+def agents(subject: DoctorSubject) -> list[Finding]:
     """Where agents are installed."""
     path, around = subject.settings.agents_dir, subject.settings.data_dir
     found = _writable("agents", path)
@@ -189,7 +189,7 @@ def agents(subject: Subject) -> list[Finding]:
     return found
 
 
-def config(subject: Subject) -> list[Finding]:
+def config(subject: DoctorSubject) -> list[Finding]:
     """Where config.toml and its like are; no program writes there."""
     path = subject.settings.config_dir
     if not os.path.lexists(path):
@@ -316,7 +316,7 @@ def read_settings(arguments: Arguments, environ: Mapping[str, str]) -> tuple[Set
     return found, told
 
 
-def secrets(subject: Subject) -> list[Finding]:
+def secrets(subject: DoctorSubject) -> list[Finding]:
     """Files with a token in them that others can read."""
     path = subject.settings.config_dir / "config.toml"
     try:
@@ -338,7 +338,7 @@ def secrets(subject: Subject) -> list[Finding]:
     ]
 
 
-def variables(subject: Subject) -> list[Finding]:
+def variables(subject: DoctorSubject) -> list[Finding]:
     """Variables that look like settings: those that mean nothing, and those that count."""
     told = [
         Finding("configuration", "variable", "warning", warning, "Correct its name, or unset it.")
@@ -351,7 +351,7 @@ def variables(subject: Subject) -> list[Finding]:
     return told
 
 
-def agents_file(subject: Subject) -> list[Finding]:
+def agents_file(subject: DoctorSubject) -> list[Finding]:
     """The user's own agents."""
     from sandbox_agent.agents.manifest import load_manifest
 
@@ -363,7 +363,7 @@ def agents_file(subject: Subject) -> list[Finding]:
     return [Finding("configuration", "agents-file", "ok", f"{path} is in order")] if path.exists() else []
 
 
-def permissions_file(subject: Subject) -> list[Finding]:
+def permissions_file(subject: DoctorSubject) -> list[Finding]:
     """The permission rules, which decide before a client is asked."""
     from sandbox_agent.permissions.file import load_rules
 

@@ -13,7 +13,7 @@ import psutil
 from msgspec import Struct
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import Finding, Subject
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
 from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
@@ -27,7 +27,7 @@ _START = "Start one with: sandbox-agent daemon start"
 _STARTED = "Commands start one when they need it; for one that stays: sandbox-agent daemon start"
 
 
-class Health(Struct, rename="camel"):
+class ServerHealth(Struct, rename="camel"):
     """What a server says of itself, as far as it matters here."""
 
     status: str
@@ -37,14 +37,14 @@ class Health(Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallResult:
     """What came of calling a server."""
 
     kind: Literal["ours", "refused", "misdirected", "other", "silent", "none"]
-    health: Health | None = None
+    health: ServerHealth | None = None
 
 
-def server(subject: Subject) -> list[Finding]:
+def server(subject: DoctorSubject) -> list[Finding]:
     """The server that commands would call, the one of this data directory, and the port for a new one."""
     try:
         target = find_address(subject.arguments, _known(subject.environ))
@@ -61,7 +61,7 @@ def server(subject: Subject) -> list[Finding]:
     return found + _port(subject, target, answer, pid)
 
 
-def _port(subject: Subject, target: ServerAddress, answer: Answer, pid: int | None) -> list[Finding]:
+def _port(subject: DoctorSubject, target: ServerAddress, answer: CallResult, pid: int | None) -> list[Finding]:
     """Whether a new one could listen."""
     settings = subject.settings
     port, called = settings.port, _port_of(target.url)
@@ -80,7 +80,7 @@ def _known(environ: Mapping[str, str]) -> dict[str, str]:
 # --- calling it -------------------------------------------------------------------------------------------------------
 
 
-def _ask(target: ServerAddress) -> Answer:
+def _ask(target: ServerAddress) -> CallResult:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
@@ -98,31 +98,31 @@ def _ask(target: ServerAddress) -> Answer:
                 else _REFUSED
             )
     except (httpx.ConnectError, httpx.ConnectTimeout):
-        return Answer("none")
+        return CallResult("none")
     except httpx.TimeoutException:
-        return Answer("silent")
+        return CallResult("silent")
     except httpx.HTTPError:
-        return Answer("other")
+        return CallResult("other")
 
 
-_REFUSED = Answer("refused")
+_REFUSED = CallResult("refused")
 
 
-def _read(response: httpx.Response) -> Answer:
+def _read(response: httpx.Response) -> CallResult:
     try:
         document = msgspec.json.decode(response.content, type=dict[str, object])
         if response.status_code == HTTPStatus.OK:
-            return Answer("ours", msgspec.convert(document, Health))
+            return CallResult("ours", msgspec.convert(document, ServerHealth))
     except msgspec.MsgspecError:
-        return Answer("other")
+        return CallResult("other")
     if "title" in document and response.status_code == HTTPStatus.UNAUTHORIZED:
         return _REFUSED
     if "title" in document and response.status_code == HTTPStatus.MISDIRECTED_REQUEST:
-        return Answer("misdirected")
-    return Answer("other")
+        return CallResult("misdirected")
+    return CallResult("other")
 
 
-def _describe_answer(subject: Subject, target: ServerAddress, answer: Answer, *, here: bool) -> list[Finding]:
+def _describe_answer(subject: DoctorSubject, target: ServerAddress, answer: CallResult, *, here: bool) -> list[Finding]:
     url = target.url
     match answer.kind:
         case "ours":
@@ -171,7 +171,7 @@ def _describe_answer(subject: Subject, target: ServerAddress, answer: Answer, *,
             return [Finding("server", "server", "note", sentence, None if here else _STARTED)]
 
 
-def _healthy(target: ServerAddress, health: Health) -> list[Finding]:
+def _healthy(target: ServerAddress, health: ServerHealth) -> list[Finding]:
     sentence = f"sandbox-agent {health.version} answers at {target.url}, up for {_time(health.uptime_ms / 1000)}"
     found = [Finding("server", "server", "ok", sentence)]
     if health.version != __version__:
@@ -196,7 +196,7 @@ def _healthy(target: ServerAddress, health: Health) -> list[Finding]:
     return [*found, Finding("server", "token", "ok", f"that server {told}")]
 
 
-def _refused(subject: Subject, target: ServerAddress) -> Finding:
+def _refused(subject: DoctorSubject, target: ServerAddress) -> Finding:
     if target.token is None:
         sentence = f"the server at {target.url} needs a token, and none was found"
     else:
@@ -208,7 +208,7 @@ def _refused(subject: Subject, target: ServerAddress) -> Finding:
     return Finding("server", "token", "problem", sentence, advice)
 
 
-def _source(subject: Subject) -> str:
+def _source(subject: DoctorSubject) -> str:
     for way in ("token", "token_file"):
         if subject.arguments.word(way):
             return "--" + way.replace("_", "-")
@@ -225,7 +225,7 @@ def _who(target: ServerAddress) -> str:
 # --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def _of_this_directory(subject: Subject, target: ServerAddress, pid: int) -> Finding:
+def _of_this_directory(subject: DoctorSubject, target: ServerAddress, pid: int) -> Finding:
     directory = subject.settings.data_dir
     told = read_notice(directory)
     if told is not None and told.embedded:

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import print_facts, print_json, print_table
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.values import NATS, Given
@@ -62,7 +62,7 @@ JOIN = "A NATS server of the fleet; give one, or several of a cluster."
 CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 
 
-def group() -> Group:
+def group() -> CommandGroup:
     """The group, with its words."""
     words = {
         "up": Word("run a whole fleet on this machine, to try", _up),
@@ -73,7 +73,7 @@ def group() -> Group:
         "forget": Word("remove a node", _forget),
     }
     text = "Set up a fleet of servers and look after it, or try one out on this machine."
-    return Group("sandbox-agent fleet", text, EXAMPLES, words)
+    return CommandGroup("sandbox-agent fleet", text, EXAMPLES, words)
 
 
 def _up() -> Command:

@@ -17,7 +17,7 @@ NODES = "nodes"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NatsAddress:
     """Where one NATS server of a cluster listens, for clients and for the other servers."""
 
     name: str
@@ -81,7 +81,7 @@ class FleetDirectory:
         path.write_text(f"authorization: {json.dumps(self.authorization(), indent=2)}\n")
         return path
 
-    def write_server(self, place: Place, others: list[Place], **cluster: object) -> Path:
+    def write_server(self, place: NatsAddress, others: list[NatsAddress], **cluster: object) -> Path:
         """Write the configuration of one server of a cluster on this machine; `cluster` is added to that part of it."""
         directory = self.path / place.name
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 from urllib.request import ProxyHandler, Request, build_opener
 
-from sandbox_agent.cli.fleet.directory import FleetDirectory, Place
+from sandbox_agent.cli.fleet.directory import FleetDirectory, NatsAddress
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.sources import new_token
@@ -101,7 +101,7 @@ class LocalFleet:
         except OSError:
             return 0
 
-    def start_server(self, place: Place, others: list[Place], **cluster: object) -> None:
+    def start_server(self, place: NatsAddress, others: list[NatsAddress], **cluster: object) -> None:
         """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
         configuration = self.directory.write_server(place, others, **cluster)
         self._spawn(place.name, [find_nats(), "-c", str(configuration)])
@@ -196,14 +196,14 @@ def _read_on(pipe: IO[bytes]) -> None:
             pass
 
 
-def find_places(servers: int) -> list[Place]:
+def find_places(servers: int) -> list[NatsAddress]:
     """Free ports, found all at once so that no two are the same."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(2 * servers)]
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         ports = [each.getsockname()[1] for each in sockets]
-    return [Place(f"nats-{number + 1}", ports[2 * number], ports[2 * number + 1]) for number in range(servers)]
+    return [NatsAddress(f"nats-{number + 1}", ports[2 * number], ports[2 * number + 1]) for number in range(servers)]
 
 
 def run_local_fleet(servers: int, gateways: int, nodes: int) -> int:

@@ -11,12 +11,12 @@ import msgspec
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import complain, harmless, one_line
-from sandbox_agent.cli.talk.calls import ToolCall, change_lines, command_lines
-from sandbox_agent.cli.talk.forms import Field, Unfit, fields
+from sandbox_agent.cli.talk.calls import ShownCall, change_lines, command_lines
+from sandbox_agent.cli.talk.forms import FormField, Unfit, fields
 from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note, spoken, visible, wrapped
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, call_key
-from sandbox_agent.cli.talk.terminal import Terminal
+from sandbox_agent.cli.talk.terminal import Keyboard
 from sandbox_agent.client import (
     Answer,
     ClientError,
@@ -42,10 +42,10 @@ _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
 _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
 
 
-class Asking:
+class TerminalAsking:
     """The handlers of a client whose person sits at a terminal."""
 
-    def __init__(self, terminal: Terminal, screen: Screen, showing: Showing, marks: Marks) -> None:
+    def __init__(self, terminal: Keyboard, screen: Screen, showing: Showing, marks: Marks) -> None:
         self._terminal = terminal
         self._screen = screen
         self._showing = showing
@@ -96,7 +96,7 @@ class Asking:
             return request.reject()
 
     def _show(self, request: PermissionRequest, lines: Sequence[Line]) -> None:
-        call = ToolCall()
+        call = ShownCall()
         call.update(request.tool_call)
         self._showing.asked(request.tool_call.tool_call_id)
         # The mark says that we ask, and not how the call stands.
@@ -202,7 +202,7 @@ class Asking:
             if await self._taken(self._client.reply_elicitation(request.id, values)):
                 return None
 
-    async def _field(self, field: Field, before: object) -> object:
+    async def _field(self, field: FormField, before: object) -> object:
         """What you type for a field; None when you leave it out."""
         default = field.default if before is None else before
         self._tell(_about(field))
@@ -351,7 +351,7 @@ def _offered(choices: Iterable[str]) -> list[str]:
     return [each for each in choices if not any(each in words for words in _WORDS.values())]
 
 
-def _about(field: Field) -> list[Line]:
+def _about(field: FormField) -> list[Line]:
     """What stands above a field: what it is for, and what there is to choose from."""
     title = [] if _is_short(field) else [[Span(f"  {one_line(field.title)}", "bold")]]
     about = [[Span(f"  {line}", "dim")] for line in spoken(field.description).splitlines()]
@@ -362,14 +362,14 @@ def _about(field: Field) -> list[Line]:
     ]
 
 
-def _mark(field: Field, default: object) -> str:
+def _mark(field: FormField, default: object) -> str:
     """What stands before the answer."""
     facts = joined(["required" if field.required and default is None else "", field.hint], ", ")
     title = one_line(field.title if _is_short(field) else field.name[:LONGEST_TITLE])
     return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
 
 
-def _is_short(field: Field) -> bool:
+def _is_short(field: FormField) -> bool:
     return cell_len(field.title) <= LONGEST_TITLE
 
 
@@ -392,8 +392,8 @@ class View:
     screen: Screen
     showing: Showing
     marks: Marks
-    terminal: Terminal | None
-    asking: Asking | None
+    terminal: Keyboard | None
+    asking: TerminalAsking | None
     quiet: bool
 
     def say(self, text: str) -> None:
@@ -448,8 +448,8 @@ def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
     # A log of what was done has a line for each step.
     work = "whole" if verbose else "folded" if notes.isatty() else "hidden"
     showing = Showing(marks, static=not screen.moves, work=work)
-    terminal = Terminal(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
-    asking = None if terminal is None else Asking(terminal, screen, showing, marks)
+    terminal = Keyboard(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
+    asking = None if terminal is None else TerminalAsking(terminal, screen, showing, marks)
     return View(screen, showing, marks, terminal, asking, quiet)
 
 

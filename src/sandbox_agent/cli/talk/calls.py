@@ -38,7 +38,7 @@ Path = Callable[[str], str]
 
 
 @dataclass(slots=True)
-class ToolCall:
+class ShownCall:
     """What is known of a tool call by now."""
 
     title: str = ""
@@ -71,7 +71,7 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkDone:
     """What a call did: all of it, and as much as is shown unasked."""
 
     all: Sequence[Line]
@@ -82,7 +82,7 @@ class Work:
         return self.all != self.few
 
 
-def work_of(call: ToolCall, path: Path, hint: str, *, seen: bool = False) -> Work:
+def work_of(call: ShownCall, path: Path, hint: str, *, seen: bool = False) -> WorkDone:
     """The work of a call; `hint` says how to see what is folded. What was asked about was `seen` then."""
     command = [] if seen or _is_title(call) else command_lines(call.raw_input)
     changes = [] if seen else change_lines(call.edits, path, named=len(call.edits) > 1)
@@ -94,7 +94,7 @@ def work_of(call: ToolCall, path: Path, hint: str, *, seen: bool = False) -> Wor
         (output, ENOUGH.get(call.kind or "", MOST_OUTPUT)),
     ]
     few = [line for lines, (head, tail) in parts for line in fold(lines, head, tail, hint)]
-    return Work([line for lines, _ in parts for line in lines], few)
+    return WorkDone([line for lines, _ in parts for line in lines], few)
 
 
 def fold(lines: Sequence[Line], head: int, tail: int, hint: str) -> list[Line]:
@@ -171,7 +171,7 @@ def _find_output(raw: object) -> str:
     return next((text for name in _OUTPUTS if (text := text_at(told, name))), "")
 
 
-def _is_title(call: ToolCall) -> bool:
+def _is_title(call: ShownCall) -> bool:
     """Whether the title of a call is its command."""
     command = text_at(object_at(call.raw_input), "command") or text_at(object_at(call.raw_input), "cmd")
     return command is not None and command.strip() == call.title.strip().strip("`")

@@ -13,7 +13,7 @@ class Unfit(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """One thing that is to be filled in."""
 
     name: str
@@ -95,16 +95,16 @@ class Field:
         return typed
 
 
-def fields(schema: Object) -> list[Field]:
+def fields(schema: Object) -> list[FormField]:
     """The fields of a form, in their order."""
     required = list_at(schema, "required")
     return [_field(name, object_at(each), name in required) for name, each in object_at(schema, "properties").items()]
 
 
-def _field(name: str, schema: Object, required: bool) -> Field:
+def _field(name: str, schema: Object, required: bool) -> FormField:
     kind = text_at(schema, "type") or "string"
     choices = _choices(object_at(schema, "items") if kind == "array" else schema)
-    return Field(
+    return FormField(
         name=name,
         kind=kind,
         title=text_at(schema, "title") or name,

@@ -25,7 +25,7 @@ Line: TypeAlias = Sequence[Span]
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class Spoken:
     """A piece of what the agent or a person says, or what the agent thinks, as it comes."""
 
     who: Literal["agent", "thought", "person"]
@@ -47,7 +47,7 @@ class Note:
     brief: Sequence[Line] | None = None
 
 
-Piece: TypeAlias = Speech | Note
+Piece: TypeAlias = Spoken | Note
 
 
 def note(text: str, style: str = "", mark: Span | None = None) -> Note:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import is_drawn
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, cut, spoken
+from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Spoken, cut, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -180,7 +180,7 @@ class _Output:
     def at_start(self) -> bool:
         return self._newlines > 0
 
-    def speech(self, piece: Speech) -> str:
+    def speech(self, piece: Spoken) -> str:
         """What to write for it."""
         begins = piece.new or self._block != piece.who
         before = self.begin(piece.who) if begins else ""
@@ -276,7 +276,7 @@ class Screen:
         """What is being waited for."""
         self._block = ""
         """The agent's words, or a thought, that are not written for good: more of the block may come."""
-        self._speaker: Speech | None = None
+        self._speaker: Spoken | None = None
         """Whose they are."""
         self._shown = ""
         """How much of them is on the screen, to be taken back."""
@@ -299,7 +299,7 @@ class Screen:
     def show(self, pieces: Iterable[Piece]) -> None:
         """Write pieces; when it is quiet, the agent's words alone."""
         for piece in pieces:
-            if isinstance(piece, Speech):
+            if isinstance(piece, Spoken):
                 if piece.who == "agent" or not self._quiet:
                     self._speech(piece)
             elif not self._quiet:
@@ -394,7 +394,7 @@ class Screen:
         else:
             self._put(self._notes, self._notes.note(note, in_place=False))
 
-    def _speech(self, piece: Speech) -> None:
+    def _speech(self, piece: Spoken) -> None:
         output = self._words if piece.who == "agent" else self._notes
         self._clear_status()
         if piece.new or self._speaker is None or self._speaker.who != piece.who:
@@ -424,7 +424,7 @@ class Screen:
             self._put(output, painted(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
             self._shown = rest
 
-    def _parts(self, text: str, piece: Speech) -> tuple[list[str], str]:
+    def _parts(self, text: str, piece: Spoken) -> tuple[list[str], str]:
         """What can be written for good, with line ends, and what can not."""
         if piece.who == "agent" and is_drawn(self._words.stream):
             whole, rest = split_blocks(text)
@@ -434,7 +434,7 @@ class Screen:
         whole, newline, rest = text.rpartition("\n")
         return ([whole + newline] if newline else []), rest
 
-    def _drawn(self, block: str, piece: Speech, output: _Output) -> str:
+    def _drawn(self, block: str, piece: Spoken, output: _Output) -> str:
         if piece.who == "agent" and is_drawn(output.stream):
             ends = len(block) - len(block.rstrip("\n"))
             return render(block, width_of(output.stream) - 1) + "\n" * ends

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from sandbox_agent.cli.background import Failed
+from sandbox_agent.cli.background import ServerFailed
 from sandbox_agent.cli.calling import CLIENT, find_session, last_use, read_session
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, is_named, settings_of
 from sandbox_agent.cli.grammar import Arguments
@@ -65,7 +65,7 @@ def choose_server(arguments: Arguments, say: Say) -> ChosenServer:
         return ChosenServer(None, settings, here=True)
     try:
         address = reach_server(arguments, say)
-    except Failed as failed:
+    except ServerFailed as failed:
         raise StartFailed(str(failed), failed.stderr) from failed
     found = None if is_named(arguments, os.environ) else read_notice(settings.data_dir)
     return ChosenServer(address, settings, here=found is not None and found.url == address.url)

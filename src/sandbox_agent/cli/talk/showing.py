@@ -9,8 +9,19 @@ from typing import Literal, NamedTuple
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.calls import ToolCall, Work, content, work_of
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, count_changes, joined, note, plain, spoken
+from sandbox_agent.cli.talk.calls import ShownCall, WorkDone, content, work_of
+from sandbox_agent.cli.talk.pieces import (
+    Line,
+    Note,
+    Piece,
+    Span,
+    Spoken,
+    count_changes,
+    joined,
+    note,
+    plain,
+    spoken,
+)
 from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandbox_agent.client.updates import FINAL, ContentBlock
 from sandbox_agent.envelope import Object, text_at
@@ -85,7 +96,7 @@ class Showing:
         self._marks = marks
         self._static = static
         self._work = work
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, ShownCall] = {}
         self._asked: set[str] = set()
         """Calls whose work was shown with a question."""
         self._folded: dict[int, Sequence[Line]] = {}
@@ -154,9 +165,9 @@ class Showing:
         match item:
             case AgentMessageChunk():
                 self.said = (self.said + text)[-MOST_SAID:]
-                return [Speech("agent", text, new)] if text else []
+                return [Spoken("agent", text, new)] if text else []
             case AgentThoughtChunk():
-                return [Speech("thought", text, new)] if text else []
+                return [Spoken("thought", text, new)] if text else []
             case UserMessageChunk():
                 return [self._prompt(item.content, new=new)]
 
@@ -165,16 +176,16 @@ class Showing:
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
 
-    def _prompt(self, block: ContentBlock, *, new: bool) -> Speech:
+    def _prompt(self, block: ContentBlock, *, new: bool) -> Spoken:
         # What is no text stands on a line of its own.
         before = f"{self._marks.person} " if new else "" if isinstance(block, TextContentBlock) else "\n"
-        return Speech("person", (before + content(block)).replace("\n", "\n  "), new)
+        return Spoken("person", (before + content(block)).replace("\n", "\n  "), new)
 
     # What is done
 
     def _tool_call(self, item: ToolCallStart | ToolCallProgress) -> list[Piece]:
         was = self._calls.get(item.tool_call_id)
-        call = self._calls.setdefault(item.tool_call_id, ToolCall())
+        call = self._calls.setdefault(item.tool_call_id, ShownCall())
         before = None if was is None else self.line(call)
         call.update(item)
         line = self.line(call)
@@ -185,7 +196,7 @@ class Showing:
             return [Note(lines)] if call.is_over else []
         return [Note(lines, key=call_key(item.tool_call_id), brief=lines if call.is_over else [])]
 
-    def _work_of(self, id: str, call: ToolCall) -> Sequence[Line]:
+    def _work_of(self, id: str, call: ShownCall) -> Sequence[Line]:
         """What is shown below the line of a call that is over."""
         if self._work == "hidden":
             return []
@@ -199,7 +210,7 @@ class Showing:
             self._keep(number, work)
         return work.few
 
-    def _keep(self, number: int, work: Work) -> None:
+    def _keep(self, number: int, work: WorkDone) -> None:
         self._folded[number] = work.all
         sizes = {each: sum(len(plain(line)) for line in lines) for each, lines in self._folded.items()}
         while len(self._folded) > 1 and sum(sizes[each] for each in self._folded) > MOST_KEPT:
@@ -213,7 +224,7 @@ class Showing:
         """The work of a call was shown with a question: it is not shown again."""
         self._asked.add(id)
 
-    def line(self, call: ToolCall) -> Line:
+    def line(self, call: ShownCall) -> Line:
         """A tool call on one line: how it stands, what it is, and what it changes."""
         mark = getattr(self._marks, call.status)
         spans = [Span(mark, _STYLES[call.status]), Span(f" {one_line(call.title) or call.kind or 'tool call'}")]

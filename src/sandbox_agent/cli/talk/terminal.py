@@ -36,7 +36,7 @@ MOST_OFFERED = 8
 """Commands that are offered at a time."""
 
 
-class Terminal:
+class Keyboard:
     """The keyboard of a person who looks at a screen."""
 
     def __init__(self, keyboard: TextIO, screen: Screen) -> None:
@@ -387,7 +387,7 @@ def _completer(words: Words) -> "Completer":
 def _kept(history: InputHistory) -> "History":
     from prompt_toolkit.history import History
 
-    class Kept(History):
+    class TypedHistory(History):
         """The lines of all runs."""
 
         def load_history_strings(self) -> Iterable[str]:
@@ -396,7 +396,7 @@ def _kept(history: InputHistory) -> "History":
         def store_string(self, string: str) -> None:
             history.add(string)
 
-    return Kept()
+    return TypedHistory()
 
 
 def _paste(event: "KeyPressEvent") -> None:

@@ -21,7 +21,7 @@ from sandbox_agent.host.paths.nodes import NotAFile, Place, error_of, make_tempo
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.replacement import Replacement
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.entries import Condition, etag
+from sandbox_agent.host.transfer.entries import WriteCondition, etag
 from sandbox_agent.wire.files import Written
 
 DEEPEST = 100
@@ -189,7 +189,7 @@ class IncomingFile:
     Raises FileProblem from the start on. Call its methods one after the other.
     """
 
-    def __init__(self, roots: Roots, path: str, condition: Condition, limit: int | None) -> None:
+    def __init__(self, roots: Roots, path: str, condition: WriteCondition, limit: int | None) -> None:
         self._roots = roots
         self._path = path
         self._condition = condition

@@ -49,7 +49,7 @@ def parse_tags(header: str | None) -> frozenset[str] | None:
     return frozenset(found)
 
 
-class Condition(Struct, frozen=True):
+class WriteCondition(Struct, frozen=True):
     """Of a change. None means that the client expects nothing."""
 
     match: frozenset[str] | None = None
