@@ -84,11 +84,11 @@ def test_what_a_server_says_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
 
 def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
     leave(tmp_path, mine())
-    # Nobody holds the directory.
+    # No process holds the directory.
     (tmp_path / LOCK).write_text(str(os.getpid()))
     assert read_notice(tmp_path) is None
     with lock_directory(tmp_path):
-        # Somebody does, and the rest is true.
+        # A process does, and the rest is true.
         assert read_notice(tmp_path) is not None
         # Another one has left it, or one who had the same process id.
         for change in ({"pid": 1}, {"process_start": 1}):

@@ -1,4 +1,4 @@
-"""How each agent that asks questions is brought to ask one, and what its model hears of the answer."""
+"""How to make each agent ask a question, and what its model gets of the answer."""
 
 import sys
 from collections.abc import AsyncGenerator
@@ -30,9 +30,9 @@ class Asker:
     many: Call | None = None
     """The same where several may be taken."""
     own: tuple[str, ...] = ()
-    """The fields of the form for an answer in one's own words, the last for the words."""
+    """The fields of the form for a free answer; the last takes its text."""
     declined: str | None
-    """What the model hears when nobody wants to answer; None: it is not asked again, and the turn ends."""
+    """What the model gets when the person declines; None: it is not asked again, and the turn ends."""
     cancelled: str | None
     """The same for a question that was cancelled."""
     options: tuple[tuple[str, str], ...] = ()

@@ -213,7 +213,7 @@ class RealAgent:
     async def any_session(self) -> AsyncGenerator[Session]:
         """A session on a new connection, with an open stream, for a test that leaves it as it was.
 
-        Other tests may have prompted it: read what a model was told now with `told_now`.
+        Other tests may have prompted it: read what a model got now with `told_now`.
         """
         async with (
             self.client() as client,
@@ -255,13 +255,13 @@ async def begun(real: RealAgent, session: Session, text: str, gate: Gate) -> Non
 
 
 def told(request: Request) -> str:
-    """All that a model was told in the session so far."""
+    """All that the model got in the session so far."""
     assert request.conversation is not None
     return "\n".join(turn.text for turn in request.conversation.turns)
 
 
 def told_now(request: Request) -> str:
-    """What a model was told with the newest prompt and since then."""
+    """What the model got with the newest prompt and since then."""
     assert request.conversation is not None
     turns = request.conversation.turns
     newest = max(number for number, turn in enumerate(turns) if has_marker(turn))
@@ -306,6 +306,6 @@ def install(recipe: Recipe) -> None:
 
 
 def hidden(recipe: Recipe) -> dict[str, None]:
-    """What the agent would see of the environment of whoever runs the tests."""
+    """What the agent would see of the environment that the tests run in."""
     patterns = [*recipe.manifest["credentials"], *recipe.manifest["variables"]]
     return {name: None for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)}

@@ -34,11 +34,11 @@ class Recipe:
     reject_ends: str = "end_turn"
     """The stop reason of a turn in which it was not allowed to write."""
     reject_asks_model: bool = True
-    """Whether the model hears of that in the same turn."""
+    """Whether the model learns of that in the same turn."""
     failure_code: int | None = -32603
     """The code with which a prompt fails when the model's API does; None: the turn ends as if nothing had been."""
     failure_told: bool = True
-    """Whether anybody is told what the API said then."""
+    """Whether the client gets what the API said then."""
     reads_links: bool = False
     """Whether it reads the file of a link itself; else the model is only told of the link."""
     decodes_links: bool = True

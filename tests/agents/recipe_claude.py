@@ -16,7 +16,7 @@ def environment(home: Path, model: str) -> Mapping[str, str]:
         "CLAUDE_CONFIG_DIR": str(home / ".claude"),
         "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "false",
         "CLAUDE_CODE_MAX_RETRIES": "0",
-        # The same modes for root as for everybody else.
+        # The same modes for root as for other users.
         "IS_SANDBOX": "1",
     }
 

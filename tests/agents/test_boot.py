@@ -23,7 +23,7 @@ from tests.support.workshop import Workshop, run
 IT = Agent(id="it", title="It", description="", source="path", command=(), env={"FROM": "agent", "OWN": "agent"})
 
 
-class Nobody:
+class SilentListener:
     def receive(self, running: RunningAgent, blob: bytes) -> None: ...
     def oversized(self, running: RunningAgent, head: bytes) -> None: ...
     def exited(self, running: RunningAgent, exit: Exit) -> None: ...
@@ -34,7 +34,7 @@ def launch(*flags: str, folder: Path | None = None, **env: str) -> Launch:
 
 
 async def boot(boots: Boots, it: Launch) -> RunningAgent:
-    return await boots.boot(IT, it, {}, Nobody(), lambda _running, _exit: None)
+    return await boots.boot(IT, it, {}, SilentListener(), lambda _running, _exit: None)
 
 
 def test_verifying_hears_what_an_agent_says_of_itself_and_ends_it_again(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_what_was_replaced_between_the_look_and_the_start_is_looked_up_again(tmp
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(Nobody(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.boots, provide)
             running = await supervisor.process(IT)
             assert running.alive
             assert looked == folders
@@ -148,7 +148,7 @@ def test_what_is_always_gone_is_given_up(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(Nobody(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.boots, provide)
             with pytest.raises(AgentBootFailed, match="replaced again and again"):
                 await supervisor.process(IT)
             assert len(looked) == BOOT_TRIES
@@ -166,7 +166,7 @@ def test_an_install_that_the_server_ends_is_told_as_its_end(tmp_path: Path) -> N
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(Nobody(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.boots, provide)
             asking = asyncio.create_task(supervisor.process(IT))
             await begun.wait()
             await supervisor.close(0.1)

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_program_is_searched_for_on_the_path(tmp_path: Path) -> None:
     program = tmp_path / "it"
     program.write_text("#!/bin/sh\n")
-    assert Launch(("it",)).program(str(tmp_path)) is None, "nobody may run it"
+    assert Launch(("it",)).program(str(tmp_path)) is None, "it is not executable"
 
     program.chmod(0o755)
 

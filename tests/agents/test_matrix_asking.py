@@ -9,7 +9,7 @@ from tests.support.asking import CANCEL, PERMISSION
 from tests.support.client import run
 from tests.support.model.script import Say
 
-# Those that do not ask have nothing to be told: the first test says that they write unasked.
+# Agents that never ask get no answers: the first test says that they write without asking.
 asking = pytest.mark.parametrize(
     "real", parameters(*(recipe.agent for recipe in RECIPES if recipe.asks)), indirect=True
 )

@@ -32,7 +32,7 @@ def reads_texts(real: RealAgent) -> bool:
 
 
 def name_of(real: RealAgent, path: Path) -> str:
-    """How its model is told of a file that nobody has read."""
+    """How its model learns of a file that was not read."""
     passes_on = real.recipe.manifest["features"].get("attachments", "link") == "link"
     return path.as_uri() if passes_on else str(path)
 

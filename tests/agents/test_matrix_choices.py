@@ -1,4 +1,4 @@
-"""Every real agent: all shapes of modes, models and options, and everybody hears of a change."""
+"""Every real agent: all shapes of modes, models and options, and every client learns of a change."""
 
 import acp.schema
 

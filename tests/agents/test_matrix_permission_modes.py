@@ -1,4 +1,4 @@
-"""Every real agent: `permissionMode` of `session/new`, and how much it then does unasked."""
+"""Every real agent: `permissionMode` of `session/new`, and how much it then does without asking."""
 
 import pytest
 

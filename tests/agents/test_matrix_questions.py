@@ -1,4 +1,4 @@
-"""Every real agent: the questions that it asks people, and what its model hears of the answers."""
+"""Every real agent: the questions that it asks people, and what its model gets of the answers."""
 
 import asyncio
 import os

@@ -38,7 +38,7 @@ def run(processes: list[AgentProcess]) -> Run:
                 await main()
         finally:
             await asyncio.gather(*(process.stop(0) for process in processes))
-            # A loop that closes before it has heard of a death complains, some time later and in another test.
+            # A loop that closes before it has seen a process die complains, some time later and in another test.
             assert await eventually(lambda: all(one._transport.get_returncode() is not None for one in processes))
 
     def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -536,7 +536,7 @@ def test_the_tree_of_a_living_agent_survives_the_death_of_another(run: Run, spaw
         listeners = Recorder(), Recorder()
         one = await spawn(*escape("naked", "nameless", "marked"), listener=listeners[0])
         dying = [int(pid) for pid in (await listeners[0].line()).split()]
-        # Starts are told apart by clock ticks.
+        # Clock ticks tell starts apart.
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         assert await eventually(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > now + 0.02)
         two = await spawn(*escape("naked", "nameless", "marked", "child", "stripped"), listener=listeners[1])

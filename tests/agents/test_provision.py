@@ -49,7 +49,7 @@ def test_what_is_missing_is_installed_once_for_all_who_want_it(tmp_path: Path, i
             assert all(launch == shop.catalog.launch(tiny) for launch in launches)
             asked = len(index.asked)
             assert await provide(tiny) == launches[0]
-            assert len(index.asked) == asked, "nobody is asked for what is there"
+            assert len(index.asked) == asked, "no index is asked for what is there"
             assert await provision(shop, may_install=False)(tiny) == launches[0]
 
     run(main())

@@ -81,7 +81,7 @@ async def said(turn: Turn, text: str) -> None:
     async for item in turn:
         if text in text_of(item):
             return
-    raise AssertionError(f"the turn has ended, and nobody said {text}")
+    raise AssertionError(f"the turn has ended, and no update said {text}")
 
 
 @three

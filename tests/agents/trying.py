@@ -51,7 +51,7 @@ def digest() -> str:
 
 
 def code() -> list[Path]:
-    """How agents are installed, started, spoken to, and what they may do; not how clients are told of them."""
+    """How agents are installed, started, spoken to, and what they may do; not what clients see of them."""
     files = [file for room in ("agents", "permissions") for file in sorted((_SOURCES / room).rglob("*.*"))]
     kinds = [file for file in files if file.suffix in (".py", ".toml") and "mock" not in file.parts]
     return [file for file in kinds if file != _SOURCES / "agents" / "views.py"]

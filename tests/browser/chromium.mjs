@@ -102,7 +102,7 @@ async function unpacked() {
   const place = join(BUILD, `chromium-${version}`);
   if (existsSync(place)) return place;
   mkdirSync(BUILD, { recursive: true });
-  // It gets its name when it is whole; whoever else is unpacking may have been first.
+  // It gets its name when it is whole; another process that unpacks it may have been first.
   const fresh = mkdtempSync(join(BUILD, "unpacking-"));
   process.env.TMPDIR = fresh;
   const archives = ["chromium.br", "fonts.tar.br", "al2023.tar.br"];

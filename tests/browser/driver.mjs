@@ -29,7 +29,7 @@ function nameOf(object) {
   return names.get(object);
 }
 
-/** Errors that nobody caught, rejected promises among them. */
+/** Errors that no code caught, rejected promises among them. */
 function listen(page) {
   problems.set(page, []);
   page.on("pageerror", (error) => problems.get(page).push(error.stack ?? String(error)));

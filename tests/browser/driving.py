@@ -127,7 +127,7 @@ class Remote:
 class Context(Remote):
     @contextmanager
     def page(self, url: str, ready: str = "true") -> Generator["Page"]:
-        """A page that has been opened; whatever goes wrong in it and is caught by nobody fails the test."""
+        """A page that has been opened; an error in it that no code catches fails the test."""
         page = Page(self.browser, self("newPage").name)
         page("goto", url)
         page.until(ready)
@@ -156,8 +156,8 @@ class Page(Remote):
         return self._result(self.starts(body, **given), body)
 
     def is_well(self) -> None:
-        """Fail when something went wrong on the page and nobody caught it."""
-        # A promise that was rejected is told of when the page has nothing else to do.
+        """Fail when the page had an error that no code caught."""
+        # A browser reports a rejected promise when the page has nothing else to do.
         self.run("await new Promise((done) => setTimeout(done));")
         problems = self("problems")
         assert not problems, "\n".join(problems)

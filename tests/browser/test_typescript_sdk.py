@@ -162,7 +162,7 @@ def test_a_handler_that_throws_rejects_and_the_page_goes_on(page: Page) -> None:
 
 
 def test_an_agent_that_dies_rejects_its_own_call_and_nothing_else(page: Page) -> None:
-    # Whatever is rejected and looked at by nobody fails every test here.
+    # A rejection that no code handles fails every test here.
     told = page.run(
         """
         const other = await client.sessions.create("mock", { cwd });

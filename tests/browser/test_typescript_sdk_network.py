@@ -86,7 +86,7 @@ def test_cut_again_and_again_each_update_comes_once_and_in_order(open_page: Open
         return times
 
     with open_page(url=wire.url) as page, ThreadPoolExecutor(1) as beside:
-        # Not among what is cut: nobody can know whether a session was made whose answer is lost.
+        # Not among what is cut: no client can know whether a session was made whose answer is lost.
         make = (
             "window.sessions = await Promise.all(Array.from({ length: count }, () => client.sessions.create({ cwd })));"
         )

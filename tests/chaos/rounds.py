@@ -168,7 +168,7 @@ class World:
 
     @asynccontextmanager
     async def _patience(self, what: str) -> AsyncGenerator[None]:
-        """Raises AssertionError that says what everybody is at, when a wait does not end."""
+        """Raises AssertionError that says what each part is doing, when a wait does not end."""
         try:
             async with asyncio.timeout(2 * BOUND):
                 yield

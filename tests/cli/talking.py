@@ -44,7 +44,7 @@ def form(properties: dict[str, Any], *required: str) -> str:
 
 
 def reading(stream: IO[bytes] | None, wanted: Callable[[bytes], bool] = lambda line: True) -> bytes:
-    """The first line that is wanted. Nothing beyond it is read, so that the rest is there for whoever comes next."""
+    """The first line that is wanted. Nothing beyond it is read, so that the next reader finds the rest."""
     assert stream is not None
     end, line = time.monotonic() + LONGEST, b""
     while time.monotonic() < end:

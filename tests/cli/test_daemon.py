@@ -379,7 +379,7 @@ def test_stop_never_ends_another_process(place: Place) -> None:
         assert place.run(*STOP).stdout == "no server runs\n"
         assert place.run(*STATUS).returncode == NOT_RUNNING
         with (place.data / "server.lock").open() as lock:
-            # Somebody holds the lock, and is not who is written there.
+            # Another process than the one that is written there holds the lock.
             fcntl.flock(lock, fcntl.LOCK_EX)
             result = place.run(*STOP)
         assert result.returncode == 1
@@ -413,7 +413,7 @@ def test_a_server_that_a_run_has_started_stays_after_a_start(place: Place) -> No
     assert "runs already, and now stays until you stop it" in told.stdout
     assert pid == find_lock_owner(place.data)
     log = place.data / "logs" / "server.log"
-    eventually(lambda: "staying until it is stopped" in log.read_text(), "the server to hear of it")
+    eventually(lambda: "staying until it is stopped" in log.read_text(), "the server to learn of it")
     assert "and now stays" not in place.run(*START, "--idle-exit", "1h").stdout
 
 
@@ -432,7 +432,7 @@ def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None
             assert terminal.expect_end() == (1 if keys == "n\r" else 0)
         assert alive(told["pid"]) == (keys == "n\r")
         if keys == "n\r":
-            # Without a terminal it is told, and done.
+            # Without a terminal it says so, and ends.
             stopped = place.run(*STOP)
             assert stopped.returncode == 0
             assert "one turn runs, and is cut off" in stopped.stderr

@@ -232,7 +232,7 @@ def test_what_was_installed_before_stays_when_its_successor_is_stopped(place: Pl
 
 @contextmanager
 def silent_server() -> Generator[tuple[str, threading.Event]]:
-    """A server that takes requests and never answers; its address, and whether somebody has asked."""
+    """A server that takes requests and never answers; its address, and whether a request has come."""
     asked = threading.Event()
     listener = socket.create_server(("127.0.0.1", 0))
     taken: list[socket.socket] = []

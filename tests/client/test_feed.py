@@ -38,7 +38,7 @@ class Log:
             raise ConnectionError("away")
         newer = [event for event in self.events if event.id > after]
         page = newer[: self.page_size]
-        # The server has answered; before we hear of it, more happens.
+        # The server has answered; before that arrives, more happens.
         late, self.late = self.late, 0
         for _ in range(late):
             self.append()

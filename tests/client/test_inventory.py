@@ -1,4 +1,4 @@
-"""What is told of sessions over HTTP, through the SDK."""
+"""Sessions as the server shows them over HTTP, through the SDK."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable

@@ -1,4 +1,4 @@
-"""Leaving and cancelling, with a server that only pretends: nothing is left, nobody waits, no other turn ends."""
+"""Leaving and cancelling, with a fake server: nothing is left, no caller waits, no other turn ends."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A session's log as the stream would have told it: others' prompts where they belong, once; a gap is told once."""
+"""A session's log as the stream would have had it: others' prompts where they belong, once; a gap once."""
 
 from collections.abc import Callable
 from typing import Any

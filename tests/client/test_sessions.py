@@ -143,7 +143,7 @@ def test_raw_requests_notifications_and_taps(server: Server) -> None:
         seen: list[tuple[str, str | None, int | None]] = []
         async with connected(server, agent="scripted") as client:
             stop = client.tap(lambda direction, envelope, id: seen.append((direction, envelope.get("method"), id)))
-            client.tap(lambda *_: 1 / 0)  # A tap that fails harms nobody.
+            client.tap(lambda *_: 1 / 0)  # A tap that fails does no harm.
             result = await client.request("x/echo", {"hello": 1})
             assert result["params"]["hello"] == 1
             with pytest.raises(RequestError) as failed:

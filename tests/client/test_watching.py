@@ -125,7 +125,7 @@ def test_it_goes_on_when_the_server_was_started_again(tmp_path: Path) -> None:
 
 
 def watching(*plays: bytes | Play, patience: float = BOUND) -> list[Change]:
-    """What is told when each connection is answered with the next of these."""
+    """What a watch gives when each connection is answered with the next of these."""
 
     async def main() -> list[Change]:
         left = list(plays)

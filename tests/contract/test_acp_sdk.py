@@ -98,7 +98,7 @@ class HttpTransport:
 
 
 class Person:
-    """The client's side: allows what it is asked, and writes down what it is told."""
+    """The client's side: allows what it is asked, and writes down what it gets."""
 
     def __init__(self) -> None:
         self.updates: list[Any] = []

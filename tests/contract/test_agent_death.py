@@ -383,7 +383,7 @@ def test_sessions_that_were_ended_on_purpose_do_not_count_as_crashes(crashing: S
             before = await status()
             assert "lastError" not in before
             os.kill(before["pid"], signal.SIGKILL)
-            # Until the server has heard of it, it may still send something there.
+            # Until the server knows that, it may still send something there.
             async with asyncio.timeout(BOUND):
                 while (await status())["restartCount"] == before["restartCount"]:
                     pass

@@ -220,7 +220,7 @@ def test_style_says_what_is_a_link(server: Server, tmp_path: Path, agent: str, l
         ]
         types = {block["name"]: block["mimeType"] for block in links}
         assert types.get("folder", "inode/directory") == "inode/directory"
-        # Who reads texts alone is told that it is one.
+        # An agent that reads only texts gets it as one.
         assert types.get("text") in (None, "text/plain" if agent == "texts" else "application/octet-stream")
 
     run(main())

@@ -97,7 +97,7 @@ def server() -> Generator[Server]:
 async def bystander(server: Server) -> AsyncGenerator[None]:
     """A client of another agent, in the middle of a turn while something bad happens in the block.
 
-    Its turn ends afterwards as if nothing had happened, and it has heard of nothing else.
+    Its turn ends afterwards as if nothing had happened, and it got nothing else.
     """
     async with Client(server) as client, client.stream() as events:
         session = await client.new_session()

@@ -221,7 +221,7 @@ AMBIGUOUS: dict[str, tuple[str, list[str | bytes]]] = {
     "another protocol": ("GET /v1/health HTTP/9.9\r\nX-A: GET", []),
     "no target": ("GET", []),
     "a method in lower case": ("get /v1/health", []),
-    "a method nobody knows": ("FETCH /v1/health", []),
+    "an unknown method": ("FETCH /v1/health", []),
     "bytes in the target": ("GET /v1/\xff", []),
     "a target that is no path": ("GET v1/health", []),
     "a tunnel": ("CONNECT 127.0.0.1:80", []),

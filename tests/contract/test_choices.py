@@ -282,7 +282,7 @@ def test_an_agent_without_models_says_so(shapes: Server) -> None:
     run(main())
 
 
-# Who hears of it
+# Which clients learn of it
 
 
 async def change_everywhere(shapes: Server, other: Client, category: str, by: str) -> dict[str, str]:

@@ -187,7 +187,7 @@ def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path:
 
     own = f'registry = "{own_id}"\ncredentials = ["AMP_API_KEY"]'
     flags = ("--no-persist", "--log-level", "debug")
-    # Nothing of whoever runs the tests.
+    # Nothing from the environment that the tests run in.
     hidden = {name: None for agent in load_manifest(None).agents for name in agent.credentials}
     environment = {**hidden, **KEYS, "HOME": str(tmp_path)}
     with shelf.another(

@@ -75,7 +75,7 @@ FILLED = {"action": "accept", "content": {"question_0": "sqlite", "question_1": 
 
 
 async def asked_and_answered(server: Server, asked: tuple[str, Json], capabilities: Json, answer: Json) -> Json:
-    """What an agent is told when a client that can be asked so answers this."""
+    """What an agent gets when a client that can be asked so answers this."""
     method, params = asked
     async with Speaking(server, capabilities) as client, client.stream() as events:
         session = await client.new_session()
@@ -357,7 +357,7 @@ def test_a_permission_that_is_a_question_is_asked_as_one(
             assert answer_line(texts(events.seen)[0])["result"] == told
             log = (await client.result(EVENTS, {"sessionId": session}))["events"]
             kept = [event["envelope"] for event in log if event["envelope"].get("id") == asked.data["id"]]
-            # As the agent said it, and as it was told.
+            # As the agent sent it, and as it was answered.
             assert [kept[-2]["method"], kept[-1]["result"]] == [PERMISSION, told]
 
     run(main())

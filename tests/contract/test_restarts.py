@@ -88,7 +88,7 @@ async def _stop_in_a_turn(found: Restarted, client: Client, number: signal.Signa
         events = await stream.until(lambda event: event.text.startswith("49 "))
         found.highest = events[-1].id
         assert found.server.stop(number) == (0 if number == signal.SIGTERM else -number)
-        # What a running prompt is told by a server that stops is another test's business.
+        # Another test looks at what a running prompt gets from a server that stops.
         await asyncio.wait([turn])
         _ = turn.exception()
 

@@ -152,7 +152,7 @@ def exported(source: str) -> Iterator[str]:
     yield from re.findall(r"^export (?:declare )?(?:class|function|const|interface|type) (\w+)", source, re.MULTILINE)
 
 
-# --- finding one's way ------------------------------------------------------------------------------------------------
+# --- finding your way -------------------------------------------------------------------------------------------------
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:

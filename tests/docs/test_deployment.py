@@ -185,7 +185,7 @@ def nginx(server: Server, directory: Path) -> Generator[str]:
     )
     program = shutil.which("nginx")
     assert program is not None
-    # nobody, whom nginx would become, cannot reach a test's directory.
+    # The user nobody, as whom nginx would run, cannot reach a test's directory.
     command = [program, "-c", str(config), "-g", "user root;"] if os.getuid() == 0 else [program, "-c", str(config)]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:

@@ -169,7 +169,7 @@ async def _advertised(server: Server) -> list[str]:
 
 
 class _Caller:
-    """Calls methods, with params and results held against what is told of them."""
+    """Calls methods, and compares params and results with their documentation."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -187,7 +187,7 @@ class _Caller:
 
 
 def _is_told(envelope: Json) -> bool:
-    """Whether it is one of ours; then its params are what is told of them."""
+    """Whether it is one of ours; then its params are as documented."""
     method: Method | None = RECEIVED.get(envelope.get("method", ""))
     if method is not None:
         assert method.takes is not None

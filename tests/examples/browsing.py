@@ -89,7 +89,7 @@ class Relay:
 
 @dataclass
 class Browser:
-    """What one page was told."""
+    """What one page got."""
 
     source: EventSource
     ids: list[int] = field(default_factory=list[int])

@@ -62,7 +62,7 @@ def _serving(programs: Path, data: Path, sockets: Path, who: Mapping[str, object
             raise AssertionError(said)
         yield
     finally:
-        # "Immediate": it says goodbye to nobody, and leaves nothing running.
+        # "Immediate": it waits for no client, and leaves nothing running.
         server.send_signal(signal.SIGQUIT)
         server.wait(PATIENCE)
         server.stderr.close()

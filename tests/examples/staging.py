@@ -24,7 +24,7 @@ ALLOW_OR_REJECT = [
 
 
 class Stage:
-    """A project to work in, and a home without anybody's settings; the agent `scripted` plays what it is told."""
+    """A project to work in, and a home without settings; the agent `scripted` plays its script."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -48,7 +48,7 @@ class Stage:
     def run(
         self, command: list[str], *, says: str = "", environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program to its end; `says` is what somebody types."""
+        """Run a program to its end; `says` is what a person types."""
         return subprocess.run(
             command,
             cwd=self.project,

@@ -107,7 +107,7 @@ def test_a_question_is_answered_by_an_options_number_or_in_own_words(
     )
 
     assert "  2. Green: Like a cucumber\n" in shown
-    # For the third one, nobody is there any more.
+    # For the third one, no client is there any more.
     ends = ['You answered: [["green"]]', 'You answered: [["Violet, rather"]]', "The question was rejected."]
     assert re.findall(r"You answered: .*|The question was .*", shown) == ends
     assert shown.count(" is open]") == 3 * len(how)

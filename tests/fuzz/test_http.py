@@ -1,8 +1,8 @@
 """Hostile bytes, in every cut: the HTTP side of a server, without sockets. Contract, sections 3 and 10.
 
 Whatever comes: no exception escapes, what waits is bounded, each request has one answer or its socket is closed, and
-without the token nobody reaches what is behind it. `corpus/http/` keeps streams of bytes that once did harm or came
-close; to keep another one, put its bytes into a file there.
+without the token, no request reaches what is behind it. `corpus/http/` keeps streams of bytes that once did harm or
+came close; to keep another one, put its bytes into a file there.
 """
 
 import asyncio

@@ -64,7 +64,7 @@ async def until_listed(gateway: Client, session_id: str) -> Json:
 
 
 async def until_joined(gateway: Client, count: int) -> None:
-    """Wait for the nodes, which beat when they have heard of a gateway."""
+    """Wait for the nodes, which beat once they know of a gateway."""
     async with asyncio.timeout(BOUND):
         while True:
             nodes = (await gateway.http.get("/v1/nodes")).json()["nodes"]

@@ -355,7 +355,7 @@ def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node
                 answer = await asking
             assert (answer.status, answer.body) == (200, b"early")
             assert seen.done()
-            # What the node says afterwards is of no interest, and in nobody's way.
+            # What the node says afterwards is dropped, and blocks nothing.
             ends.set()
             assert (await fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100)).body == b"early"
 

@@ -124,7 +124,7 @@ def test_a_tree_that_is_too_deep_is_no_archive(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_becomes_a_link_leads_nowhere(tmp_path: Path) -> None:
-    """In a loop: somebody exchanges a directory for a link that leads out."""
+    """In a loop: an attacker exchanges a directory for a link that leads out."""
     root, secret = tmp_path / "root", tmp_path / "outside"
     for folder in (root / "a", secret):
         folder.mkdir(parents=True)

@@ -372,7 +372,7 @@ def test_a_file_that_may_not_be_written_is_not_replaced(tmp_path: Path, root: Pa
 
 @contextmanager
 def swapping(*changes: Callable[[], None]) -> Generator[None]:
-    """Somebody who changes the tree all the time."""
+    """An attacker who changes the tree all the time."""
     stop = threading.Event()
 
     def swap() -> None:

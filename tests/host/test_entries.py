@@ -1,4 +1,4 @@
-"""What is told of a directory, however large: contract, section 13."""
+"""What clients see of a directory, however large: contract, section 13."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Bytes between the event loop and a thread: all of them, in order, never too many, and nobody waits for ever."""
+"""Bytes between the event loop and a thread: all of them, in order, never too many, and no wait without an end."""
 
 import asyncio
 

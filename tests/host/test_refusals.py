@@ -1,4 +1,4 @@
-"""What the file system says, as clients are told: contract, section 13."""
+"""Errors of the file system, as clients get them: contract, section 13."""
 
 import errno
 import os

@@ -164,7 +164,7 @@ def test_ripgrep_ends_when_its_reader_stops(root: Path) -> None:
 
 
 def test_a_folder_that_becomes_a_link_tells_nothing(root: Path) -> None:
-    """In a loop: somebody exchanges a directory for a link that leads out, while ripgrep is on its way."""
+    """In a loop: an attacker exchanges a directory for a link that leads out, while ripgrep is on its way."""
     over = threading.Event()
 
     def swap() -> None:

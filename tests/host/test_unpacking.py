@@ -202,7 +202,7 @@ ATTACKS = {
     "a character device": packed(member("null", type=tarfile.CHRTYPE)),
     "a block device": packed(member("sda", type=tarfile.BLKTYPE)),
     "a pipe": packed(member("pipe", type=tarfile.FIFOTYPE)),
-    "a kind nobody knows": packed(member("odd", type=b"Z")),
+    "an unknown kind": packed(member("odd", type=b"Z")),
     "a sparse file": sparse(),
     "an old sparse file": packed(member("sparse", bytes(512), type=tarfile.GNUTYPE_SPARSE)),
     "a path that pax overrides": lying(path="../outside/new"),
@@ -312,7 +312,7 @@ def test_a_full_disk_is_no_room_and_changes_nothing(root: Path, small_disk: Path
 
 
 def test_a_folder_that_becomes_a_link_while_files_are_moved_in_leads_nowhere(root: Path) -> None:
-    """In a loop: somebody exchanges a directory of the target for a link that leads out."""
+    """In a loop: an attacker exchanges a directory of the target for a link that leads out."""
     (root / "a").mkdir()
     over = threading.Event()
 

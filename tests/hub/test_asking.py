@@ -102,7 +102,7 @@ def shown(method: str, params: dict[str, Any], speech: Speech) -> tuple[str, dic
 
 
 def told(method: str, params: dict[str, Any], speech: Speech, result: object) -> Any:
-    """What the agent is told when a client of that speech answers this."""
+    """What the agent gets when a client of that speech answers this."""
     answer = parse(json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode())
     line = json.loads(translate_answer(asked(method, params), speech, answer))
     assert line["id"] == 0

@@ -120,7 +120,7 @@ def test_an_option_by_another_name_is_set_by_that_name() -> None:
     assert (way.params, way.values) == ({"configId": "llm", "value": "a"}, ["a", "b"])
 
 
-# What is known after something was told or set
+# What is known after something was reported or set
 
 
 @ALL

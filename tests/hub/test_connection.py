@@ -294,7 +294,7 @@ IDS = ['"a"', '"\\u0061"', "0", '"0"', "0.0", "1", '"1"', *(f'"request-{key}"' f
 
 
 class IdMap(RuleBasedStateMachine):
-    """Whatever agents ask under whatever ids, and whoever is asked when."""
+    """Whatever agents ask, under any ids, of any clients, in any order."""
 
     @initialize()
     def begin(self) -> None:

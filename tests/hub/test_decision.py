@@ -1,4 +1,4 @@
-"""What clients learn of a settled request: who decided, what was answered, and why; and what the agent hears of it."""
+"""What clients learn of a settled request: who decided, what was answered, and why; and what the agent gets of it."""
 
 from typing import Any
 

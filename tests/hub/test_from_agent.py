@@ -1,4 +1,4 @@
-"""Everything that an agent may write, well-formed or not: whom it reaches, and that it harms no other line."""
+"""Everything that an agent may write, well-formed or not: which clients get it, and that it harms no other line."""
 
 import asyncio
 import json

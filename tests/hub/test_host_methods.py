@@ -39,7 +39,7 @@ READ, WRITE, CREATE, WAIT = "fs/read_text_file", "fs/write_text_file", "terminal
 
 
 class FakeProcess:
-    """Remembers what it was sent; refuses as often as it is told to."""
+    """Remembers what it was sent; refuses as often as the test says."""
 
     key = "a-1"
     alive = True

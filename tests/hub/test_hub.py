@@ -138,7 +138,7 @@ def test_what_belongs_to_the_call_of_a_live_connection_is_not_pending_for_anothe
             assert own.inventory.pending(other, [own.session]) == []
 
             own.hub.close_connection(own.client, "gone")
-            assert len(own.inventory.pending(other, [own.session])) == 1, "now nobody else can answer"
+            assert len(own.inventory.pending(other, [own.session])) == 1, "now no other client can answer"
             own.says(id=own.sent("x/login")["id"], result={})
             await call
 

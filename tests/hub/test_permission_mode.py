@@ -1,4 +1,4 @@
-"""What clients call how much an agent may do unasked."""
+"""Permission modes: how much an agent may do without asking."""
 
 from dataclasses import replace
 from typing import Literal

@@ -62,7 +62,7 @@ class World:
         return self.ruling.take(self.hub.new_pending(request, self.running, self.session), self.session)
 
     async def answer(self) -> Json:
-        """What the agent is told."""
+        """What the agent gets."""
         await self.running.news.wait()
         (line,) = self.running.sent
         return json.loads(line)["result"]

@@ -128,7 +128,7 @@ def test_a_revived_session_is_as_if_it_had_never_ended() -> None:
     own = session()
     own.move(Event.EXITED, termination={"reason": "error"})
     own.move(Event.REVIVE, again := process("again"))
-    assert (own.held, own.facts.ended) == (None, True), "clients hear of it when its agent has it"
+    assert (own.held, own.facts.ended) == (None, True), "clients learn of it when its agent has it"
 
     own.move(Event.OPENED)
 

@@ -170,7 +170,7 @@ def test_nothing_rests_in_which_something_goes_on() -> None:
             own.asks(5)
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub.shelf._kept.keys() == {"s"}, "somebody has to answer"
+            assert own.hub.shelf._kept.keys() == {"s"}, "it waits for an answer"
             own.hub.attach(own.client, own.session)
             await own.from_client.answer(own.client, envelope(id=5, result=ALLOW))
             turn = own.request("session/prompt", {"sessionId": "s", "prompt": []})

@@ -1,4 +1,4 @@
-"""Prompts of one session, one after another: what starts, what waits, what is cancelled, and what clients are told."""
+"""Prompts of one session, one after another: what starts, what waits, what is cancelled, and what clients get."""
 
 import asyncio
 import json

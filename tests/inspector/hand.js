@@ -57,7 +57,7 @@ async ({ css, role, name, exact, purpose, option, number, patience }) => {
   if (purpose === "focus") {
     element.focus();
   } else if (purpose === "choose") {
-    // React hears of a value only when it is set past its own setter.
+    // React notices a value only when it is set past its own setter.
     Object.getOwnPropertyDescriptor(HTMLSelectElement.prototype, "value").set.call(element, optionOf(element).value);
     element.dispatchEvent(new Event("change", { bubbles: true }));
   } else if (purpose !== "see") {

@@ -1,4 +1,4 @@
-"""A log whose files were damaged: what was acknowledged is there, or the loss is told; no position comes twice."""
+"""A log whose files were damaged: what was acknowledged is there, or the loss is reported; no position comes twice."""
 
 import itertools
 import logging

@@ -1,4 +1,4 @@
-"""OpenCode's web page in a real browser. It comes from OpenCode's own server, and is told which server to talk to."""
+"""OpenCode's web page in a real browser. It comes from OpenCode's own server, and gets the address of ours."""
 
 import json
 from base64 import urlsafe_b64encode

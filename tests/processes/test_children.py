@@ -185,7 +185,7 @@ def has_members(group: int) -> bool:
 
 
 def next_tick() -> bool:
-    """Starts are told apart by clock ticks."""
+    """Clock ticks tell starts apart."""
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     return eventually(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > now + 0.02)
 

@@ -1,4 +1,4 @@
-"""An MCP server on stdio with one tool, `ask`, that asks the user which database to take and says what it was told.
+"""An MCP server on stdio with one tool, `ask`, that asks the user which database to take and repeats the answer.
 
 A program of its own: agents start it.
 """

@@ -264,7 +264,7 @@ def _accept(listener: socket.socket, asking: list[socket.socket]) -> None:
 
 
 def _end(pids: Sequence[int], over: bool) -> None:
-    """End what nobody waits for any more: as its stand-in ended, or in peace when the tests are over."""
+    """End processes that no test waits for any more: as its stand-in ended, or in peace when the tests are over."""
     for pid in pids:
         os.kill(pid, signal.SIGTERM if over else signal.SIGKILL)
     if over:

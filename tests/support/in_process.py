@@ -107,7 +107,7 @@ class Reached:
 
 
 class Site:
-    """A server's HTTP side. `reached` is told of what the guard lets through."""
+    """A server's HTTP side. `reached` gets what the guard lets through."""
 
     def __init__(self, limits: SocketLimits | None = None) -> None:
         self.reached = Reached()

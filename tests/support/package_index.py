@@ -37,7 +37,7 @@ class Held:
     release: threading.Event = field(default_factory=threading.Event)
 
     def wait(self) -> None:
-        assert self.reached.wait(4 * BOUND), "nobody asked for what is held"
+        assert self.reached.wait(4 * BOUND), "no request came for what is held"
 
 
 class PackageIndex:

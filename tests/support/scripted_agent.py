@@ -65,7 +65,7 @@ Programs
     ["respond", result]                 answer the prompt now; the program goes on
     ["respond_error", code, message]
     ["answer_twice"]                    answer the prompt twice
-    ["answer_unknown_id"]               a response to a request that nobody made
+    ["answer_unknown_id"]               a response to a request that was never made
     ["exit", code]  ["kill"]            exit, or SIGKILL itself
     ["stop_reading"]                    never read stdin again, nor notice its end
     ["daemon", flags={}]                start a process that sleeps for an hour, report its pid; flags that may be true:
@@ -121,7 +121,7 @@ def main():
     agent.run()
     if "ignore-eof" in options:
         threading.Event().wait()
-    os._exit(0)  # programs may still run; nobody is interested any more
+    os._exit(0)  # programs may still run, which no longer matter
 
 
 def parse(arguments):

@@ -1,4 +1,4 @@
-"""Programs that stand for agents, and listeners that remember what they hear of them."""
+"""Programs that stand for agents, and listeners that remember what they get from them."""
 
 import asyncio
 import sys

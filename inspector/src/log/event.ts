@@ -47,7 +47,7 @@ export class EventIds implements Iterable<number> {
 
   /** These and one more. */
   with(id: number): EventIds {
-    // Somebody else may have continued from here: with the same event, as logs are read again, or with another one.
+    // Another reader may have continued from here: with the same event, as logs are read again, or with another one.
     if (this.#ids.length > this.length && this.#ids[this.length] !== id) {
       return new EventIds([...this, id], this.length + 1);
     }

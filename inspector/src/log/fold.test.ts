@@ -119,7 +119,7 @@ describe("fold", () => {
     expect(call?.type === "tool" && call.endedAt && call.endedAt > call.at).toBe(true);
   });
 
-  it("shows a request as waiting until it is answered, and then by whom", () => {
+  it("shows a request as waiting until it is answered, and then who answered", () => {
     const script = new Script().made();
     const prompt = script.prompt("May I?");
     script.started(prompt);

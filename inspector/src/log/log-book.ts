@@ -18,7 +18,7 @@ export interface Source {
 /** Whether a failure may pass, such as a server that cannot be reached. */
 export type MayPass = (error: unknown) => boolean;
 
-/** Milliseconds after which a log that nobody needs is forgotten. */
+/** Milliseconds after which an unused log is forgotten. */
 const KEPT = 60_000;
 /** Milliseconds without an event after which all of the past is taken to be read. */
 const QUIET = 300;

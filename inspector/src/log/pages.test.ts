@@ -62,7 +62,7 @@ describe("a long log", () => {
     expect(log.length).toBe(entries.length);
   });
 
-  it("is the same to whoever looks: entries that were let go are read again", async () => {
+  it("looks the same to every reader: entries that were let go are read again", async () => {
     const { log, reads } = serve(entries);
     expect(log.entry(entries.length - 1)).toBe(entries.at(-1));
     expect(reads).toEqual([]);

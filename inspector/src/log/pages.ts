@@ -1,7 +1,7 @@
 /**
  * The entries of a log, of which only some are in memory: the newest, and those that were looked at last.
  *
- * What is not there is read again, from where the log came from; whoever wants it is told when it has come. Knows nothing
+ * What is not there is read again, from where the log came from; a listener is called when it has come. Knows nothing
  * of what entries mean.
  */
 
@@ -137,7 +137,7 @@ export class Pages {
     try {
       entries = await this.#read(number);
     } catch {
-      // The connection says what is wrong; whoever looks again asks again.
+      // The connection says what is wrong; the next look asks again.
       return;
     }
     if (this.#kept.has(number)) return;

@@ -1,8 +1,8 @@
 /**
  * One session's log in this page: append-only, and its views at any moment.
  *
- * However many events come, listeners hear of them at most once per frame, and nothing is copied for one. What is
- * folded into the view need not stay: old entries are let go, and read again when somebody looks at them. Knows nothing
+ * However many events come, listeners are called at most once per frame, and nothing is copied for one. What is
+ * folded into the view need not stay: old entries are let go, and read again when a view shows them. Knows nothing
  * of where events come from.
  */
 
@@ -170,7 +170,7 @@ export class SessionLog {
 
   // For listeners
 
-  /** What there was when listeners heard of it last. */
+  /** What there was when listeners were called last. */
   readonly shown = (): Shown => this.#shown;
 
   readonly subscribe = (listener: () => void): (() => void) => {

@@ -29,7 +29,7 @@ const WAITING: Waiting = {
 };
 
 describe("an answer that came too late", () => {
-  it("is told of once, on its card and after the card has gone", async () => {
+  it("is announced once, on its card and after the card has gone", async () => {
     let settle: (error: Error) => void = () => undefined;
     const onAnswer = (): Promise<void> => new Promise((_, reject) => (settle = reject));
     const view = render(<Questions waiting={[WAITING]} onAnswer={onAnswer} />);
@@ -45,7 +45,7 @@ describe("an answer that came too late", () => {
     expect(view.container.textContent).toBe("");
   });
 
-  it("is told of when its card has gone before", async () => {
+  it("is announced when its card has gone before", async () => {
     let settle: (error: Error) => void = () => undefined;
     const onAnswer = (): Promise<void> => new Promise((_, reject) => (settle = reject));
     const view = render(<Questions waiting={[WAITING]} onAnswer={onAnswer} />);

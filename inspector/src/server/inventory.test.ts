@@ -31,7 +31,7 @@ describe("the inventory", () => {
     expect(merged(before, some())).toBe(before);
   });
 
-  it("forgets what was deleted, whether that is told or all are told anew", () => {
+  it("forgets what was deleted, whether the server says so or lists all sessions again", () => {
     const before = merged(NO_SESSIONS, all(session("b", 2), session("a", 1)));
     expect(merged(before, { sessions: [], gone: ["b"], all: false }).sessions.map(({ sessionId }) => sessionId)).toEqual(["a"]);
     expect(merged(before, all(session("a", 1))).sessions.map(({ sessionId }) => sessionId)).toEqual(["a"]);

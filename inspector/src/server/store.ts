@@ -1,4 +1,4 @@
-/** A value that rooms can watch: they are told when it has changed, and draw anew. */
+/** A value that rooms can watch: they are called when it has changed, and draw again. */
 
 import { useSyncExternalStore } from "react";
 

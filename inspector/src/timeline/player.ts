@@ -2,7 +2,7 @@
 
 import type { SessionLog } from "../log/session-log.js";
 
-/** Milliseconds that a pause between two events takes at most: nobody waits for an agent twice. */
+/** Milliseconds that a pause between two events takes at most: you do not wait for an agent twice. */
 const LONGEST_PAUSE = 1_000;
 /** Milliseconds between events of the same time, so that each can be seen. */
 const SHORTEST_PAUSE = 2;

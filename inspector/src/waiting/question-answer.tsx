@@ -1,4 +1,4 @@
-/** Questions with choices, and room for an answer of one's own. */
+/** Questions with choices, and room for a free answer. */
 
 import { useId, useState, type FormEvent, type ReactNode } from "react";
 

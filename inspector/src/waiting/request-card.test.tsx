@@ -250,7 +250,7 @@ describe("a question card", () => {
     expect(answers).toEqual([{ type: "answers", answers: [["blue"]] }]);
   });
 
-  it("takes several where several may be chosen, and a text of one's own", () => {
+  it("takes several where several may be chosen, and a free text", () => {
     const { getByLabelText, getByText, answers, press } = show(question(true));
     press("1");
     fireEvent.click(getByText("Blue"));

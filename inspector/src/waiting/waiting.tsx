@@ -15,7 +15,7 @@ import { RequestCard } from "./request-card.js";
 
 /** Milliseconds that the news of another's answer stays. */
 const NEWS = 8_000;
-/** More at once help nobody decide. */
+/** More at once do not help you decide. */
 const SHOWN = 3;
 
 export interface WaitingProps {

@@ -95,7 +95,7 @@ export class Connection implements StreamUser {
   readonly #alarms = new Map<string, Set<() => void>>();
   /** Why nothing is sent any more. */
   #over: ConnectionLost | undefined;
-  /** The newest position of the log that was heard of on this connection. */
+  /** The newest position of the log that this connection has seen. */
   #position = 0;
   #state: ConnectionState = { state: "closed" };
 

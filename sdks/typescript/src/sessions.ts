@@ -82,7 +82,7 @@ export interface CreateSessionOptions {
   readonly mode?: string;
   /** Initial values of further options, by their ids; you get a warning for each that is not available. */
   readonly configOptions?: Readonly<Record<string, string | boolean>>;
-  /** What it may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own mode. */
+  /** What it may do without asking: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own. */
   readonly permissionMode?: string;
   /** Rules that decide on permissions before any client is asked. */
   readonly permissions?: readonly Readonly<Record<string, unknown>>[];

@@ -33,7 +33,7 @@ export interface TurnEnded extends Partial<PromptResponse> {
 /** How a turn of this client's ended: what its agent answered. */
 export type TurnResult = TurnEnded & PromptResponse;
 
-/** What became of something that an agent asked: by whom, and why. */
+/** How a request of an agent was decided, who or what decided it, and why. */
 export interface Decision {
   /** The type of this update. */
   readonly sessionUpdate: "decision";

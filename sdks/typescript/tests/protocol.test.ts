@@ -13,7 +13,7 @@ import { TestServer } from "./support/server.js";
 const ROOT = fileURLToPath(new URL("../", import.meta.url));
 const BOUNDED = { timeout: 180_000 };
 
-/** What may be where. Whoever adds a line here says why. */
+/** What may be where. If you add a line here, say why. */
 const ALLOWED: Record<Finding["rule"], string[]> = {
   "makes an envelope": ["stream.ts"],
   // Besides the stream: what the log tells of the past, and what is listed as open. Both are data that was fetched.
@@ -22,7 +22,7 @@ const ALLOWED: Record<Finding["rule"], string[]> = {
   "uses the wire": ["link.ts", "outbox.ts", "stream.ts"],
   // The one place that makes an app of upstream's and connects it.
   "uses upstream's insides": ["connection.ts"],
-  // The stream must know which answers are still wanted; asking, which of the agents' requests somebody has deferred.
+  // The stream must know which answers are still wanted; asking, which of the agents' requests a handler has deferred.
   "keeps ids": ["asking.ts", "stream.ts"],
   "copies a type of ACP": [],
 };
@@ -99,7 +99,7 @@ before(() => {
 
 describe("the sources", () => {
   for (const [rule, allowed] of Object.entries(ALLOWED)) {
-    test(`nobody ${rule}${allowed.length > 0 ? ` but ${allowed.join(" and ")}` : ""}`, BOUNDED, () => {
+    test(`no module ${rule}${allowed.length > 0 ? ` but ${allowed.join(" and ")}` : ""}`, BOUNDED, () => {
       const found = all.filter((each) => each.rule === rule && !isPlanted(each));
 
       assert.deepEqual([...new Set(found.map(({ file }) => file))].sort(), allowed, JSON.stringify(found, null, 1));
@@ -127,7 +127,7 @@ describe("the sources", () => {
   });
 });
 
-describe("whoever looks would find", () => {
+describe("a search would find", () => {
   for (const [index, [name, [rule]]] of Object.entries(PLANTED).entries()) {
     test(name, BOUNDED, () => {
       const found = all.filter(({ file }) => file === `planted-${index}.ts`);

@@ -401,7 +401,7 @@ class Session:
     # Endings
 
     async def fork(self, cwd: str | None = None) -> "Session":
-        """A new session that begins with this one's past; its agent must be able to do that."""
+        """A new session that begins with the history of this one; its agent must be able to do that."""
         directory = cwd or self.cwd
         params: Object = {"sessionId": self.id, "cwd": directory, "mcpServers": []}
         result = await self._connection.begin(methods.FORK, params, self.agent)

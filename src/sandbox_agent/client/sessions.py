@@ -47,7 +47,7 @@ class Sessions:
             model: a model of the agent's; `session.warnings` says if it cannot be had.
             mode: a mode of the agent's, likewise.
             config_options: values of further options of the agent's, by their ids, likewise.
-            permission_mode: how much the agent may do unasked, such as `default`, `acceptEdits`, `plan`.
+            permission_mode: how much the agent may do without asking, such as `default`, `acceptEdits`, `plan`.
             permissions: rules that answer what the agent asks, the first that fits.
             metadata: what else to keep with it.
             env: variables for this session alone, such as its own keys: it gets a process of its own. The server never
@@ -117,7 +117,7 @@ class Sessions:
         return self._session(info, result)
 
     async def fork(self, session_id: str, cwd: str | None = None) -> Session:
-        """A new session that begins with another one's past; its agent must be able to do that."""
+        """A new session that begins with the history of another; its agent must be able to do that."""
         return await (await self.attach(session_id)).fork(cwd)
 
     async def terminate(self, session_id: str) -> Object:

@@ -90,7 +90,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of something that the agent asked: by whom, and why. `raw` has everything."""
+    """How a request of the agent was decided, who or what decided it, and why. `raw` has everything."""
 
     kind: str
     """`permission`, `question` or `elicitation`."""

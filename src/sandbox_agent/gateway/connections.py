@@ -237,7 +237,7 @@ class FleetConnections:
         return overdue
 
     def watch_closed(self, watcher: Callable[[FleetConnection], None]) -> None:
-        """Hear of connections that their clients have closed here."""
+        """Call back for connections that their clients have closed here."""
         self._watchers.append(watcher)
 
     def watch_opened(self, watcher: Callable[[str, str], Awaitable[None]]) -> None:
@@ -245,7 +245,7 @@ class FleetConnections:
         self._session_opened = watcher
 
     def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
-        """Hear of connections whose clients begin to read here."""
+        """Call back for connections whose clients begin to read here."""
         self._stream_watchers.append(watcher)
 
     # Coming from another gateway

@@ -1,6 +1,6 @@
 """Calling nodes for the connections of clients: each is a guest at the nodes that it uses.
 
-A guest's id at a node is of no use elsewhere. A node that has forgotten it, or has started anew, is told again.
+A guest's id at a node is of no use elsewhere. A node that has forgotten it, or was started again, gets it again.
 """
 
 import asyncio
@@ -247,7 +247,7 @@ class Guests:
     # Nodes that come and go
 
     def _take_change(self, node: str) -> None:
-        """A node is gone, or another run of it is there: what waits on the old one ends, and the new one is told."""
+        """A node is gone, or was started again: what waits on the old run ends, and the new one gets its guests."""
         lease = self._roster.leases.get(node)
         for connection in self._connections.all():
             known = connection.guests.get(node)
@@ -258,7 +258,7 @@ class Guests:
                 self._spawn(self._introduce_again(connection, node))
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
-        """Its client reads here: a node that has started anew, while it read nowhere, has to know whom to ask."""
+        """Its client reads here: a node that was started again meanwhile has to know that it can ask here."""
         for node, known in connection.guests.items():
             self.fail_unanswered(connection, node)
             lease = self._roster.leases.get(node)

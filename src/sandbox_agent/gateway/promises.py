@@ -80,7 +80,7 @@ class Promises:
                 continue
             for id, promise in lost.items():
                 if promise.run == run:
-                    # It is there: this gateway has not heard of it yet.
+                    # It is there: this gateway does not know it yet.
                     connection.unanswered.setdefault(id, promise)
                 elif known.get(id, 0) <= promise.after:
                     unless = partial(self._is_answered, connection, node, id, promise.after)

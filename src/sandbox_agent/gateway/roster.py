@@ -52,7 +52,7 @@ class Roster:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
         self.changes = Changes()
-        """Of sessions, in the order in which this gateway has heard of them."""
+        """Of sessions, in the order in which this gateway learned of them."""
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
@@ -163,7 +163,7 @@ class Roster:
         return self._sorted
 
     def watch(self, watcher: Callable[[str], None]) -> None:
-        """Hear of a node that comes, goes, or has started anew."""
+        """Call back for each node that comes, goes, or starts again."""
         self._watchers.append(watcher)
 
     async def until(self, condition: Callable[[], bool]) -> None:

@@ -149,7 +149,7 @@ async def _serve_on(
     try:
         await asyncio.wait([lost, told], return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
-            # Whoever runs it starts it again, and learns why it did not go on.
+            # Its supervisor starts it again, and has the reason.
             raise Refused(lost.result())
     finally:
         lost.cancel()

@@ -237,7 +237,7 @@ class Connection:
         return pending
 
     def stands_by(self, answer: Envelope) -> bool:
-        """Whether an answer that comes too late changes nothing, so that its client need not hear of a conflict.
+        """Whether an answer that comes too late changes nothing, so that its client gets no conflict.
 
         It repeats the answer that this client gave, or it says of a cancelled request that it is cancelled.
         """

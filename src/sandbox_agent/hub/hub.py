@@ -250,7 +250,7 @@ class Hub:
         """Notify all attached clients that a turn has started or ended."""
         name = {} if prompt_id is None else {"promptId": prompt_id}
         params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
-        # The beginning is news to others than its sender, for whom it comes early enough with what the agent says.
+        # Only other clients need to know at once; its sender gets it early enough, with what the agent says.
         return self._append(
             session,
             [notification(methods.TURN, params)],

@@ -183,7 +183,7 @@ def _questions(params: Object) -> list[Object]:
 
 
 def make_form(params: Object) -> Object:
-    """A question as a form: a field for each question, and one beside it for an answer of one's own."""
+    """A question as a form: a field for each question, and one beside it for a free answer."""
     properties: Object = {}
     for number, question in enumerate(_questions(params)):
         name = f"question_{number}"
@@ -229,7 +229,7 @@ def question_answer(params: Object, result: Object) -> Object:
 
 
 class _Asked(Struct, frozen=True):
-    """A field that is asked about, and the one beside it that takes an answer of one's own."""
+    """A field that is asked about, and the one beside it that takes a free answer."""
 
     field: Field
     other: Field | None

@@ -57,7 +57,7 @@ class Chunk:
     direction: Direction
     session_id: str | None
     channel: str
-    """Who sees it: NOBODY, or a session's, a connection's or an agent's channel."""
+    """Who sees it: NO_CLIENT, or the channel of a session, a connection or an agent."""
     at: float
     exclude: str = ""
     """Tag of the one connection on the channel that does not see it: the sender of a prompt."""

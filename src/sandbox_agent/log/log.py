@@ -1,4 +1,4 @@
-"""The ordered log of everything said, and the only way to hear of it.
+"""The ordered log of everything said. Clients see nothing that is not in it.
 
 Appending gives an envelope its position and hands it to its channel's followers, at once. The disk gets it in
 groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by
@@ -45,7 +45,7 @@ TRIM_EVERY = 5.0
 
 
 class Follower(Protocol):
-    """Who hears of a new chunk on a channel."""
+    """Gets each new chunk of the channels that it follows."""
 
     def appended(self, chunk: Chunk) -> None: ...
 
@@ -337,7 +337,7 @@ class Log:
         self._channel(channel).followers.add(follower)
 
     def follow_history(self, follower: Follower) -> None:
-        """Hear of everything that becomes part of a session's history, whoever sees it. It must not raise."""
+        """Call back for everything that becomes part of a session's history. It must not raise."""
         self._historians.append(follower)
 
     def unfollow(self, channel: str, follower: Follower) -> None:

@@ -144,7 +144,7 @@ def read_part(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """Whom a record is from."""
+    """The node that wrote a record."""
 
     node: str
     epoch: int

@@ -100,7 +100,7 @@ class Memory:
 
 @dataclass(slots=True)
 class Gateways:
-    """Those that were heard of, and the one that is asked."""
+    """The gateways that send beacons, and the one that this node asks."""
 
     clock: Callable[[], float]
     heard: dict[str, float] = field(default_factory=dict[str, float])
@@ -277,7 +277,7 @@ class Membership:
                 _end_if_cancelled()
                 await asyncio.sleep(self._retry)
             else:
-                self._connecting = "no gateway has been heard of; start one with: sandbox-agent gateway"
+                self._connecting = "no gateway is there; start one with: sandbox-agent gateway"
                 return bus
 
     async def _take_beacon(self, subject: str, body: bytes) -> None:
@@ -302,7 +302,7 @@ class Membership:
     async def _ask(self, verb: str, body: bytes) -> bytes:
         gateway = self._gateways.choose()
         if gateway is None or self._bus is None:
-            raise Unreachable("no gateway has been heard of")
+            raise Unreachable("no gateway is there")
         try:
             return await self._bus.request(
                 subjects.request_to_gateway(self._identity.node, verb, gateway), body, PATIENCE

@@ -125,7 +125,7 @@ def make_bridge(
     default_agent: str | None,
     limits: BridgeLimits,
 ) -> OpenCodeBridge:
-    """Everything that the bridge consists of, bottom to top. From then on it hears of every session."""
+    """Everything that the bridge consists of, bottom to top. From then on it follows every session."""
     bus = EventBus(limits.stream, project_id, hub.clock)
     transcripts = Transcripts(hub, bus, limits.memory)
     client = HubClient(hub, from_client)

@@ -336,7 +336,7 @@ class Conversations:
         return session, await self._send(session, [{"type": "text", "text": f"/{_COMPACT}"}], PromptNote(compacts=True))
 
     async def finish(self, session: Session, prompted: Prompted) -> Message:
-        """What came of a prompt, when its turn is over and programs have heard of all of it."""
+        """What came of a prompt, when its turn is over and programs have all of it."""
         await prompted.over()
         transcript = await self._transcripts.get(session)
         await self._bus.flushed()

@@ -1,7 +1,7 @@
 """Commands that people run on the host from OpenCode (`!command`), in the directory of a session.
 
 A command ends when it is aborted, with the session and with the server, and after ten minutes at the latest. The agent
-does not hear of it.
+does not learn of it.
 """
 
 import asyncio

@@ -70,7 +70,7 @@ class ToolCall:
 
     call_id: str
     started: int
-    """When it was first heard of, in milliseconds."""
+    """When it first appeared, in milliseconds."""
     title: str = ""
     kind: str = ""
     status: str = "pending"
@@ -311,7 +311,7 @@ def _write_output(output: object) -> str:
 class Shell:
     """A command that a person runs from OpenCode, as the session's log has it.
 
-    The agent does not hear of it, and ACP has no place for it: two notes of the server's in the log have it, one when
+    The agent does not learn of it, and ACP has no place for it: two notes of the server's in the log have it, one when
     the command begins and one when it has ended; `output` is there in the second.
     """
 

@@ -43,7 +43,7 @@ class Followed:
     newest: int
     """The last event of the session that is known."""
     told_after: int
-    """Readers hear of what comes after this event; what was before, they ask for."""
+    """Readers get what comes after this event; for what was before, they ask."""
     cursor: int = 0
     """The last event that is in the transcript."""
     live: bool = False
@@ -90,7 +90,7 @@ class Transcripts:
         self.publish(session, type, {"sessionID": info.id, "info": info})
 
     def after_all(self, session: Session, then: Callable[[Transcript], None]) -> None:
-        """Do something once readers have heard of everything so far; at once, if they have."""
+        """Call back once readers have everything so far; at once, if they have."""
         if not self._bus.read:
             return
         followed = self._follow(session, self._hub.log.position)

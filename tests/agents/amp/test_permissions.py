@@ -26,7 +26,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Generator[Adapter]:
 
 
 def outcome(adapter: Adapter, session: str) -> Json:
-    """What was told last of the tool call."""
+    """The newest update of the tool call."""
     return adapter.updates(session, "tool_call_update")[-1]
 
 

@@ -158,7 +158,7 @@ def test_whatever_the_entries_are_called_nothing_appears_outside(
             about = path.lstat()
             assert path.is_symlink() or stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)
             assert path.is_symlink() or about.st_mode & 0o7000 == 0
-            # What the kernel makes of a link: whoever writes through it writes inside.
+            # What the kernel makes of a link: a write through it stays inside.
             for through in (path, path / "new"):
                 with suppress(OSError), through.open("ab") as file:
                     file.write(b"x")

@@ -1,4 +1,4 @@
-"""Running npm or uv: what is heard of it, how it ends, and that nothing of it stays."""
+"""Running npm or uv: what it prints, how it ends, and that nothing of it stays."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 class House:
-    """A runner and what it was told."""
+    """A runner and the lines it got."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -52,7 +52,7 @@ def other_tarball(index: PackageIndex) -> None:
     ("prepare", "error"),
     [
         pytest.param(lambda index: index.fail("/npm/tiny-agent", 500), DownloadFailed, id="the index is broken"),
-        pytest.param(lambda index: index.fail("/npm/tiny-agent", 403), DownloadFailed, id="the index lets nobody in"),
+        pytest.param(lambda index: index.fail("/npm/tiny-agent", 403), DownloadFailed, id="the index forbids it"),
         pytest.param(lambda index: index.fail("/npm/tiny-agent", 404), UnknownVersion, id="no such package"),
         pytest.param(lambda index: index.fail(".tgz", 500), DownloadFailed, id="the tarball cannot be had"),
         pytest.param(lambda index: index.cut(".tgz"), DownloadFailed, id="the tarball is cut"),
@@ -112,7 +112,7 @@ def test_a_version_that_does_not_exist_is_named(tmp_path: Path, index: PackageIn
 def test_an_index_that_nobody_serves_fails_soon(tmp_path: Path) -> None:
     async def main() -> None:
         with closed_port() as url:
-            # As it is for everybody, with the retries that there are.
+            # With the default retries.
             indexes = {
                 "npm_config_registry": f"{url}/",
                 "UV_DEFAULT_INDEX": f"{url}/",

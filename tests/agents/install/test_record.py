@@ -139,7 +139,7 @@ def test_a_broken_record_counts_as_not_installed_and_the_next_install_mends_it(s
 
     assert (store.record("it"), ids(Store(store.directory))) == (None, [])
     store.clean("it")
-    assert not store.folder(made).exists(), "nobody can use it any more"
+    assert not store.folder(made).exists(), "no process can use it any more"
     assert installed(store, "2.0.0") == Store(store.directory).record("it")
 
 

@@ -1,4 +1,4 @@
-"""What npm and uv get of somebody's own settings: indexes and the way to them, and nothing that could run."""
+"""What npm and uv get of a user's own settings: indexes and the way to them, and nothing that could run."""
 
 from pathlib import Path
 

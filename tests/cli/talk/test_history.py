@@ -1,4 +1,4 @@
-"""What was typed in earlier runs: kept in a file of one's own, bounded."""
+"""What was typed in earlier runs: kept in a private file, bounded."""
 
 import os
 import stat

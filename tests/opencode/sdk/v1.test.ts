@@ -158,7 +158,7 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
     assert.deepEqual(newest, [assistant]);
   });
 
-  test("a prompt that is not waited for is told of in events", async () => {
+  test("a prompt that is not waited for shows in events", async () => {
     const path = await opened();
     const events = await listening();
     const { response } = await client.session.promptAsync({ path, body: said(can.thought.prompt) });

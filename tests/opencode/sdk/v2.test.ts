@@ -102,7 +102,7 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
     assert.ok(user === 0 && user < begun && busy < begun && begun < rest, turn.map((event) => event.type).join());
     assert.equal(turn.filter((event) => event.type === "session.idle").length, 1);
 
-    // Every part is told of before what is added to it, and what is added makes up what it is at its end.
+    // Every part comes before its deltas, and the deltas make up what it is at its end.
     const texts = new Map<string, string>();
     const ends = new Map<string, Part>();
     for (const event of turn) {
@@ -117,7 +117,7 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
       } else if (event.type === "message.part.delta") {
         const { partID, field, delta } = (event as EventMessagePartDelta).properties;
         assert.equal(field, "text");
-        assert.ok(texts.has(partID), "a delta of a part that nobody was told of");
+        assert.ok(texts.has(partID), "a delta of a part that never came");
         texts.set(partID, texts.get(partID) + delta);
       }
     }

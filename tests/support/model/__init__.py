@@ -5,7 +5,7 @@ at the same time and agents may send whatever they like besides:
 
     script = model.script(Call("Write", {"file_path": path, "content": "hello"}), Say("Done."))
     await client.prompt(session, f"Please write. {script.marker}")
-    assert script.requests[1].conversation.turns[-1].text == "..."   # what the model was told of the tool
+    assert script.requests[1].conversation.turns[-1].text == "..."   # what the model got of the tool
 
 `script.py` has the words of scripts, `server.py` the server, `api.py` what a vendor's API has to offer it. To add one:
 

@@ -19,7 +19,7 @@ class Request:
     headers: dict[str, str]
     body: Json
     conversation: Conversation | None = None
-    """What the model was told, when it was asked to say something."""
+    """What the model got with a request."""
     state: str = "open"
     """`open`, then `answered`, or `abandoned` when the agent hung up first."""
 

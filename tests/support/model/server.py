@@ -25,7 +25,7 @@ class ModelServer:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
-        """Everything that was asked, also on the side, and also of paths that nobody serves."""
+        """Everything that was asked, also on the side, and also of paths that are not served."""
         self.errors: list[BaseException] = []
         """What went wrong in here; the block must not end with any."""
         self._scripts: dict[str, Script] = {}

@@ -30,7 +30,7 @@ class Wire:
         try:
             while view:
                 view = view[os.write(1, view) :]
-        except OSError:  # nobody reads any more
+        except OSError:  # no one reads any more
             os._exit(0)
 
     def send(self, **fields):

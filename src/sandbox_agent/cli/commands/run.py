@@ -76,7 +76,7 @@ def run_command() -> Command:
     parser.add_argument(
         "--permission-mode",
         metavar="MODE",
-        help="How much it may do unasked: default, acceptEdits, plan, read-only, bypassPermissions, or its own.",
+        help="How much it may do without asking: default, acceptEdits, plan, read-only, bypassPermissions, or its own.",
     )
     parser.add_argument("--title", metavar="TITLE", help="The session's title.")
     parser.add_argument(

@@ -32,7 +32,7 @@ from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire.acp import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 
 MOST_LINES = 16
-"""Lines of a command or a change that are shown unasked."""
+"""Lines of a command or a change that are shown before you ask for all."""
 LONGEST_TITLE = 40
 """Columns of a field's title that may stand before the answer; a longer one stands above."""
 TRIES = 2

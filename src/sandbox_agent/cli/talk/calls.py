@@ -23,11 +23,11 @@ from sandbox_agent.wire.acp import (
 )
 
 MOST_COMMAND, MOST_CHANGES = 6, 20
-"""Lines of a command and of a change that are shown unasked."""
+"""Lines of a command and of a change that are shown before you ask for all."""
 MOST_OUTPUT, ENOUGH = (2, 6), {"read": (3, 0), "fetch": (3, 0), "search": (6, 0)}
-"""Lines of the beginning and of the end of an output that are shown unasked; fewer of what only was looked at."""
+"""Lines at the beginning and at the end of an output that are shown; fewer of what the agent only read."""
 LONGEST = 500
-"""Letters of a line that are shown unasked."""
+"""Characters of a line that are shown."""
 DIFF_STYLES = {"+": "green", "-": "red", " ": "dim"}
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
@@ -72,7 +72,7 @@ class ShownCall:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What a call did: all of it, and as much as is shown unasked."""
+    """What a call did: all of it, and as much as is shown before you ask for all."""
 
     all: Sequence[Line]
     few: Sequence[Line]

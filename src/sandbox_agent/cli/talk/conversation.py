@@ -136,7 +136,7 @@ def tell_agents(failure: Failure, view: View) -> None:
 LATE = 5.0
 """Seconds that the answer to a prompt may take after the end of its turn."""
 SOON = 0.5
-"""Seconds until we hear of the end of a turn that has failed."""
+"""Seconds in which the end of a failed turn arrives."""
 
 TURNS_SHOWN = 10
 """Past turns that are shown when you go on with a session."""
@@ -154,7 +154,7 @@ COMMANDS = {
 
 
 class _Sent:
-    """A prompt of ours; `ended` once we have heard of the end of its turn."""
+    """A prompt of ours; `ended` once the end of its turn has arrived."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -369,7 +369,7 @@ class Conversation:
             failure = failed
         if failure is None and stop_reason != "cancelled":
             return
-        # What we have heard of it may still have to be shown.
+        # What has arrived of it may still have to be shown.
         with suppress(TimeoutError):
             async with asyncio.timeout(SOON):
                 await (sent.started if failure is None else sent.ended).wait()
