@@ -137,3 +137,13 @@ def test_refusals_are_counted_and_reported_at_a_bounded_rate() -> None:
     refusals.forget("a-1")
     refusals.forget("a-2")
     assert reports[3:] == [("a-1", 1)]
+
+
+@given(st.binary(min_size=500, max_size=1200), st.binary(max_size=600))
+def test_our_name_is_found_wherever_it_stands_in_a_long_batch(before: bytes, after: bytes) -> None:
+    assert may_forge(before + b"sandboxagent" + after, 1000)
+    assert may_forge(b"x" * 5000 + before + b"sandboxagent", 1000)
+
+
+def test_a_name_that_lies_beyond_the_end_of_a_long_batch_is_not_found() -> None:
+    assert not may_forge(b"sandboxagen" * 1000 + b"x\0sandboxagen", 1000)

@@ -5,6 +5,7 @@ in a member it repeats, or repeats `sessionId`, could mean one thing to us and a
 read it. Pure.
 """
 
+import ctypes
 import re
 from collections.abc import Callable
 
@@ -18,6 +19,11 @@ REPORT_EVERY = 10.0
 """Seconds between two reports about one agent process: an agent must not fill the server's own log."""
 
 _NAME = b"sandboxagent"
+_LONG = 512
+"""Bytes from which on the C library is quicker than Python, whose search depends on the letters of the text."""
+_find_bytes = ctypes.PyDLL(None).memmem
+_find_bytes.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
+_find_bytes.restype = ctypes.c_void_p
 _SESSION = b'"sessionId"'
 """Once on each line, unless an agent nests or repeats it."""
 _ESCAPED_LETTER = re.compile(rb"\\u00(4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA]|2[eEfF])")
@@ -36,7 +42,13 @@ def may_forge(blob: bytes, lines: int) -> bool:
 
 
 def _names_much(blob: bytes, lines: int) -> bool:
-    return _NAME in blob or blob.count(_SESSION) > lines
+    return _has_name(blob) or blob.count(_SESSION) > lines
+
+
+def _has_name(blob: bytes) -> bool:
+    if len(blob) < _LONG:
+        return _NAME in blob
+    return _find_bytes(blob, len(blob), _NAME, len(_NAME)) is not None
 
 
 def disarm(line: bytes) -> bytes:

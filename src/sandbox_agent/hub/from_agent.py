@@ -5,6 +5,7 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 
 import logging
 from collections.abc import Mapping
+from operator import itemgetter
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
@@ -17,6 +18,7 @@ from sandbox_agent.envelope import (
     Kind,
     Params,
     Peek,
+    Update,
     failure,
     fault,
     notification,
@@ -66,6 +68,8 @@ _VENDORS_CHOICE = b'"currentMod'
 AUTH_REQUIRED = -32000
 _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
 """Errors of a prompt that no credentials would have prevented."""
+_FIRST, _LAST = itemgetter(0), itemgetter(-1)
+_BRACE, _END_BRACE = set(b"{"), set(b"}")
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
@@ -99,7 +103,7 @@ class FromAgent:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
         # Equal counts do not prove one value per line: one line may have two values, and another none.
-        whole = {line[:1] for line in lines} == {b"{"} and {line[-1:] for line in lines} == {b"}"}
+        whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
         if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
@@ -180,13 +184,17 @@ class FromAgent:
                 peek.method == methods.UPDATE
                 and peek.id is UNSET
                 and type(params) is Params
-                and type(params.sessionId) is str
+                and type(session_id := params.sessionId) is str
                 and peek.jsonrpc == "2.0"
-                and peek.update_kind not in _SPECIAL_UPDATES
+                and (
+                    type(update := params.update) is not Update
+                    or type(kind := update.sessionUpdate) is not str
+                    or kind not in _SPECIAL_UPDATES
+                )
             ):
-                if params.sessionId != run_id:
+                if session_id != run_id:
                     self._updates(running, run_id, run)
-                    run, run_id = [], params.sessionId
+                    run, run_id = [], session_id
                 run.append(line)
                 continue
             self._updates(running, run_id, run)
