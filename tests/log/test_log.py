@@ -68,6 +68,28 @@ def test_a_follower_may_leave_while_it_is_called() -> None:
     run(main())
 
 
+def test_followers_share_frames_which_memory_does_not_keep() -> None:
+    class Reader(Follower):
+        def appended(self, chunk: Chunk) -> None:
+            read.append(chunk.frames())
+
+    async def main() -> None:
+        async with opened() as log:
+            for _ in range(2):
+                log.follow(S, Reader())
+            chunk = say(log)
+            first, second = read
+            assert first is second
+            late = chunk.frames()
+            assert late == first
+            assert late is not first
+            await log.history("s", 0, chunk.last + 1, 1)
+            assert chunk.frames() is not late
+
+    read: list[bytes] = []
+    run(main())
+
+
 def test_the_time_of_an_event_is_the_clock_s() -> None:
     async def main() -> None:
         async with opened(clock=lambda: 1234.5) as log:

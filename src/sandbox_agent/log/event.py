@@ -102,6 +102,10 @@ class Chunk:
             return self
         return replace(self, first=position + 1, lines=self.lines[position - self.first + 1 :])
 
+    def drop_frames(self) -> None:
+        """Let go of the frames: those that keep up have them, and for others they are made again."""
+        self._frames = None
+
     def frames(self) -> bytes:
         """All its events as server-sent events, made once and shared."""
         if self._frames is None:

@@ -95,7 +95,7 @@ class Limits:
     max_bytes: int = 1 << 30
     max_age: float = 30 * 86400.0
     tail_bytes: int = 32 << 20
-    backlog_bytes: int = 64 << 20
+    backlog_bytes: int = 32 << 20
 
 
 class Log:
@@ -197,6 +197,8 @@ class Log:
             entry.tail.append(chunk)
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
+            # Readers that keep up have written theirs by now.
+            chunk.drop_frames()
         self._writer.group.chunks.append(chunk)
         if self.publisher is not None and channel and not can_wait:
             self._awaited = chunk.last
@@ -477,7 +479,9 @@ class Log:
                 self._unwritten_outcomes.pop(name, None)
         if group.chunks:
             self._stored = max(self._stored, group.chunks[-1].last)
-            self._backlog -= sum(chunk.size for chunk in group.chunks)
+            for chunk in group.chunks:
+                self._backlog -= chunk.size
+                chunk.drop_frames()
         self._evict()
         self.resume_producers()
 

@@ -253,7 +253,7 @@ class Settings:
     log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events are deleted from the log.")
     replay_bytes: int = option(_LOG, SIZE, "16MiB", "How much of the latest log to keep in memory.")
     write_backlog: int = option(
-        _LOG, SIZE, "64MiB", "How much of the log may wait for the disk before agents are paused."
+        _LOG, SIZE, "32MiB", "How much of the log may wait for the disk before agents are paused."
     )
 
     join: tuple[str, ...] = repeated(_FLEET, NATS, "NATS server of a fleet to join; give one, or several of a cluster.")
