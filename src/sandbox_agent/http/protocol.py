@@ -4,6 +4,7 @@ It builds on uvicorn's inside: `pyproject.toml` pins the release, and `tests/htt
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -28,6 +29,7 @@ from sandbox_agent.http.post import Post
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
 
 if TYPE_CHECKING:
+    from uvicorn._types import ASGI3Application
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
     from sandbox_agent.http.websocket import WebSocket
@@ -46,6 +48,45 @@ BACKLOG = 64 << 10
 that the client leaves."""
 
 
+_NONE_IN_LINE: deque[tuple["RequestResponseCycle", "ASGI3Application"]] = deque()
+"""uvicorn's requests behind the one under way: a protocol that reads one at a time never has any."""
+
+
+class Flag:
+    """What uvicorn uses an `asyncio.Event` for, of which each socket has two: without a deque before one waits."""
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiting: list[asyncio.Future[None]] | tuple[()] = ()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Let those go on that wait."""
+        self._is_set = True
+        waiting, self._waiting = self._waiting, ()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> bool:
+        """Wait until it is set."""
+        if not self._is_set:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting = [*self._waiting, future]
+            try:
+                await future
+            finally:
+                self._waiting = [each for each in self._waiting if each is not future]
+        return True
+
+
 class Protocol(HttpToolsProtocol):
     """One socket."""
 
@@ -60,6 +101,7 @@ class Protocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.pipeline = _NONE_IN_LINE
         self.waited_since = 0.0
         self._sockets = sockets
         self._framing = Framing()
@@ -88,6 +130,7 @@ class Protocol(HttpToolsProtocol):
         admitted = partial(self._sockets.admit, self)
         self._socket = GatheringTransport(cast("asyncio.Transport", transport), self.loop, admitted)
         super().connection_made(self._socket)
+        vars(self.flow)["_is_writable_event"] = Flag(is_set=True)
         self._sockets.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -235,6 +278,7 @@ class Protocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         super().on_headers_complete()
+        self.cycle.message_event = cast("asyncio.Event", cast("object", Flag()))
         self._expect_body(body_length(self.headers))
 
     def _expect_body(self, length: int | None) -> None:

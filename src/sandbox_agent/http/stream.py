@@ -106,7 +106,8 @@ class Stream:
         self._taken = after
         """Last position taken to be written."""
         self._live = False
-        self._queue: deque[Chunk] = deque()
+        self._queue: deque[Chunk] | tuple[()] = ()
+        """A deque while something waits: an empty one would be a twentieth of what an idle stream takes."""
         self._queued = 0
         self._paused: list[Callable[[], None]] = []
         self._patience: asyncio.TimerHandle
@@ -133,7 +134,10 @@ class Stream:
             return
         if self._write_now(chunk):
             return
-        self._queue.append(chunk)
+        if isinstance(self._queue, deque):
+            self._queue.append(chunk)
+        else:
+            self._queue = deque((chunk,))
         self._queued += chunk.size
         if self._queued > self._limits.buffer:
             self._fall_behind()
@@ -251,7 +255,7 @@ class Stream:
                 future.set_result(None)
 
     def _fall_behind(self) -> None:
-        self._queue.clear()
+        self._queue = ()
         self._queued = 0
         self._live = False
         self._resume_producers()
@@ -267,8 +271,9 @@ class Stream:
     def _drain(self) -> bytes:
         parts: list[bytes] = []
         size = 0
-        while self._queue and size < BATCH:
+        while isinstance(self._queue, deque) and size < BATCH:
             chunk = self._queue.popleft()
+            self._queue = self._queue or ()
             self._queued -= chunk.size
             self._taken = chunk.last
             part = self._encoding.events(self._connection, chunk)

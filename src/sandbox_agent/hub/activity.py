@@ -102,15 +102,18 @@ class Recent:
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
-        self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
+        self._lines: deque[bytes] | tuple[()] = ()
+        """Made with the first of them: an empty one takes more memory than all the rest of a session."""
 
     def add(self, lines: Sequence[bytes]) -> None:
-        for line in lines[-MOST_LINES:]:
-            if len(line) <= LONGEST_LINE:
-                self._lines.append(line)
+        short = [line for line in lines[-MOST_LINES:] if len(line) <= LONGEST_LINE]
+        if isinstance(self._lines, deque):
+            self._lines.extend(short)
+        elif short:
+            self._lines = deque(short, MOST_LINES)
 
     def clear(self) -> None:
-        self._lines.clear()
+        self._lines = ()
 
     def last_line(self) -> tuple[str, str] | None:
         """What came last, and its last line; None when none of it is for people."""

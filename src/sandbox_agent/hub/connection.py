@@ -4,7 +4,7 @@ Pure: no I/O, no clock, no event loop.
 """
 
 import hashlib
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -112,7 +112,7 @@ class Connection:
     _requests: dict[bytes, PendingRequest] = field(default_factory=dict[bytes, PendingRequest])
     """Those that are open, by the id that this client knows."""
     _settled: OrderedDict[bytes, Settled] = field(default_factory=OrderedDict[bytes, Settled])
-    _legible: deque[bytes] = field(default_factory=deque[bytes])
+    _legible: list[bytes] = field(default_factory=list[bytes])
     """Settled ones of which the question is still known, oldest first."""
     _asked_bytes: int = 0
     _id_bytes: int = 0
@@ -295,7 +295,7 @@ class Connection:
     def _forget_question(self, settled: Settled) -> None:
         """Of the oldest one of which it is known."""
         if settled.asked is not None:
-            self._legible.popleft()
+            del self._legible[0]
             self._asked_bytes -= len(settled.asked.line)
             settled.asked = None
 

@@ -1,6 +1,5 @@
 """A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop."""
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -128,7 +127,7 @@ class Session:
     """The process that holds the conversation, or was asked to take it up; None while the session is at rest."""
     event_count: int = 0
     running: Prompt | None = None
-    waiting: deque[Prompt] = field(default_factory=deque[Prompt])
+    waiting: list[Prompt] = field(default_factory=list[Prompt])
     turn_started_at: float | None = None
     """When the turn that runs, or the last one, was started."""
     recent: Recent = field(default_factory=Recent)
@@ -258,7 +257,7 @@ class Session:
         """Make the first prompt that waits the running one; None when there is none, or it has to go on waiting."""
         if self.state is not State.HELD or self.running is not None or not self.waiting:
             return None
-        self.running = self.waiting.popleft()
+        self.running = self.waiting.pop(0)
         return self.running
 
     def finish(self, prompt: Prompt) -> None:

@@ -84,7 +84,8 @@ class Publisher(Protocol):
 
 @dataclass(slots=True)
 class _Channel:
-    tail: deque[Chunk] = field(default_factory=deque[Chunk])
+    tail: deque[Chunk] | tuple[()] = ()
+    """A deque while there is something in it: most channels of connections are empty."""
     followers: set[Follower] = field(default_factory=set[Follower])
 
 
@@ -194,7 +195,10 @@ class Log:
         self._backlog += size
         if channel:
             entry = self._channels.get(channel) or self._channel(channel)
-            entry.tail.append(chunk)
+            if isinstance(entry.tail, deque):
+                entry.tail.append(chunk)
+            else:
+                entry.tail = deque((chunk,))
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
             # Readers that keep up have written theirs by now.
@@ -437,7 +441,9 @@ class Log:
             self.evicted = chunk.last
             if chunk.channel:
                 entry = self._channels[chunk.channel]
-                entry.tail.popleft()
+                if isinstance(entry.tail, deque):
+                    entry.tail.popleft()
+                entry.tail = entry.tail or ()
                 self._drop_if_idle(chunk.channel, entry)
 
     def _drop_if_idle(self, name: str, entry: _Channel) -> None:
