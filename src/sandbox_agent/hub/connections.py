@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 import msgspec
 
@@ -28,6 +29,16 @@ class Guest:
 
     tag: str
     node: str
+
+
+class Watcher(Protocol):
+    """Is notified when a session or a connection ends. Its methods must not raise."""
+
+    def session_over(self, session: Session) -> None:
+        """No process holds it any more."""
+        ...
+
+    def connection_closed(self, connection: Connection) -> None: ...
 
 
 class Connections:

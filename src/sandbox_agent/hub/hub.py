@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from msgspec import Raw
 
@@ -17,11 +16,20 @@ from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.connections import Connections
+from sandbox_agent.hub.connections import Connections, Watcher
 from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, State, server_stopped
-from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, make_decision, write_refusal
+from sandbox_agent.hub.pending import (
+    Decider,
+    Observer,
+    Outcome,
+    PendingRequest,
+    PendingRequests,
+    make_decision,
+    make_withdrawal,
+    write_refusal,
+)
 from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session, SessionFacts, Withheld
+from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
@@ -29,39 +37,8 @@ from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
-WITHHELD_BYTES = 8 << 20
-WITHHELD_SECONDS = 10.0
-"""How much of a new session's updates waits for the response that names it, and for how long."""
-MOST_REMARKS = 8
-"""Of what people said about refusals, as many wait for the next prompt."""
-
-
 TRIMS = 1000
 """How many channels may have lost something before those are forgotten that no connection can ask for."""
-
-
-class Watcher(Protocol):
-    """Is notified when a session or a connection ends. Its methods must not raise."""
-
-    def session_over(self, session: Session) -> None:
-        """No process holds it any more."""
-        ...
-
-    def connection_closed(self, connection: Connection) -> None: ...
-
-
-class Observer(Protocol):
-    """Sees what waits for people, and sessions that are deleted. Its methods must not raise."""
-
-    def request_opened(self, pending: PendingRequest) -> None:
-        """People may answer it from now on."""
-        ...
-
-    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
-        """It has its outcome; `decision` is what attached clients get to read of it."""
-        ...
-
-    def session_deleted(self, session: Session) -> None: ...
 
 
 class Hub:
@@ -484,8 +461,7 @@ class Hub:
         """Keep what a person says about a refusal for the next prompt: ACP has no place for it in the answer."""
         said = write_refusal(pending, answer, reason)
         if said is not None and pending.session is not None:
-            facts = pending.session.facts
-            facts.remarks = [*facts.remarks, said][-MOST_REMARKS:]
+            pending.session.add_remark(said)
             self.save(pending.session)
 
     def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
@@ -496,11 +472,8 @@ class Hub:
             self.shelf.stir(pending.session)
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
-                outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
-                outcome |= {"agentRequestId": Raw(pending.agent_id)}
-                meta = {META: outcome | (by.who if by else {})}
-                params = {"requestId": Raw(connection.open_request(pending)), "_meta": meta}
-                self.tell_connection(connection, notification(methods.CANCEL_REQUEST, params), pending.session_id)
+                line = make_withdrawal(pending, connection.open_request(pending), by.who if by else {})
+                self.tell_connection(connection, line, pending.session_id)
 
     def _deliver_request(self, connection: Connection, pending: PendingRequest) -> None:
         session_id = pending.session_id

@@ -5,7 +5,7 @@ Knows nothing of HTTP, time, or how the question is shown.
 
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Literal, cast
+from typing import Literal, Protocol, cast
 
 from msgspec import Raw, Struct, field
 
@@ -175,6 +175,20 @@ class PendingRequest(Struct, eq=False):
         return [id for option in offered if option.get("kind") == kind and (id := text_at(option, "optionId"))]
 
 
+class Observer(Protocol):
+    """Sees what waits for people, and sessions that are deleted. Its methods must not raise."""
+
+    def request_opened(self, pending: PendingRequest) -> None:
+        """People may answer it from now on."""
+        ...
+
+    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
+        """It has its outcome; `decision` is what attached clients get to read of it."""
+        ...
+
+    def session_deleted(self, session: Session) -> None: ...
+
+
 class PendingRequests:
     """All that are open."""
 
@@ -261,6 +275,12 @@ def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) ->
         "reason": by.reason,
     }
     return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})
+
+
+def make_withdrawal(pending: PendingRequest, id: bytes, who: Object) -> bytes:
+    """The notification for a client that knows a request by this id, and need not answer it: `who` has."""
+    about = {"outcome": pending.outcome, "answeredBy": pending.answered_by, "agentRequestId": Raw(pending.agent_id)}
+    return notification(methods.CANCEL_REQUEST, {"requestId": Raw(id), "_meta": {META: about | who}})
 
 
 def read_reason(answer: Envelope) -> str | None:

@@ -19,6 +19,11 @@ from sandbox_agent.log.cards import Card
 
 TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 """Why a session ended that a client terminated."""
+WITHHELD_BYTES = 8 << 20
+WITHHELD_SECONDS = 10.0
+"""How much of a new session's updates waits for the response that names it, and for how long."""
+MOST_REMARKS = 8
+"""Of what people said about refusals, as many wait for the next prompt."""
 
 
 class SessionFacts(msgspec.Struct, kw_only=True):
@@ -58,7 +63,7 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     told_at: float = 0.0
     """When its agent last announced its offers."""
     remarks: list[str] = []
-    """What its agent has not heard yet: why people refused what it asked for. The next prompt carries them."""
+    """Why people refused what its agent asked for, as far as the agent does not know: the next prompt says so."""
     own_environment: bool = False
     """A client gave it variables, which are not kept: without them, no process may take it up."""
     activity: Activity = msgspec.field(default_factory=Activity)
@@ -312,6 +317,10 @@ class Session:
             case _:
                 return False
         return True
+
+    def add_remark(self, remark: str) -> None:
+        """Keep why a person refused something until the next prompt."""
+        self.facts.remarks = [*self.facts.remarks, remark][-MOST_REMARKS:]
 
     def note_said(self) -> None:
         """Keep what its agent said last, in place of the updates that have it."""

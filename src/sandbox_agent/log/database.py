@@ -20,7 +20,7 @@ from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
 from sandbox_agent.log.cards import Card, Cards, Rows
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.log.group import Group, Outcome
+from sandbox_agent.log.group import Group, KeptOutcome
 from sandbox_agent.log.journal import Journal, open_journal
 from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, decode_row, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, Witness
@@ -241,7 +241,7 @@ class Database:
         if at < count:
             self._cursor.executemany(_insertion(into, columns, 1), map(encode, values[at:]))
 
-    def _write_outcomes(self, outcomes: dict[tuple[str, str], Outcome | None]) -> None:
+    def _write_outcomes(self, outcomes: dict[tuple[str, str], KeptOutcome | None]) -> None:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
         self._insert("insert or replace into outcomes", 6, kept, _with_checksum)
@@ -310,7 +310,7 @@ class Database:
                 break
         return chunks
 
-    def outcome(self, scope: str, key: str) -> Outcome | None:
+    def outcome(self, scope: str, key: str) -> KeptOutcome | None:
         """What is kept under an idempotency key. Read by the event loop, at any time, as `cards` are."""
         rows = self._ask("select * from outcomes where scope = ? and key = ?", (scope, key))
         if not rows:
@@ -320,7 +320,7 @@ class Database:
             # Not "unknown": the request would run a second time.
             self._damage.report(f"what came of the request with the idempotency key {key!r} is damaged")
             raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
-        return cast(Outcome, (values[2], values[3]))
+        return cast(KeptOutcome, (values[2], values[3]))
 
     def trim(self, max_bytes: int, max_age: float, ended: Sequence[str], through: int | None = None) -> dict[str, int]:
         """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel.

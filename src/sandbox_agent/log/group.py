@@ -1,11 +1,12 @@
-"""Groups: what is written to the log in one transaction. Pure: knows nothing of SQL or of files."""
+"""Groups: what is written to the log in one transaction, and what carries them on. Pure: knows no SQL and no files."""
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.event import Chunk
 
-Outcome = tuple[bytes, bytes | None]
+KeptOutcome = tuple[bytes, bytes | None]
 """Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
 
 
@@ -20,7 +21,7 @@ class Group:
     """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Session id → the position up to which its events go, with it."""
-    outcomes: dict[tuple[str, str], Outcome | None] = field(default_factory=dict)
+    outcomes: dict[tuple[str, str], KeptOutcome | None] = field(default_factory=dict)
     """Scope and idempotency key → digest and response; None forgets the key."""
     forgotten_channels: list[str] = field(default_factory=list)
     reserve: int = 0
@@ -55,3 +56,35 @@ class Group:
         self.outcomes |= later.outcomes
         self.forgotten_channels += later.forgotten_channels
         self.reserve = max(self.reserve, later.reserve)
+
+
+class Publisher(Protocol):
+    """What carries the log elsewhere, after it is on disk."""
+
+    @property
+    def published(self) -> int:
+        """Everything up to here is elsewhere, and may be trimmed."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """It has published all that is safe: what comes next should be safe soon."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Too much waits to be published: producers should pause."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is published at the moment."""
+        ...
+
+    def committed(self, group: Group) -> None:
+        """A group is safe. It may hold what another held before."""
+        ...
+
+    async def drained(self, position: int) -> None:
+        """Wait until everything up to a position is elsewhere."""
+        ...

@@ -21,7 +21,7 @@ from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, newer_than
-from sandbox_agent.log.group import Group, Outcome
+from sandbox_agent.log.group import Group, KeptOutcome, Publisher
 from sandbox_agent.log.writer import GATHER, Writer, call_back
 
 logger = logging.getLogger(__name__)
@@ -48,38 +48,6 @@ class Follower(Protocol):
     """Gets each new chunk of the channels that it follows."""
 
     def appended(self, chunk: Chunk) -> None: ...
-
-
-class Publisher(Protocol):
-    """What carries the log elsewhere, after it is on disk."""
-
-    @property
-    def published(self) -> int:
-        """Everything up to here is elsewhere, and may be trimmed."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """It has published all that is safe: what comes next should be safe soon."""
-        ...
-
-    @property
-    def full(self) -> bool:
-        """Too much waits to be published: producers should pause."""
-        ...
-
-    @property
-    def trouble(self) -> str | None:
-        """Why nothing is published at the moment."""
-        ...
-
-    def committed(self, group: Group) -> None:
-        """A group is safe. It may hold what another held before."""
-        ...
-
-    async def drained(self, position: int) -> None:
-        """Wait until everything up to a position is elsewhere."""
-        ...
 
 
 @dataclass(slots=True)
@@ -149,7 +117,7 @@ class Log:
         """Session id → the record that is on its way to the disk."""
         self._undeleted: dict[str, int] = {}
         """Session id → up to where it is about to be deleted on disk."""
-        self._unwritten_outcomes: dict[tuple[str, str], Outcome | None] = {}
+        self._unwritten_outcomes: dict[tuple[str, str], KeptOutcome | None] = {}
         """Scope and key → the outcome that is on its way to the disk."""
         self.evicted = given_out
         """Everything after this position is in memory."""
@@ -274,11 +242,11 @@ class Log:
         """Nothing came of the request under this key: it may be tried again."""
         self._write_outcome(scope, key, None)
 
-    def _write_outcome(self, scope: str, key: str, outcome: Outcome | None) -> None:
+    def _write_outcome(self, scope: str, key: str, outcome: KeptOutcome | None) -> None:
         self._unwritten_outcomes[scope, key] = outcome
         self._writer.group.outcomes[scope, key] = outcome
 
-    def outcome(self, scope: str, key: str) -> Outcome | None:
+    def outcome(self, scope: str, key: str) -> KeptOutcome | None:
         """What is kept under an idempotency key, at once. Raises LogUnavailable."""
         if (scope, key) in self._unwritten_outcomes:
             return self._unwritten_outcomes[scope, key]
