@@ -181,7 +181,7 @@ def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how:
                 method="session/prompt",
                 params=Client.prompt_params(session, [["flood", 50, 10], permission(), ["wait_answer"]]),
             )
-            while (await own.next()).get("method") != PERMISSION:
+            while (asked := await own.next()).get("method") != PERMISSION:
                 pass
             await asyncio.to_thread(own_server.stop, how)
             await asyncio.to_thread(own_server.start)
@@ -190,7 +190,7 @@ def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how:
                 pass
             assert answer["error"]["data"]["type"] in OUTCOME_UNKNOWN
             withdrawn = [one["params"] for one in own.seen if one.get("method") == "$/cancel_request"]
-            assert [one["requestId"] for one in withdrawn][:1] == [0], withdrawn
+            assert [one["requestId"] for one in withdrawn][:1] == [asked["id"]], withdrawn
             turn = await own.call(3, "session/prompt", Client.prompt_params(session, [["flood", 50, 10]]))
             assert turn["result"]["stopReason"] == "end_turn"
             texts = [

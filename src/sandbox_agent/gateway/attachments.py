@@ -9,7 +9,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import Attachment, SentTo, StreamOpened
+from sandbox_agent.wire.fleet import Answered, Attachment, SentTo, StreamOpened
 
 logger = logging.getLogger(__name__)
 
@@ -46,16 +46,18 @@ class Attachments:
         for position, line in enumerate(chunk.lines, chunk.first):
             try:
                 if self._source == subjects.GATEWAY:
-                    self._take_own(msgspec.json.decode(line, type=SentTo | StreamOpened), old=old)
+                    self._take_own(msgspec.json.decode(line, type=SentTo | StreamOpened | Answered), old=old)
                 else:
                     said = msgspec.json.decode(line, type=Attachment)
                     self._taker.take_attachment(self._connection, self._source, said, position)
             except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
                 logger.warning("attachment not read source=%s reason=%s", self._source, error)
 
-    def _take_own(self, said: SentTo | StreamOpened, *, old: bool) -> None:
+    def _take_own(self, said: SentTo | StreamOpened | Answered, *, old: bool) -> None:
         """What a gateway has said."""
         if isinstance(said, SentTo):
             self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
+        elif isinstance(said, Answered):
+            self._connection.note_settled([said.id.encode()])
         elif not old:
             self._taker.take_stream(self._connection, said)

@@ -333,6 +333,7 @@ class Calls:
             raise NodeUnreachable(node, "is gone") from error
         if answer.status != 202:
             raise Refusal(answer)
+        self._connections.withdrawals.note_answered(connection, envelope.id)
 
 
 class FleetDelivery(Delivery):

@@ -14,12 +14,24 @@ class Forged(Exception):
 
 
 def asker(id: bytes) -> str | None:
-    """The node in the id of a request: `"<node>.<run>.<number>"`."""
+    """The node in the id of a request: `"<node>.<run>.<guest>.<number>"`."""
+    return _parts(id)[0]
+
+
+def run_of(id: bytes) -> str | None:
+    """The run of that node, by its nonce."""
+    return _parts(id)[1]
+
+
+def _parts(id: bytes) -> tuple[str | None, str | None]:
     try:
         text = msgspec.json.decode(id)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return text.partition(".")[0] if isinstance(text, str) else None
+        return None, None
+    if not isinstance(text, str):
+        return None, None
+    node, _, rest = text.partition(".")
+    return node, rest.partition(".")[0]
 
 
 def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:

@@ -4,19 +4,21 @@ import base64
 import hashlib
 import hmac
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.envelope import Kind, parse, same_id
+from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.wire import methods
 
 REMEMBERED_REQUESTS = 4096
-"""Of one client: where they went."""
+"""Of one client: where they went; and of agents that ask it."""
+_WITHDRAWS = methods.CANCEL_REQUEST.encode()
 
 
 class Promise(NamedTuple):
@@ -48,6 +50,15 @@ class FleetConnection(Connection):
     """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
     asked: OrderedDict[bytes, set[str]] = field(default_factory=OrderedDict[bytes, set[str]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
+
+    requests: dict[bytes, str | None] = field(default_factory=dict[bytes, str | None])
+    """What agents have asked its client, and it may still answer: by id → the session."""
+    settled: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
+    """Ids of those that it can no longer answer."""
+    unread: set[str] = field(default_factory=set[str])
+    """Nodes of which it is not known here what their agents have asked so far."""
+    given_up: set[str] = field(default_factory=set[str])
+    """Nodes that went away, and whose requests were withdrawn; if the same run comes back, it has to ask again."""
 
     def own_channels(self) -> list[str]:
         """What is for this connection alone."""
@@ -82,6 +93,20 @@ class FleetConnection(Connection):
             while len(table) > REMEMBERED_REQUESTS:
                 table.popitem(last=False)
 
+    def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
+        """Agents have asked its client."""
+        self.requests.update((id, session_id) for id, session_id in asked.items() if id not in self.settled)
+        while len(self.requests) > REMEMBERED_REQUESTS:
+            del self.requests[next(iter(self.requests))]
+
+    def note_settled(self, ids: Iterable[bytes]) -> None:
+        """Its client has answered these requests, or they were withdrawn."""
+        for id in ids:
+            self.settled[same_id(id)] = None
+            self.requests.pop(same_id(id), None)
+        while len(self.settled) > REMEMBERED_REQUESTS:
+            self.settled.popitem(last=False)
+
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""
         source = chunk.channel.rpartition(".")[2]
@@ -97,14 +122,16 @@ class FleetConnection(Connection):
         if not self.sees(chunk):
             return
         self.last_event = max(self.last_event, chunk.last)
-        if self.unanswered and chunk.channel != session_channel(chunk.session_id or ""):
-            self._note_responses(chunk)
+        if chunk.channel != session_channel(chunk.session_id or ""):
+            self._note_own(chunk)
         if self.stream is not None:
             self.stream.push(chunk)
 
-    def _note_responses(self, chunk: Chunk) -> None:
-        for id in answered(chunk):
+    def _note_own(self, chunk: Chunk) -> None:
+        for id in answered(chunk) if self.unanswered else ():
             self.unanswered.pop(id, None)
+        self.note_requests(requested(chunk))
+        self.note_settled(withdrawn(chunk))
 
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
         ends = [trims.get(channel, 0) for channel in self.own_channels()] if only is None else []
@@ -132,11 +159,32 @@ class FleetConnection(Connection):
 
 def answered(chunk: Chunk) -> Iterator[bytes]:
     """The ids of requests to which a chunk has responses."""
+    for envelope in _envelopes(chunk):
+        if envelope.kind is Kind.RESPONSE and envelope.id is not None:
+            yield same_id(envelope.id)
+
+
+def requested(chunk: Chunk) -> dict[bytes, str | None]:
+    """The ids of requests in a chunk → the sessions that they are about."""
+    envelopes = (one for one in _envelopes(chunk) if one.kind is Kind.REQUEST)
+    return {same_id(one.id): one.session_id for one in envelopes if one.id is not None}
+
+
+def withdrawn(chunk: Chunk) -> Iterator[bytes]:
+    """The ids of requests that a chunk withdraws."""
+    for line in chunk.lines:
+        if _WITHDRAWS in line:
+            with suppress(NotAnEnvelope):
+                envelope = parse(line)
+                id = param(line, "requestId") if envelope.method == methods.CANCEL_REQUEST else None
+                if id is not None:
+                    yield same_id(id)
+
+
+def _envelopes(chunk: Chunk) -> Iterator[Envelope]:
     for line in chunk.lines:
         with suppress(NotAnEnvelope):
-            envelope = parse(line)
-            if envelope.kind is Kind.RESPONSE and envelope.id is not None:
-                yield same_id(envelope.id)
+            yield parse(line)
 
 
 def digest_of_id(connection_id: str) -> str:

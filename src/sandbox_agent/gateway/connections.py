@@ -26,6 +26,7 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.withdrawals import Withdrawals
 from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection
@@ -53,6 +54,7 @@ class FleetConnections:
         self._own = own
         self.promises = Promises(feed, own, roster.fetch_run)
         self.endings = Endings(feed, own)
+        self.withdrawals = Withdrawals(feed, own, roster.fetch_run)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
@@ -273,6 +275,7 @@ class FleetConnections:
             initialize=bytes(visit.initialize),
             home=visit.home,
             guests=dict.fromkeys(visit.nodes, ""),
+            unread=set(visit.nodes),
             revision=entry.revision,
         )
         connection.introduce(parse(connection.initialize).params())
@@ -449,6 +452,7 @@ class FleetConnections:
             if node not in connection.guests:
                 connection.guests[node] = ""
                 connection.joining.add(node)
+                connection.unread.add(node)
                 if connection.stream is not None:
                     connection.stream.look_back()
                 self._spawn(self._join(connection, node))

@@ -251,19 +251,35 @@ class Guests:
         lease = self._roster.leases.get(node)
         for connection in self._connections.all():
             known = connection.guests.get(node)
-            if known is None or (lease is not None and known == lease.nonce):
+            if known is None:
                 continue
-            self.fail_unanswered(connection, node)
+            if lease is not None and known == lease.nonce:
+                if node in connection.given_up and connection.stream is not None:
+                    self._spawn(self._have_asked_again(connection, node))
+                continue
+            self._give_up(connection, node)
+            connection.given_up.discard(node)
             if lease is not None and (connection.stream is not None or connection.busy):
                 self._spawn(self._introduce_again(connection, node))
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
         """Its client reads here: a node that was started again meanwhile has to know that it can ask here."""
         for node, known in connection.guests.items():
-            self.fail_unanswered(connection, node)
+            self._give_up(connection, node)
             lease = self._roster.leases.get(node)
             if lease is not None and known != lease.nonce:
                 self._spawn(self._introduce_again(connection, node))
+
+    def _give_up(self, connection: FleetConnection, node: str) -> None:
+        """Runs of a node may have ended: withdraw what their agents asked, then answer in their place."""
+        if self._connections.withdrawals.may_have(connection, node):
+            self._spawn(self._withdraw_and_fail(connection, node))
+        else:
+            self.fail_unanswered(connection, node)
+
+    async def _withdraw_and_fail(self, connection: FleetConnection, node: str) -> None:
+        await self._connections.withdrawals.withdraw(connection, node)
+        self.fail_unanswered(connection, node)
 
     def fail_unanswered(self, connection: FleetConnection, node: str) -> None:
         """Answer in the place of runs of a node that have ended, and had promised responses."""
@@ -287,6 +303,13 @@ class Guests:
                 if node in self._roster.leases:
                     # Not waited for: a node that does not answer must not keep the others' connections from being kept.
                     self._spawn(self._introduce_again(connection, node))
+
+    async def _have_asked_again(self, connection: FleetConnection, node: str) -> None:
+        """A run of a node is back whose requests were withdrawn: to a new guest it sends what still waits, anew."""
+        connection.given_up.discard(node)
+        connection.guests[node] = ""
+        await self._try(node, self._asked(connection, node, [], "DELETE"))
+        await self._introduce_again(connection, node)
 
     async def _introduce_again(self, connection: FleetConnection, node: str) -> None:
         try:

@@ -55,7 +55,8 @@ class Guests:
             return
         if not is_tag(asked.tag):
             raise BadRequest("the tag of a guest is one that a gateway makes")
-        body = msgspec.json.encode(await self._introduce(asked))
+        run = scope["extensions"].get("sandbox_agent.run", "")
+        body = msgspec.json.encode(await self._introduce(asked, run))
         await respond(send, 200, json_headers(body), body)
 
     async def note_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -75,7 +76,7 @@ class Guests:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"not what gateways send: {error}") from error
 
-    async def _introduce(self, asked: Introduction) -> Introduced:
+    async def _introduce(self, asked: Introduction, run: str) -> Introduced:
         envelope = parse(bytes(asked.initialize))
         params = envelope.params()
         agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
@@ -85,7 +86,7 @@ class Guests:
         connection = self.hub.connections.find(asked.connection_id)
         known = connection is not None
         if connection is None:
-            guest = Guest(asked.tag, self.node)
+            guest = Guest(asked.tag, self.node, run)
             connection = self.hub.connections.open(agent, params, asked.connection_id, guest)
         connection.used_at = self.hub.monotonic()
         return Introduced(known, connection.agent, greeting)

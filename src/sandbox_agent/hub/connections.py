@@ -29,6 +29,8 @@ class Guest:
 
     tag: str
     node: str
+    run: str = ""
+    """Of this node, by its nonce: what it asks is void when another run has taken its place."""
 
 
 class Watcher(Protocol):
@@ -73,7 +75,7 @@ class Connections:
             opened_at=self._log.position,
             # Never the same twice, also when this node has lost its disk and counts anew: no late answer to an old
             # request may settle a new one.
-            prefix="" if guest is None else f"{guest.node}.{secrets.token_hex(6)}.",
+            prefix="" if guest is None else f"{guest.node}.{guest.run}.{secrets.token_hex(6)}.",
         )
         connection.introduce(introduction or {})
         self._by_id[connection.connection_id] = connection

@@ -139,7 +139,10 @@ class _Exchange:
             "query_string": opening.query,
             "headers": opening.headers,
             "state": {},
-            "extensions": {"sandbox_agent.transport": FlowTransport(self._flow)},
+            "extensions": {
+                "sandbox_agent.transport": FlowTransport(self._flow),
+                "sandbox_agent.run": opening.nonce,
+            },
         }
 
     async def receive(self) -> Message:

@@ -181,6 +181,13 @@ class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
     """The response comes after this position of the stream."""
 
 
+class Answered(Struct, rename="camel", tag_field="kind", tag="answered"):
+    """In the stream, as JSON: a connection has answered what an agent asked."""
+
+    id: str
+    """Of the request, as JSON."""
+
+
 class Visit(Struct, rename="camel"):
     """A connection in the fleet's table, as JSON."""
 
