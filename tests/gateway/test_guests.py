@@ -431,6 +431,41 @@ def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk()
     run(main())
 
 
+def test_a_client_is_no_longer_attached_to_a_session_that_its_node_has_lost() -> None:
+    """The node may use the id again; its client sees that session when it is attached anew."""
+
+    async def main() -> None:
+        cluster = Cluster()
+        gateways = [
+            await open_gateway(cluster, n=attaching(Answer(200, [], failure(b'"again"', UnknownSession("s")), "")))
+            for _ in range(3)
+        ]
+        here, there = await attached_clients(cluster, gateways[:2])
+        before = asyncio.all_tasks()
+        gateways[0].roster.leases["n"] = lease_of("n", "second")
+        gateways[0].connections.announce_stream(here)
+        await until_done_since(before)
+        own = subjects.attachments(here.tag, subjects.GATEWAY)
+        for gateway in gateways[:2]:
+            await gateway.feed.catch_up(own)
+        moved = await gateways[2].connections.find(here.connection_id)
+        assert moved is not None
+        lost_at = [client.windows["s"][-1].end for client in (here, there, moved)]
+        assert None not in lost_at
+        assert len(set(lost_at)) == 1
+
+        attach(cluster, "n", here.tag, "s")
+        for gateway, client in zip(gateways, (here, there, moved), strict=True):
+            await gateway.feed.catch_up(subjects.attachments(here.tag, "n"))
+            assert client.attached("s")
+        late = await open_gateway(cluster, n=never)
+        newest = await late.connections.find(here.connection_id)
+        assert newest is not None
+        assert newest.windows == here.windows
+
+    run(main())
+
+
 def test_a_node_that_cannot_attach_a_client_at_the_moment_is_asked_again() -> None:
     async def main() -> None:
         cluster = Cluster()

@@ -9,15 +9,19 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import Answered, Attachment, SentTo, StreamOpened
+from sandbox_agent.wire.fleet import Answered, Attachment, Gone, SentTo, StreamOpened
 
 logger = logging.getLogger(__name__)
+
+Own = SentTo | StreamOpened | Answered | Gone
+"""What gateways say."""
 
 
 class Taker(Protocol):
     """What follows from it."""
 
     def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None: ...
+    def take_gone(self, connection: FleetConnection, session_id: str, position: int, *, old: bool) -> None: ...
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
 
 
@@ -46,18 +50,20 @@ class Attachments:
         for position, line in enumerate(chunk.lines, chunk.first):
             try:
                 if self._source == subjects.GATEWAY:
-                    self._take_own(msgspec.json.decode(line, type=SentTo | StreamOpened | Answered), old=old)
+                    self._take_own(msgspec.json.decode(line, type=Own), position, old=old)
                 else:
                     said = msgspec.json.decode(line, type=Attachment)
                     self._taker.take_attachment(self._connection, self._source, said, position)
             except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
                 logger.warning("attachment not read source=%s reason=%s", self._source, error)
 
-    def _take_own(self, said: SentTo | StreamOpened | Answered, *, old: bool) -> None:
+    def _take_own(self, said: Own, position: int, *, old: bool) -> None:
         """What a gateway has said."""
         if isinstance(said, SentTo):
             self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
         elif isinstance(said, Answered):
             self._connection.note_settled([said.id.encode()])
+        elif isinstance(said, Gone):
+            self._taker.take_gone(self._connection, said.session_id, position, old=old)
         elif not old:
             self._taker.take_stream(self._connection, said)

@@ -40,6 +40,10 @@ class FleetConnection(Connection):
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: set[str] = field(default_factory=set[str])
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
+    gone: dict[str, int] = field(default_factory=dict[str, int])
+    """Sessions that their node had no longer, while it is not known here when it was attached to them → since when."""
+    renewed: dict[str, int] = field(default_factory=dict[str, int])
+    """Sessions to which a node has attached it again → the position: it has another one of the same id by now."""
     opened: dict[str, str] = field(default_factory=dict[str, str])
     """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
     revision: int = 0
@@ -53,11 +57,11 @@ class FleetConnection(Connection):
 
     requests: dict[bytes, str | None] = field(default_factory=dict[bytes, str | None])
     """What agents have asked its client, and it may still answer: by id → the session."""
-    settled: OrderedDict[bytes, None] = field(default_factory=OrderedDict[bytes, None])
+    settled: dict[bytes, None] = field(default_factory=dict[bytes, None])
     """Ids of those that it can no longer answer."""
-    unread: set[str] = field(default_factory=set[str])
+    unread: frozenset[str] = frozenset()
     """Nodes of which it is not known here what their agents have asked so far."""
-    given_up: set[str] = field(default_factory=set[str])
+    given_up: frozenset[str] = frozenset()
     """Nodes that went away, and whose requests were withdrawn; if the same run comes back, it has to ask again."""
 
     def own_channels(self) -> list[str]:
@@ -105,7 +109,15 @@ class FleetConnection(Connection):
             self.settled[same_id(id)] = None
             self.requests.pop(same_id(id), None)
         while len(self.settled) > REMEMBERED_REQUESTS:
-            self.settled.popitem(last=False)
+            del self.settled[next(iter(self.settled))]
+
+    def note_gone(self, session_id: str, position: int) -> None:
+        """A session has ended at its node; it may have another one of the same id, to which this is attached again."""
+        if self.attached(session_id) and self.windows[session_id][-1].start < position:
+            self.detach(session_id, position)
+            renewed = self.renewed.pop(session_id, 0)
+            if renewed > position:
+                self.attach(session_id, renewed)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""

@@ -275,13 +275,15 @@ class FleetConnections:
             initialize=bytes(visit.initialize),
             home=visit.home,
             guests=dict.fromkeys(visit.nodes, ""),
-            unread=set(visit.nodes),
+            unread=frozenset(visit.nodes),
             revision=entry.revision,
         )
         connection.introduce(parse(connection.initialize).params())
         self._by_tag[tag] = connection
         try:
             await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *visit.nodes)))
+            for session_id, position in connection.gone.items():
+                connection.note_gone(session_id, position)
             await self.settled(connection)
         except BaseException:
             self._drop(connection, "it could not be read")
@@ -354,6 +356,15 @@ class FleetConnections:
             if connection.stream is not None:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
+        else:
+            connection.renewed[session_id] = position
+
+    def take_gone(self, connection: FleetConnection, session_id: str, position: int, *, old: bool) -> None:
+        """A node has a session no longer: what it says under the same id later is another one's."""
+        if old:
+            connection.gone[session_id] = position
+        else:
+            connection.note_gone(session_id, position)
 
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be."""
@@ -452,7 +463,7 @@ class FleetConnections:
             if node not in connection.guests:
                 connection.guests[node] = ""
                 connection.joining.add(node)
-                connection.unread.add(node)
+                connection.unread |= {node}
                 if connection.stream is not None:
                     connection.stream.look_back()
                 self._spawn(self._join(connection, node))

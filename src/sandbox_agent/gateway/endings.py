@@ -2,6 +2,8 @@
 
 from functools import partial
 
+import msgspec
+
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Unreachable
 from sandbox_agent.envelope import notification, parse, text_at
@@ -11,6 +13,7 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.fleet import Gone
 
 
 class Endings:
@@ -29,6 +32,7 @@ class Endings:
             "message": "its node no longer has this session",
         }
         unless = partial(self._knows, connection, session_id, connection.windows[session_id][-1].start)
+        self._own.announce(connection.tag, msgspec.json.encode(Gone(session_id)), unless=unless)
         self._own.tell(connection.tag, notification(methods.ENDED, ended), session_id, unless=unless)
 
     async def _knows(self, connection: FleetConnection, session_id: str, after: int) -> bool:

@@ -258,7 +258,7 @@ class Guests:
                     self._spawn(self._have_asked_again(connection, node))
                 continue
             self._give_up(connection, node)
-            connection.given_up.discard(node)
+            connection.given_up -= {node}
             if lease is not None and (connection.stream is not None or connection.busy):
                 self._spawn(self._introduce_again(connection, node))
 
@@ -306,7 +306,7 @@ class Guests:
 
     async def _have_asked_again(self, connection: FleetConnection, node: str) -> None:
         """A run of a node is back whose requests were withdrawn: to a new guest it sends what still waits, anew."""
-        connection.given_up.discard(node)
+        connection.given_up -= {node}
         connection.guests[node] = ""
         await self._try(node, self._asked(connection, node, [], "DELETE"))
         await self._introduce_again(connection, node)

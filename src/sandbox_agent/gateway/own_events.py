@@ -40,9 +40,9 @@ class OwnEvents:
         """
         self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id, unless)
 
-    def announce(self, tag: str, line: bytes) -> Kept:
+    def announce(self, tag: str, line: bytes, *, unless: Unless | None = None) -> Kept:
         """Tell all gateways something about a connection."""
-        return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None)
+        return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None, unless)
 
     async def all_kept(self, tag: str, patience: float) -> None:
         """Wait until what was said to a connection so far is in the stream; not for longer than `patience` seconds."""

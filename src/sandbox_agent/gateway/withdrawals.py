@@ -63,7 +63,7 @@ class Withdrawals:
                 line = notification(methods.CANCEL_REQUEST, params)
                 self._own.tell(connection.tag, line, session_id, unless=unless)
             if void and run is None:
-                connection.given_up.add(node)
+                connection.given_up |= {node}
             return
 
     async def _read(self, connection: FleetConnection, node: str) -> None:
@@ -81,7 +81,7 @@ class Withdrawals:
             channel = subjects.connection_events(connection.tag, source)
             await self._feed.catch_up(channel)
             await self._feed.last_meant(channel, connection.opened_at, note)
-        connection.unread.discard(node)
+        connection.unread -= {node}
         connection.note_requests(asked)
 
     async def _is_withdrawn(self, connection: FleetConnection, id: bytes) -> bool:

@@ -188,6 +188,12 @@ class Answered(Struct, rename="camel", tag_field="kind", tag="answered"):
     """Of the request, as JSON."""
 
 
+class Gone(Struct, rename="camel", tag_field="kind", tag="gone"):
+    """In the stream, as JSON: a session to which a connection was attached is no longer at its node."""
+
+    session_id: str
+
+
 class Visit(Struct, rename="camel"):
     """A connection in the fleet's table, as JSON."""
 
