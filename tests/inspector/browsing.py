@@ -206,17 +206,21 @@ class Tab:
         errors = self.browser("errors", clear=True).get("errors", [])
         assert errors == [], errors
 
-    def is_accessible(self, *, in_colour_only: bool = False) -> None:
-        """Fail when axe finds something that keeps people out."""
+    def is_accessible(self, **scope: str) -> None:
+        """Fail when axe finds something that keeps people out, on the whole page or in a part of it."""
         self._is_there()
-        violations = self.browser("a11y", **({"tags": "wcag2aa"} if in_colour_only else {})).get("violations", [])
+        violations = self.browser("a11y", **scope).get("violations", [])
         assert violations == [], "\n".join(describe(each) for each in violations)
 
-    def is_accessible_in_both_themes(self) -> None:
+    def has_accessible_room(self) -> None:
+        """The same for the room alone; the sidebar beside it is judged once, for all rooms."""
+        self.is_accessible(selector="main")
+
+    def has_accessible_room_in_both_themes(self) -> None:
         """What depends on the theme is colour alone."""
-        self.is_accessible()
+        self.has_accessible_room()
         self.theme("dark")
-        self.is_accessible(in_colour_only=True)
+        self.is_accessible(selector="main", tags="wcag2aa")
 
     def picture(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -17,8 +17,23 @@ async ({ css, role, name, exact, purpose, option, number, patience }) => {
   const frame = () => new Promise((resolve) => requestAnimationFrame(resolve));
   const placeOf = (element) => JSON.stringify(element.getBoundingClientRect());
 
-  // The browser itself knows what things are called: the tests start it with that feature.
-  const isCalled = (each) => (exact ? each.computedName === name : each.computedName.includes(name));
+  /** Roughly what something is called: its texts and labels, without what is hidden from assistive technology. */
+  const wordsOf = (node) => {
+    if (!(node instanceof Element)) return node instanceof Text ? node.data : "";
+    if (node.ariaHidden === "true") return "";
+    return node.ariaLabel ?? node.getAttribute("alt") ?? [...node.childNodes].map(wordsOf).join("");
+  };
+  const namesOf = (each) => [
+    ...[each, ...(each.labels ?? []), ...(each.ariaLabelledByElements ?? [])].map(wordsOf),
+    ...["title", "placeholder", "value"].map((attribute) => each.getAttribute(attribute) ?? ""),
+  ];
+  const bare = (text) => text.replace(/\s+/g, "");
+
+  // The browser itself knows what things are called: the tests start it with that feature. Each answer costs it as much
+  // as drawing the page, so it is asked only about what may be called so.
+  const isCalled = (each) =>
+    namesOf(each).some((words) => bare(words).includes(bare(name))) &&
+    (exact ? each.computedName === name : each.computedName.includes(name));
   const find = () =>
     css === undefined ? [...document.querySelectorAll(KINDS[role])].find(isCalled) : document.querySelector(css);
 

@@ -55,7 +55,7 @@ def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: Shel
     tab.click("Registry")
     tab.click("Install ", exact=False)
     tab.sees("could not be installed")
-    tab.is_accessible()
+    tab.has_accessible_room()
 
 
 def test_what_an_agent_wrote_to_stderr_is_there_after_its_death(tab: Tab, client: SandboxAgent, server: Server) -> None:
@@ -65,4 +65,4 @@ def test_what_an_agent_wrote_to_stderr_is_there_after_its_death(tab: Tab, client
     tab.open("agents/scripted")
     tab.sees("the last words")
     tab.sees("exited")
-    tab.is_accessible()
+    tab.has_accessible_room()

@@ -25,7 +25,6 @@ def test_without_a_token_it_is_asked_for_and_a_wrong_one_is_told_from_none(tab: 
     tab.forget()
     tab.open(token=None)
     tab.sees("This server wants its token")
-    tab.is_accessible()
 
     tab.fill("Token", "not this one")
     tab.press("Enter")
@@ -98,6 +97,6 @@ def test_a_page_that_finds_no_server_says_so_and_connects_when_there_is_one(rest
     tab.fill("Token", TOKEN)
     tab.press("Enter")
     tab.sees("No server answers")
-    tab.is_accessible()
+    tab.has_accessible_room()
     server.start()
     tab.sees("Connected")

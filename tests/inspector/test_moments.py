@@ -115,7 +115,7 @@ class TestEnvelopes:
         tab.click(f"event {answer}")
         tab.until(f"location.search.includes('event={answer}')")
         tab.sees(f"event {asked}")
-        tab.is_accessible_in_both_themes()
+        tab.has_accessible_room_in_both_themes()
 
     def test_filters_leave_what_is_wanted(self, tab: Tab, told: Told) -> None:
         tab.open(f"{told.place}?tab=envelopes")
@@ -205,7 +205,7 @@ class TestReplay:
         tab.focus_at("[role=slider]")
         tab.press("End")
         tab.until(saying("All is said."))
-        tab.is_accessible()
+        tab.has_accessible_room()
         tab.press("Home")
         tab.until(f"!({saying('All is said.')})")
         tab.follow("Changes")
@@ -229,7 +229,7 @@ class TestTimeTravel:
         tab.until(saying("I look at the parser."))
         assert not said(tab, "The parser is done.")
         assert tab.run("document.querySelectorAll('.settled-who').length") == 0
-        tab.is_accessible()
+        tab.has_accessible_room()
         tab.follow("Changes")
         tab.sees("1 change")
         tab.sees("Waits for permission")
@@ -273,7 +273,7 @@ class TestChanges:
         tab.sees("Allowed by ada")
         tab.sees("Rejected by ada")
         assert tab.run("document.querySelectorAll('.diff-added').length") >= 2
-        tab.is_accessible_in_both_themes()
+        tab.has_accessible_room_in_both_themes()
 
     def test_the_keyboard_goes_from_change_to_change_and_to_another_layout(self, tab: Tab, told: Told) -> None:
         tab.open(f"{told.place}?tab=changes")

@@ -58,7 +58,7 @@ def test_every_option_of_the_agent_can_be_set_before_the_start(tab: Tab, server:
     tab.choose("Effort", "High")
     tab.choose("Fast", "On")
     tab.fill("Title", "with options")
-    tab.is_accessible()
+    tab.has_accessible_room()
     tab.click("Start")
     tab.until("location.pathname.startsWith('/ui/sessions/')")
 
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_shown_in_the_form_and_nothing_is_made(
         tab.click("Start")
         tab.sees("The session could not be started")
     else:
-        tab.is_accessible()
+        tab.has_accessible_room()
     tab.sees(said)
 
     assert tab.path == "/ui/new?agent=mock"

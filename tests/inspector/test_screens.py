@@ -20,7 +20,7 @@ def server(made: Workshop) -> Server:
     return made.server
 
 
-CONTAINED = ("new", "files", "large", "empty-session", "no-changes", "loading", "reconnecting", "no-server")
+CONTAINED = ("question", "new", "files", "large", "empty-session", "no-changes", "loading", "reconnecting", "no-server")
 """Screens of which all is on another one, or which other tests look at."""
 ALIKE = (
     "session-files",
@@ -41,9 +41,16 @@ ALIKE = (
 def test_axe_finds_nothing_wrong_with_a_screen(tab: Tab, made: Workshop, name: str) -> None:
     SCREENS[name](tab, made)
     if name in ALIKE:
-        tab.is_accessible()
+        tab.has_accessible_room()
     else:
-        tab.is_accessible_in_both_themes()
+        tab.has_accessible_room_in_both_themes()
+
+
+def test_axe_finds_nothing_wrong_with_the_whole_page(tab: Tab, made: Workshop) -> None:
+    SCREENS["question"](tab, made)
+    tab.is_accessible()
+    tab.theme("dark")
+    tab.is_accessible(tags="wcag2aa")
 
 
 @pytest.mark.parametrize("name", ["mission", "chat", "changes", "envelopes", "agents", "new", "files", "permission"])
@@ -53,7 +60,7 @@ def test_no_screen_is_wider_than_a_phone(tab: Tab, made: Workshop, name: str) ->
     tab.until("document.documentElement.scrollWidth <= 390")
     if name in ("mission", "changes", "envelopes"):
         # Arranged in another way than on a desk.
-        tab.is_accessible()
+        tab.has_accessible_room()
 
 
 def test_a_difference_of_ten_thousand_lines_is_read_to_its_end_and_only_what_is_in_view_is_drawn(
