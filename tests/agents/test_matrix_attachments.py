@@ -38,19 +38,20 @@ def name_of(real: RealAgent, path: Path) -> str:
 
 
 @pytest.mark.every_run
-@pytest.mark.parametrize("name", ["plain.txt", "déjà vu.txt", "100%25 of #1?.txt"])
-def test_attached_text_reaches_the_model(real: RealAgent, name: str) -> None:
+def test_attached_texts_reach_the_model_whatever_they_are_called(real: RealAgent) -> None:
     async def scenario() -> None:
-        script = real.model.script(Say("I know that file"))
+        script = real.model.script(Say("I know those files"))
         async with real.any_session() as session:
-            file = session.folder / name
-            file.write_text("what the file says")
-            turn = await attach(session, script, name)
+            files = [session.folder / name for name in ("plain.txt", "déjà vu.txt", "100%25 of #1?.txt")]
+            for number, file in enumerate(files):
+                file.write_text(f"what file {number} says")
+            turn = await attach(session, script, *(file.name for file in files))
 
         text = told_now(script.requests[0])
         assert turn.stop_reason == "end_turn"
-        assert name_of(real, file) in text
-        assert ("what the file says" in text) == reads_texts(real)
+        for number, file in enumerate(files):
+            assert name_of(real, file) in text
+            assert (f"what file {number} says" in text) == reads_texts(real)
 
     run(scenario())
 

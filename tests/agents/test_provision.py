@@ -11,10 +11,9 @@ from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.errors import AgentNotInstalled
 from sandbox_agent.install_errors import DownloadFailed
-from tests.support.package_index import PackageIndex, npx
+from tests.agents.install.tiny import TINY, box
+from tests.support.package_index import PackageIndex
 from tests.support.workshop import Workshop, run
-
-TINY = npx("tiny", "tiny-agent@1.0.0")
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_what_comes_with_us_or_is_the_users_own_is_started_as_it_is(tmp_path: Pa
 
 def test_what_is_missing_is_installed_once_for_all_who_want_it(tmp_path: Path, index: PackageIndex) -> None:
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, box(index)) as shop:
             provide = provision(shop)
             tiny = await shop.catalog.find("tiny")
             launches = await asyncio.gather(*(provide(tiny) for _ in range(5)))
@@ -71,10 +70,10 @@ def test_what_is_missing_is_refused_with_how_to_install_it_where_that_is_require
 
 
 def test_what_hinders_an_install_is_told_and_the_next_who_asks_tries_again(tmp_path: Path, index: PackageIndex) -> None:
-    index.fail(".tgz")
+    index.fail(".tar.gz")
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, box(index)) as shop:
             provide = provision(shop)
             tiny = await shop.catalog.find("tiny")
             with pytest.raises(DownloadFailed):

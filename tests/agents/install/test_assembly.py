@@ -11,10 +11,10 @@ from sandbox_agent.agents.install.entries import current_platform, npm_platform
 from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.install_errors import ChecksumMismatch, InstallFailed
+from tests.agents.install.tiny import TINY, box
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run
 
-TINY = npx("tiny", "tiny-agent@1.0.0")
 BODY = AGENT.partition("\n")[2]
 
 
@@ -261,10 +261,10 @@ def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere(tmp_path: P
 
 
 def test_a_banner_before_the_handshake_does_no_harm(tmp_path: Path, index: PackageIndex) -> None:
-    index.npm("tiny-agent", program=f"console.log('Welcome!\\n{{not json');{BODY}")
+    boxed = box(index, f"#!/usr/bin/env node\nconsole.log('Welcome!\\n{{not json');{BODY}")
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, boxed) as shop:
             assert (await shop.install("tiny")).record.verified_at
 
     run(main())

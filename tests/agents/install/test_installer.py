@@ -57,7 +57,7 @@ def test_those_who_want_it_otherwise_come_one_after_the_other_and_the_last_stays
 
 def test_what_is_there_is_not_installed_again_unless_somebody_says_so(tmp_path: Path, index: PackageIndex) -> None:
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, box(index)) as shop:
             first = await shop.install("tiny")
             assert await shop.install("tiny") == InstallOutcome(first.record, already=True)
             assert await shop.install("tiny", "1.0.0") == InstallOutcome(first.record, already=True)
@@ -148,13 +148,12 @@ def test_two_installers_on_one_directory_install_once(tmp_path: Path, index: Pac
 INSTALLING = """
 import asyncio, json, sys
 from pathlib import Path
-from tests.support.package_index import npx
 from tests.support.workshop import Workshop, run
 
-directory, agents, environment = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+directory, agents, entry = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 
 async def main():
-    shop = Workshop(directory, None, npx("tiny", "tiny-agent@1.0.0"), environment=environment, agents_dir=agents)
+    shop = Workshop(directory, None, entry, agents_dir=agents)
     async with shop:
         print((await shop.install("tiny")).record.folder, flush=True)
 
@@ -165,9 +164,8 @@ run(main())
 def installing(directory: Path, agents: Path, index: PackageIndex) -> "subprocess.Popen[str]":
     """Another process that installs into the same directory."""
     directory.mkdir()
-    given = json.dumps({name: value for name, value in index.environment.items() if value})
     return subprocess.Popen(
-        [sys.executable, "-c", INSTALLING, str(directory), str(agents), given],
+        [sys.executable, "-c", INSTALLING, str(directory), str(agents), json.dumps(box(index))],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(["src", "."])},
         cwd=Path(__file__).resolve().parents[3],
         stdout=subprocess.PIPE,
@@ -176,25 +174,25 @@ def installing(directory: Path, agents: Path, index: PackageIndex) -> "subproces
 
 
 def test_two_processes_install_once(tmp_path: Path, index: PackageIndex) -> None:
-    held = index.hold(".tgz")
+    held = index.hold(".tar.gz")
 
     async def main() -> None:
         with installing(tmp_path / "other", tmp_path / "agents", index) as other:
             await asyncio.to_thread(held.wait)
-            async with Workshop(tmp_path, index, TINY) as shop:
+            async with Workshop(tmp_path, index, box(index)) as shop:
                 mine = asyncio.create_task(shop.install("tiny"))
                 assert other.stdout is not None
                 held.release.set()
                 folder = (await asyncio.to_thread(other.stdout.readline)).strip()
                 outcome = await mine
                 assert (outcome.already, outcome.record.folder) == (True, folder)
-                assert index.asked.count("/npm/-/tiny-agent-1.0.0.tgz") == 1
+                assert index.asked.count("/archives/tiny.tar.gz") == 1
 
     run(main())
 
 
 def test_who_is_killed_half_way_leaves_what_the_next_one_cleans_up(tmp_path: Path, index: PackageIndex) -> None:
-    held = index.hold(".tgz")
+    held = index.hold(".tar.gz")
     agents = tmp_path / "agents"
 
     async def main() -> None:
@@ -203,7 +201,7 @@ def test_who_is_killed_half_way_leaves_what_the_next_one_cleans_up(tmp_path: Pat
             other.send_signal(signal.SIGKILL)
         held.release.set()
         index.repair()
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, box(index)) as shop:
             (half,) = shop.folders("tiny")
             assert shop.catalog.record(await shop.catalog.find("tiny")) is None
             record = (await shop.install("tiny")).record
