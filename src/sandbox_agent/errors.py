@@ -367,7 +367,8 @@ class NodeUnreachable(SandboxAgentError):
     slug, title, status = "node-unreachable", "Node Unreachable", 503
 
     def __init__(self, node: str, reason: str) -> None:
-        super().__init__(f"the node {node} {reason}; repeat the request when it is back", node=node)
+        again = "repeat the request when it is back; GET /v1/nodes lists the nodes that are there"
+        super().__init__(f"the node {node} {reason}; {again}", node=node)
 
 
 class SessionDamaged(SandboxAgentError):

@@ -109,11 +109,13 @@ def _find_addresses(listener: socket.socket) -> tuple[str, str]:
     return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
 
 
-def announce(settings: Settings, listener: socket.socket) -> None:
+def announce(settings: Settings, listener: socket.socket, gateway: str = "") -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
     url, reachable = _find_addresses(listener)
-    hints = [f"token: {settings.token}  (also in {settings.token_file})"] if settings.token_generated else []
-    hints += [f"open:  {_write_link(settings, reachable)}", f"try:   {_write_first_call(settings, reachable)}"]
+    kept = f"  (also in {settings.token_file})" if settings.token_file else "  (another one each time it starts)"
+    hints = [f"token: {settings.token}{kept}"] if settings.token_generated else []
+    other = f" --endpoint {reachable}" if gateway else ""
+    hints += [f"open:  {_write_link(settings, reachable, other)}", f"try:   {_write_first_call(settings, reachable)}"]
     if settings.quiet:
         hints = []
     if url != reachable and settings.token is None:
@@ -122,14 +124,16 @@ def announce(settings: Settings, listener: socket.socket) -> None:
         hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
     if hints:
         print("\n".join(hints), file=sys.stderr, flush=True)
-    print(f"sandbox-agent listening on {url}", flush=True)
+    print(f"sandbox-agent {f'gateway {gateway} ' if gateway else ''}listening on {url}", flush=True)
 
 
-def _write_link(settings: Settings, url: str) -> str:
+def _write_link(settings: Settings, url: str, other: str) -> str:
     """The Inspector's address: with the token in its fragment, unless it is one that you set."""
     if settings.token is None:
         return f"{url}/ui/"
-    return f"{url}/ui/#token={settings.token}" if settings.token_generated else f"{url}/ui/  (or: sandbox-agent ui)"
+    if settings.token_generated:
+        return f"{url}/ui/#token={settings.token}"
+    return f"{url}/ui/  (or: sandbox-agent ui{other})"
 
 
 def _write_first_call(settings: Settings, url: str) -> str:

@@ -22,10 +22,12 @@ from tests.support.running import BOUND, eventually
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
-def test_up_runs_a_fleet_that_can_be_tried_and_ends_whole() -> None:
-    words = ["fleet", "up", "--servers", "1", "--gateways", "1", "--nodes", "1"]
-    process = subprocess.Popen([sys.executable, "-m", "sandbox_agent", *words], stdout=subprocess.PIPE, text=True)
+def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fleet", "up", "--servers", "1", "--gateways", "1", "--nodes", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-m", "sandbox_agent", *words], text=True, **pipes)
     assert process.stdout is not None
+    assert process.stderr is not None
     said = ""
     try:
         while "Press Ctrl-C" not in said:
@@ -43,11 +45,22 @@ def test_up_runs_a_fleet_that_can_be_tried_and_ends_whole() -> None:
             )
             assert ("You said: hello" if words == prompt else "node-1  there") in done.stdout
         sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers).json()["sessions"]
-        assert [(each["node"], each["title"]) for each in sessions] == [("node-1", "hello")]
+        assert [each["title"] for each in sessions] == ["hello"]
+        assert main(["sessions", "list", "--endpoint", gateway, "--token", token]) == 0
+        assert re.search(rf"^id +node +agent .*\n\S+ +{sessions[0]['node']} +mock ", capsys.readouterr().out, re.M)
+        [link] = re.findall(r"open (\S+) in a browser", said)
+        assert link == f"{gateway}/ui/#token={token}"
+        [kill] = re.findall(r"kill -9 (\d+)", said)
+        os.kill(int(kill), signal.SIGKILL)
+        assert "starting NATS servers (1)" in process.stderr.readline()
+        assert "node-2 has ended; the rest goes on" in process.stderr.readline()
+        assert " server " in process.stderr.readline()
+        assert httpx.get(f"{gateway}/v1/health", headers=headers).status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(BOUND)
         process.stdout.close()
+        process.stderr.close()
     assert process.returncode == 0
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):

@@ -68,6 +68,8 @@ def sentence(failure: Failure) -> str:
             return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
         case ServerProblem(status=401):
             return f"{failure}{_MORE_TOKEN}"
+        case ServerProblem(slug="missing-node"):
+            return f"{failure}; here: --node"
         case ServerProblem(slug="unknown-agent"):
             known = [str(name) for name in list_at(failure.fields, "known")]
             return f"{failure}{did_you_mean(text_at(failure.fields, 'agent') or '', known)}"

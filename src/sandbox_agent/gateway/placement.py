@@ -42,7 +42,7 @@ def place(leases: Mapping[str, Lease], draining: Collection[str], wish: Wish, ch
     """
     fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in draining]
     if not fitting:
-        raise NoNode(_describe(wish) if leases else "no node is there")
+        raise NoNode(_describe(wish, draining) if leases else "no node is there")
     having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
     return _least_busy(having or fitting, choose).node
 
@@ -57,7 +57,9 @@ def _least_busy(leases: Sequence[Lease], choose: random.Random) -> Lease:
     return min(choose.sample(leases, min(2, len(leases))), key=lambda lease: lease.running)
 
 
-def _describe(wish: Wish) -> str:
+def _describe(wish: Wish, draining: Collection[str]) -> str:
+    if wish.node in draining:
+        return f"the node {wish.node} drains: it takes no new sessions"
     wanted = [f"called {wish.node}"] if wish.node is not None else []
     wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
     which = f" that is {' and '.join(wanted)}" if wanted else ""

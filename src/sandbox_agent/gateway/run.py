@@ -6,7 +6,6 @@ import logging
 import secrets
 import signal
 import socket
-import sys
 import time
 
 import msgspec
@@ -38,7 +37,7 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.http.ui import Ui
-from sandbox_agent.listening import make_server, open_listener
+from sandbox_agent.listening import announce, make_server, open_listener
 from sandbox_agent.pools import Pool
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
@@ -139,11 +138,7 @@ async def _serve_on(
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
-    host, port = listener.getsockname()[:2]
-    if settings.token_generated:
-        sys.stderr.write(f"token: {settings.token}\n")
-    sys.stdout.write(f"sandbox-agent gateway {name} listening on http://{host}:{port}\n")
-    sys.stdout.flush()
+    announce(settings, listener, name)
     lost = asyncio.create_task(bus.lost())
     told = asyncio.create_task(stopping.wait())
     try:

@@ -310,7 +310,7 @@ def print_sessions(arguments: Arguments) -> int:
         if arguments.switch("json"):
             print_json(msgspec.json.encode({"sessions": [raw for _, raw in wanted]}))
         else:
-            print_table(TITLES, [_row(session) for session, _ in wanted], styles=STYLES)
+            _print_rows([session for session, _ in wanted])
         return 0
 
     return call(arguments, work)
@@ -353,6 +353,18 @@ def _when(moment: datetime | None) -> str:
     return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({age(moment)} ago)"
 
 
+def _print_rows(sessions: "Sequence[SessionInfo]") -> None:
+    """At a gateway, each with its node."""
+    nodes = [session.node or "" for session in sessions]
+    rows = [_row(session) for session in sessions]
+    if not any(nodes):
+        print_table(TITLES, rows, styles=STYLES)
+        return
+    id, *others = TITLES
+    placed = [(first, node, *rest) for (first, *rest), node in zip(rows, nodes, strict=True)]
+    print_table((id, "node", *others), placed, styles=STYLES)
+
+
 def _row(session: "SessionInfo") -> tuple[str, ...]:
     title, cwd = one_line(session.title or ""), one_line(session.cwd)
     moment = session.updated_at or session.created_at
@@ -371,6 +383,7 @@ def _lines(session: "SessionInfo") -> list[tuple[str, str]]:
         ("session", one_line(session.session_id)),
         ("alias", one_line(session.alias or "")),
         ("agent", session.agent),
+        ("node", session.node or ""),
         ("state", state(session) + ("; a prompt resumes it" if stopped else "")),
         ("stopped" if stopped else "ended", ", ".join(one_line(each) for each in how if each) if ended else ""),
         ("stderr", "\n".join(stderr)),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -52,7 +53,7 @@ class LocalFleet:
         """Where the NATS servers are."""
         self._words: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs = directory / "logs"
+        self.logs = directory / "logs"
 
     def start(self, servers: int, gateways: int, nodes: int) -> None:
         """Start everything; raises SettingsError when a part of it does not start."""
@@ -71,7 +72,7 @@ class LocalFleet:
         for name in nodes:
             self.directory.invite(name)
         self.directory.write_rights()
-        self._logs.mkdir()
+        self.logs.mkdir()
 
     def start_servers(self, number: int) -> list[str]:
         """Start so many NATS servers; returns where they are."""
@@ -87,7 +88,7 @@ class LocalFleet:
         for url in self.gateways:
             while (found := self._count_nodes(url)) < number:
                 if time.monotonic() > deadline:
-                    raise SettingsError(f"{found} of {number} nodes have joined ({self._logs})")
+                    raise SettingsError(f"{found} of {number} nodes have joined ({self.logs})")
                 time.sleep(0.05)
 
     def _count_nodes(self, gateway: str) -> int:
@@ -158,7 +159,15 @@ class LocalFleet:
     def wait(self) -> str | None:
         """Until one of the processes ends, whose name it returns."""
         pid, _ = os.wait()
-        return next((name for name, process in self._processes.items() if process.pid == pid), None)
+        name = next((name for name, process in self._processes.items() if process.pid == pid), None)
+        if name is not None:
+            del self._processes[name]
+            self.urls.pop(name, None)
+        return name
+
+    def command(self, name: str) -> str:
+        """What starts a part, for a shell."""
+        return shlex.join([f"SANDBOX_AGENT_TOKEN={self.token}", *self._words[name]])
 
     def stop(self) -> None:
         """End what was started last first."""
@@ -173,7 +182,7 @@ class LocalFleet:
 
     def _spawn(self, name: str, words: Sequence[str], stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, "SANDBOX_AGENT_TOKEN": self.token}
-        with (self._logs / f"{name}.log").open("ab") as log:
+        with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log, env=environment)
         self._processes[name], self._words[name] = process, words
         return process
@@ -183,8 +192,8 @@ class LocalFleet:
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         if " listening on " not in line:
-            last = (self._logs / f"{name}.log").read_text().strip().splitlines()[-1:]
-            raise SettingsError(f"{name} does not start: {' '.join(last) or 'see its log'} ({self._logs})")
+            last = (self.logs / f"{name}.log").read_text().strip().splitlines()[-1:]
+            raise SettingsError(f"{name} does not start: {' '.join(last) or 'see its log'} ({self.logs})")
         # What it prints later must not fill the pipe.
         threading.Thread(target=_read_on, args=[process.stdout], daemon=True).start()
         self.urls[name] = line.split()[-1]
@@ -208,25 +217,38 @@ def find_places(servers: int) -> list[NatsAddress]:
 
 def run_local_fleet(servers: int, gateways: int, nodes: int) -> int:
     """Run a fleet in a directory that goes with it, until you press Ctrl-C."""
-    with tempfile.TemporaryDirectory(prefix="sandbox-agent-fleet-") as temporary:
-        fleet = LocalFleet(Path(temporary) / "fleet")
-        try:
-            fleet.start(servers, gateways, nodes)
-            _explain(fleet)
-            ended = fleet.wait()
-        except KeyboardInterrupt:
-            return 0
-        else:
-            complain(f"{ended or 'a part of the fleet'} has ended; so does the rest")
-            return EXIT_FAILED
-        finally:
-            fleet.stop()
+    find_nats()
+    complain(f"starting NATS servers ({servers}), gateways ({gateways}) and nodes ({nodes}) …")
+    directory = Path(tempfile.mkdtemp(prefix="sandbox-agent-fleet-"))
+    fleet = LocalFleet(directory / "fleet")
+    try:
+        fleet.start(servers, gateways, nodes)
+        _explain(fleet)
+        _watch(fleet)
+    except KeyboardInterrupt:
+        fleet.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+        return 0
+    finally:
+        fleet.stop()
+    # The logs stay, also when it does not start: they say why.
+    complain(f"no {'gateway' if fleet.nodes else 'node'} is left ({fleet.logs})")
+    return EXIT_FAILED
+
+
+def _watch(fleet: LocalFleet) -> None:
+    """Say what has ended, until there is no gateway left, or no node."""
+    while fleet.gateways and fleet.nodes:
+        ended = fleet.wait()
+        if ended is not None:
+            again = f"start it again with:\n  {fleet.command(ended)}"
+            complain(f"{ended} has ended; the rest goes on. See {fleet.logs / ended}.log, or {again}")
 
 
 def _explain(fleet: LocalFleet) -> None:
     lines = [f"token:   {fleet.token}"]
     lines += [f"gateway: {url}" for url in fleet.gateways]
-    lines += [f"{name}:  {url}" for name, url in fleet.nodes.items()]
+    lines += [f"{name}:  {url}  (process {fleet.pid(name)})" for name, url in fleet.nodes.items()]
     first, last = fleet.gateways[0], fleet.gateways[-1]
     bearer = f"-H 'Authorization: Bearer {fleet.token}'"
     lines += [
@@ -236,7 +258,8 @@ def _explain(fleet: LocalFleet) -> None:
         f"  curl {bearer} {last}/v1/sessions",
         f"  curl {bearer} {last}/v1/nodes",
         f"  sandbox-agent fleet status --dir {fleet.directory.path} --join {fleet.servers[0]}",
-        f"or open {first}/ui/ in a browser, with the token",
+        f"  kill -9 {fleet.pid(list(fleet.nodes)[-1])}  # lose a node: its sessions stay in the list",
+        f"or open {first}/ui/#token={fleet.token} in a browser",
         "",
         "Press Ctrl-C to stop all of it.",
     ]
