@@ -54,6 +54,25 @@ def test_the_sdk_watches_the_sessions_of_all_nodes(fleet: Fleet) -> None:
     run(main())
 
 
+def test_a_client_that_follows_a_session_at_another_gateway_comes_to_its_end_when_it_is_deleted(fleet: Fleet) -> None:
+    async def main() -> None:
+        one, two = fleet.gateways
+        async with connected(one) as mine, connected(two) as theirs:
+            session = await new_session(mine, fleet.nodes[0])
+            other = await theirs.sessions.attach(session.id)
+
+            async def read_all() -> list[object]:
+                return [event async for event in other.follow()]
+
+            async with asyncio.timeout(BOUND):
+                reading = asyncio.create_task(read_all())
+                await texts(play(session, [["say", "one"]]))
+                await mine.sessions.delete(session.id)
+                assert "one" in str(await reading)
+
+    run(main())
+
+
 def test_a_client_of_acp_gets_its_responses_behind_the_updates(fleet: Fleet) -> None:
     async def main() -> None:
         async with Acp(fleet.gateways[0], "/acp/scripted") as client, client.get() as stream:

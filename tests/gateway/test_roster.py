@@ -23,8 +23,10 @@ async def follow(*tables: Table) -> Roster:
     return roster
 
 
-async def put(listed: Table, session_id: str, *, cwd: str = "/", title: str = "") -> None:
-    view = {"sessionId": session_id, "createdAt": "2026-11-16T00:00:00.000Z", "cwd": cwd, "title": title}
+async def put(
+    listed: Table, session_id: str, *, cwd: str = "/", title: str = "", created_at: str = "2026-11-16T00:00:00.000Z"
+) -> None:
+    view = {"sessionId": session_id, "createdAt": created_at, "cwd": cwd, "title": title}
     await listed.put(
         subjects.token(session_id), msgspec.json.encode(Listed("n1", msgspec.Raw(msgspec.json.encode(view))))
     )
@@ -64,6 +66,28 @@ def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_an
         await listed.delete(subjects.token("old"))
         await roster.until(lambda: roster.find("old") is None)
         assert read(roster, page["changes"])["gone"] == ["old"]
+        await roster.close()
+
+    run(main())
+
+
+def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_unless_another_one_takes_its_id() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        await put(listed, "a")
+        roster = await follow(leases, listed)
+        before = read(roster)["changes"]
+        roster.drop("a")
+        assert roster.find("a") is None
+        assert read(roster, before)["gone"] == ["a"]
+        # What its node said before that comes late.
+        await put(listed, "a", title="late")
+        await put(listed, "b")
+        await roster.until(lambda: roster.find("b") is not None)
+        assert ids(read(roster)) == ["b"]
+        await put(listed, "a", created_at="2026-11-16T00:00:01.000Z")
+        await roster.until(lambda: roster.find("a") is not None)
         await roster.close()
 
     run(main())

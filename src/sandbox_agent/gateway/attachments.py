@@ -53,6 +53,8 @@ class Attachments:
                     self._take_own(msgspec.json.decode(line, type=Own), position, old=old)
                 else:
                     said = msgspec.json.decode(line, type=Attachment)
+                    # What was deleted before may be another session of this id by now.
+                    said.deleted = said.deleted and not old
                     self._taker.take_attachment(self._connection, self._source, said, position)
             except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
                 logger.warning("attachment not read source=%s reason=%s", self._source, error)

@@ -346,6 +346,9 @@ class FleetConnections:
         if connection.closed or (owner is not None and owner.node != node):
             return
         if not said.attached:
+            if said.deleted:
+                # Its client hears of that now, and must not find the session any more; the list follows.
+                self._roster.drop(session_id)
             if connection.attached(session_id):
                 # Followed still: its stream may have to read what came before. See `release`.
                 connection.detach(session_id, position)

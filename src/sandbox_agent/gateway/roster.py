@@ -56,6 +56,8 @@ class Roster:
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
+        self._dropped: dict[str, tuple[str, str]] = {}
+        """Key → the order of a session that was deleted, while the table may still say otherwise."""
         self._watchers: list[Callable[[str], None]] = []
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._sorted: list[Seen] | None = []
@@ -162,6 +164,16 @@ class Roster:
             self._sorted = sorted(self._sessions.values(), key=lambda each: each.order, reverse=True)
         return self._sorted
 
+    def drop(self, session_id: str) -> None:
+        """Its node has deleted a session, and is about to say so in the table."""
+        key = subjects.token(session_id)
+        gone = self._forget(key)
+        if gone is not None:
+            self._dropped[key] = gone.order
+            self._sorted = None
+            self.changes.note(session_id, gone=True)
+            self._wake()
+
     def watch(self, watcher: Callable[[str], None]) -> None:
         """Call back for each node that comes, goes, or starts again."""
         self._watchers.append(watcher)
@@ -205,6 +217,7 @@ class Roster:
     def _take_session(self, entry: Entry) -> None:
         self._sorted = None
         if entry.value is None:
+            self._dropped.pop(entry.key, None)
             gone = self._forget(entry.key)
             if gone is not None:
                 self.changes.note(gone.session_id, gone=True)
@@ -222,6 +235,9 @@ class Roster:
             return
         view = Raw(msgspec.json.encode({**whole, "node": listed.node}))
         order = (facts.created_at, facts.session_id)
+        if self._dropped.get(key) == order:
+            return
+        self._dropped.pop(key, None)
         self._forget(key)
         self._sessions[key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending)
         if facts.alias is not None:

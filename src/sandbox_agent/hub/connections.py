@@ -128,16 +128,16 @@ class Connections:
     def attach(self, connection: Connection, session: Session) -> None:
         """From now on the connection receives what happens in the session."""
         connection.attach(session.id, self._log.position)
-        self._tell_gateways(connection, session.id, attached=True)
+        self._tell_gateways(connection, Attachment(session.id, attached=True))
         self._by_session.setdefault(session.id, set()).add(connection)
         self._log.follow(session_channel(session.id), connection)
 
-    def detach(self, connection: Connection, session_id: str) -> bool:
-        """Detach a connection from a session; returns whether it was the last one there."""
+    def detach(self, connection: Connection, session_id: str, *, deleted: bool = False) -> bool:
+        """Detach a connection from a session, which may be deleted; returns whether it was the last one there."""
         if not connection.attached(session_id):
             return False
         connection.detach(session_id, self._log.position)
-        self._tell_gateways(connection, session_id, attached=False)
+        self._tell_gateways(connection, Attachment(session_id, attached=False, deleted=deleted))
         self._log.unfollow(session_channel(session_id), connection)
         self._by_session[session_id].discard(connection)
         if self._by_session[session_id]:
@@ -145,13 +145,13 @@ class Connections:
         del self._by_session[session_id]
         return True
 
-    def _tell_gateways(self, connection: Connection, session_id: str, *, attached: bool) -> None:
+    def _tell_gateways(self, connection: Connection, said: Attachment) -> None:
         """A guest's gateways read the session's events from here on, or up to here.
 
         Nothing when this node only forgets it: its client is still attached, and a gateway introduces it again.
         """
         if connection.is_guest and not connection.closed:
-            line = msgspec.json.encode(Attachment(session_id, attached))
+            line = msgspec.json.encode(said)
             channel = attachment_channel(connection.tag)
             # Its gateways have to come to this one before they pass on an answer that follows it.
             chunk = self._log.append([line], Direction.FROM_SERVER, None, channel, history=False)

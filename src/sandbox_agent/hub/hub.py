@@ -250,7 +250,7 @@ class Hub:
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
-        if self.connections.detach(connection, session.id):
+        if self.connections.detach(connection, session.id, deleted=session.deleted):
             self.shelf.stir_by_id(session.id)
 
     # Updates before the response that names their session

@@ -156,11 +156,13 @@ class AnswerHead(Struct):
     """That is all of it: no piece follows."""
 
 
-class Attachment(Struct, rename="camel"):
+class Attachment(Struct, rename="camel", omit_defaults=True):
     """In the stream, as JSON: a connection is attached to a session, or no longer."""
 
     session_id: str
     attached: bool
+    deleted: bool = False
+    """It is no longer attached because the session was deleted."""
 
 
 class StreamOpened(Struct, rename="camel", tag_field="kind", tag="stream-opened"):
