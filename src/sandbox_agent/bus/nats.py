@@ -154,7 +154,7 @@ class NatsBus:
 
     async def may_hear(self, subject: str) -> bool:
         """Whether the servers let this member subscribe to a subject."""
-        subscription = await self._client.subscribe(subject)
+        subscription = await self._subscribe(subject, _ignore)
         await self._settle()
         with suppress(nats.errors.Error):
             await subscription.unsubscribe()
@@ -288,6 +288,10 @@ class NatsBus:
         # uvloop has an error of its own for a socket that is closed already.
         with suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
             await self._client.close()
+
+
+async def _ignore(message: Msg) -> None:
+    pass
 
 
 def _arrival(message: Msg) -> Arrival:
