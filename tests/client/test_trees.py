@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.client.errors import ClientError, ConnectionLost
-from sandbox_agent.client.trees import archived, leads_out, packed, unpack
+from sandbox_agent.client.trees import leads_out, make_archive, pack_in_threads, unpack
 from tests.support.archives import extended, header
 from tests.support.client import run
 
@@ -193,12 +193,12 @@ def test_a_file_that_is_no_directory_is_in_the_way(tmp_path: Path) -> None:
 def test_whatever_is_packed_is_unpacked(
     tmp_path_factory: pytest.TempPathFactory, files: dict[str, bytes], size: int
 ) -> None:
-    tmp_path = tmp_path_factory.mktemp("packed")
+    tmp_path = tmp_path_factory.mktemp("pack_in_threads")
     (tmp_path / "a" / "deep").mkdir(parents=True)
     for name, content in files.items():
         (tmp_path / "a" / "deep" / name).write_bytes(content)
 
-    left = taken(b"".join(archived(tmp_path / "a", ignore)), tmp_path / "b", size)
+    left = taken(b"".join(make_archive(tmp_path / "a", ignore)), tmp_path / "b", size)
 
     assert left == []
     assert {path.name: path.read_bytes() for path in (tmp_path / "b" / "deep").iterdir()} == files
@@ -212,7 +212,7 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(tmp_path: Path) -
         file.truncate(8 << 20)
 
     async def main() -> None:
-        blocks = packed(tmp_path, ignore)
+        blocks = pack_in_threads(tmp_path, ignore)
         await anext(blocks)
         with (tmp_path / "shrinking").open("wb") as file:
             file.truncate(1 << 20)
@@ -228,7 +228,7 @@ def test_a_file_that_grows_while_it_is_sent_is_as_long_as_it_was(tmp_path: Path)
 
     async def main() -> bytes:
         data = bytearray()
-        async for block in packed(tmp_path, ignore):
+        async for block in pack_in_threads(tmp_path, ignore):
             data += block
             with (tmp_path / "growing").open("ab") as file:
                 file.write(b"y" * 1000)
@@ -243,7 +243,7 @@ def test_packing_that_is_left_closes_its_files(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(bytes(4 << 20))
 
     async def main() -> None:
-        blocks = packed(tmp_path, ignore)
+        blocks = pack_in_threads(tmp_path, ignore)
         await anext(blocks)
         working = asyncio.ensure_future(anext(blocks))
         await asyncio.sleep(0)
@@ -259,7 +259,7 @@ def test_archives_do_not_tell_who_owns_the_files(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
 
     async def main() -> bytes:
-        return b"".join([block async for block in packed(tmp_path, ignore)])
+        return b"".join([block async for block in pack_in_threads(tmp_path, ignore)])
 
     with tarfile.open(fileobj=io.BytesIO(run(main()))) as tar:
         (found,) = tar.getmembers()
@@ -268,7 +268,7 @@ def test_archives_do_not_tell_who_owns_the_files(tmp_path: Path) -> None:
 
 def sent(root: Path, left: list[str]) -> list[str]:
     """Names in its archive; what is not in it goes to `left`, with the reason."""
-    data = b"".join(archived(root, lambda name, why: left.append(f"{name}: {why}")))
+    data = b"".join(make_archive(root, lambda name, why: left.append(f"{name}: {why}")))
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         return sorted(tar.getnames())
 

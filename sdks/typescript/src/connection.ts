@@ -1,5 +1,5 @@
 /**
- * One connection to the server: upstream's app on our stream, and who hears what comes in.
+ * One connection to the server: upstream's app on our stream, and where what comes in goes.
  *
  * Opened by the first thing that needs it, because `initialize` names an agent.
  */
@@ -79,7 +79,7 @@ export class Connection implements StreamUser {
   readonly asking: Asking;
   readonly taps: Set<Tap> = new Set();
   readonly watchers: Set<(state: ConnectionState) => void> = new Set();
-  /** By session: who keeps in mind what it tells. */
+  /** By session: what remembers its events. */
   readonly observers: Map<string, (heard: Heard) => void> = new Map();
   readonly #http: Http;
   readonly #settings: ConnectionSettings;
@@ -91,7 +91,7 @@ export class Connection implements StreamUser {
   /** What is open, or is being opened. */
   #opened: Opened | undefined;
   #agentName: string | undefined;
-  /** By session: who wants to know that something has happened. */
+  /** By session: callbacks for when something has happened. */
   readonly #alarms = new Map<string, Set<() => void>>();
   /** Why nothing is sent any more. */
   #over: ConnectionLost | undefined;

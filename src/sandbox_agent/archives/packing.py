@@ -22,7 +22,7 @@ WINDOW_LOG = 23
 """How far back zstd may refer, as a power of two: 8 MiB, what every reader should hold (RFC 8878), and no more."""
 
 MEMORY = 128 << 20
-"""Bytes that xz may need, who says so in the archive itself; its strongest level takes half of them."""
+"""Bytes of memory that an xz archive may ask for; its strongest level takes half of them."""
 
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 """What reading raises over bytes that make no sense."""

@@ -127,7 +127,7 @@ class Tree:
         self._spend(name, levels)
         parts = self._claim(name, "link")
         self._links[parts] = target
-        self._similar.setdefault(_folded(parts), target)
+        self._similar.setdefault(_fold_names(parts), target)
 
     def finish(self) -> None:
         """Make the links, once all of them are known to stay inside."""
@@ -225,7 +225,7 @@ class Tree:
         """Where the link of that name leads; None when it is none, not even where upper case is not known."""
         if parts in self._kinds:
             return self._links.get(parts)
-        return self._similar.get(_folded(parts))
+        return self._similar.get(_fold_names(parts))
 
     @contextmanager
     def _disk(self, name: str) -> Generator[None]:
@@ -241,7 +241,7 @@ class Tree:
             raise
 
 
-def _folded(parts: Parts) -> str:
+def _fold_names(parts: Parts) -> str:
     return unicodedata.normalize("NFC", "/".join(parts)).casefold()
 
 

@@ -128,7 +128,7 @@ def find(settings: Settings) -> RunningServer | None:
 
 def find_settled(settings: Settings) -> RunningServer | None:
     """The same, after waiting for one that starts or stops. Raises Failed when the directory cannot be used."""
-    found = _settled(settings.data_dir)
+    found = _find_settled(settings.data_dir)
     return None if found is None else _running(found, settings)
 
 
@@ -187,7 +187,7 @@ def start(
                 f"--{name.replace('_', '-')} cannot be used in the background; "
                 "use: sandbox-agent server, or sandbox-agent run --no-daemon"
             )
-    found = _settled(settings.data_dir)
+    found = _find_settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
     log, begin = open_log(settings.data_dir)
@@ -200,7 +200,7 @@ def start(
     finally:
         os.close(log)
     try:
-        running = _started(process, settings)
+        running = _wait_until_started(process, settings)
     except BaseException:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -212,7 +212,7 @@ def start(
         process.returncode = 0  # It is not our child: do not wait for it.
         return running, True
     # Another process may have been faster.
-    found = _settled(settings.data_dir)
+    found = _find_settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
     raise _not_started(process.returncode, read_since(settings.data_dir, begin))
@@ -234,7 +234,7 @@ def stop(settings: Settings) -> RunningServer | None:
 
     Raises Failed.
     """
-    found = _settled(settings.data_dir)
+    found = _find_settled(settings.data_dir)
     if found is None:
         return None
     running = _running(found, settings)
@@ -268,7 +268,7 @@ def _running(found: Notice, settings: Settings) -> RunningServer:
     )
 
 
-def _settled(directory: Path) -> Notice | None:
+def _find_settled(directory: Path) -> Notice | None:
     """The server that listens, or None; waits for one that is starting or stopping."""
     if not _eventually(
         lambda: read_notice(directory) is not None or find_lock_owner(directory) is None, SETTLE_PATIENCE
@@ -286,7 +286,7 @@ def _settled(directory: Path) -> Notice | None:
     return found
 
 
-def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> RunningServer | None:
+def _wait_until_started(process: "subprocess.Popen[bytes]", settings: Settings) -> RunningServer | None:
     """The server once it answers; None when it has ended."""
 
     def answers() -> bool:

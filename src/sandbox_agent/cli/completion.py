@@ -207,7 +207,7 @@ def sessions(given: Mapping[str, str], current: str) -> Pairs:
     """The sessions of the server, newest first."""
     return [
         (str(each["sessionId"]), f"{each.get('agent')}: {each.get('title') or each.get('cwd')}")
-        for each in _listed(given, "/v1/sessions", "sessions")
+        for each in _fetch_list(given, "/v1/sessions", "sessions")
     ]
 
 
@@ -218,7 +218,7 @@ def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
     directory, slash, name = current.rpartition("/")
     query = {"path": directory + slash or ".", "limit": "1000"}
     query |= {"sessionId": given["session"]} if given.get("session") else {}
-    found = _listed(given, f"/v1/fs/entries?{urlencode(query)}", "entries")
+    found = _fetch_list(given, f"/v1/fs/entries?{urlencode(query)}", "entries")
     names = {str(each["name"]): each.get("entryType") == "directory" for each in found}
     return [
         (directory + slash + each + ("/" if folder else ""), "")
@@ -227,7 +227,7 @@ def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
     ]
 
 
-def _listed(given: Mapping[str, str], path: str, key: str) -> list[dict[str, object]]:
+def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str, object]]:
     """A list that the server answers with."""
     import json
     from http.client import HTTPConnection, HTTPException, HTTPSConnection

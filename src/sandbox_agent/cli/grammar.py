@@ -87,22 +87,22 @@ class _Formatter(argparse.HelpFormatter):
         super().start_section(heading.lower() if heading else heading)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
-        return wrapped(text, width)
+        return wrap_text(text, width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Paragraphs are filled, and what is said about an example; the example itself stays as it is."""
         lines: list[str] = []
         for is_prose, group in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
             if is_prose:
-                lines += wrapped(" ".join(group), width)
+                lines += wrap_text(" ".join(group), width)
                 continue
             for line in group:
                 is_about = line.startswith(_ABOUT) and not line[len(_ABOUT) :].startswith(" ")
-                lines += [_ABOUT + each for each in wrapped(line, width - len(_ABOUT))] if is_about else [line]
+                lines += [_ABOUT + each for each in wrap_text(line, width - len(_ABOUT))] if is_about else [line]
         return "\n".join(lines) + "\n"
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """A text in lines of that width, but for words that are longer."""
     import textwrap
 
@@ -225,7 +225,9 @@ class CommandGroup(NamedTuple):
 
         width = max(map(len, self.words)) + 4
         room = shutil.get_terminal_size().columns - width - 4
-        summaries = {name: f"\n  {'':<{width}}".join(wrapped(word.summary, room)) for name, word in self.words.items()}
+        summaries = {
+            name: f"\n  {'':<{width}}".join(wrap_text(word.summary, room)) for name, word in self.words.items()
+        }
         words = "\n".join(f"  {name:<{width}}{summary}" for name, summary in summaries.items())
         more = f"{self.name} <command> --help tells more."
         parser = Parser(self.name, self.description, f"commands:\n{words}\n\nexamples:\n{self.examples}\n{more}")

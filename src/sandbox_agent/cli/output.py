@@ -74,12 +74,12 @@ def write_json(line: bytes) -> None:
     It is not flushed, and overtakes what was printed and not flushed.
     """
     if sys.stdout.isatty():
-        line = _escaped(line)
+        line = _escape_unprintable(line)
     # As bytes: JSON is UTF-8, whatever this terminal takes text to be.
     sys.stdout.buffer.write(line + b"\n")
 
 
-def _escaped(document: bytes) -> bytes:
+def _escape_unprintable(document: bytes) -> bytes:
     """The same JSON, with escapes for letters that are not printed; they can only stand in a text."""
     import json
 
@@ -110,10 +110,10 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     facts = [(name, harmless(value)) for name, value in facts if value]
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
-        print(f"{name:<{width}}{filled(value, ' ' * width)}")
+        print(f"{name:<{width}}{fill_lines(value, ' ' * width)}")
 
 
-def filled(text: str, indent: str) -> str:
+def fill_lines(text: str, indent: str) -> str:
     """Lines that stand below each other; on a terminal that is narrower, they go on there. Words stay whole."""
     lines = text.split("\n")
     if sys.stdout.isatty():

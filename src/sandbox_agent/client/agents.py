@@ -214,8 +214,8 @@ class _Listed(Struct):
 class Install(AsyncIterator[Progress | InstallResult]):
     """An install: iterate over its progress, of which the last is the result, or await the result.
 
-    It begins with the first of either. Leaving early leaves it running on the server, and who asks for the same agent
-    again joins it. What goes wrong with it is a ServerProblem.
+    It begins with the first of either. If you leave early, it goes on at the server, and the next request for the same
+    agent joins it. What goes wrong with it is a ServerProblem.
     """
 
     def __init__(self, api: Api, agent: str, asked: Object, where: Params) -> None:

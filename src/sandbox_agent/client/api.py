@@ -173,7 +173,7 @@ class Api:
         return problem(bytes(body)) or self.foreign(response, bytes(body))
 
 
-def _checked(url: str) -> SplitResult:
+def _check_address(url: str) -> SplitResult:
     """The parts of an address; raises ValueError when it is none of a server."""
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
         # What stands before an @ is a secret.
@@ -190,7 +190,7 @@ def _checked(url: str) -> SplitResult:
 
 def goes_direct(url: str) -> bool:
     """Whether no proxy of the environment leads to a server."""
-    return not _through_proxy(_checked(url))
+    return not _through_proxy(_check_address(url))
 
 
 def _through_proxy(url: SplitResult) -> bool:
@@ -204,7 +204,7 @@ def _through_proxy(url: SplitResult) -> bool:
 
 
 def _way_to(url: str, headers: Mapping[str, str]) -> Way:
-    parts = _checked(url)
+    parts = _check_address(url)
     if parts.scheme == "http" and _is_local(parts.hostname or ""):
         return Loopback(parts, headers)
     from sandbox_agent.client.remote import Remote

@@ -315,7 +315,7 @@ class Asking:
             return self._unhandled(request)
         try:
             decided = decide()
-            return _checked(await decided if inspect.isawaitable(decided) else decided)
+            return _check_answer(await decided if inspect.isawaitable(decided) else decided)
         except Exception:
             logger.exception("a handler failed, rejecting request=%s session=%s", request.id, request.session_id)
             return rejection(request)
@@ -330,7 +330,7 @@ class Asking:
         return rejection(request) if self._alone else None
 
 
-def _checked(answer: object) -> Answer | None:
+def _check_answer(answer: object) -> Answer | None:
     if answer is None:
         return None
     if isinstance(answer, Answer):

@@ -1,4 +1,4 @@
-"""One connection to the server: its transport, and who hears what comes in.
+"""One connection to the server: its transport, and where what comes in goes.
 
 Opened by the first thing that needs it, because `initialize` names an agent.
 """
@@ -313,7 +313,7 @@ class ClientConnection:
     # What comes in
 
     def _received(self, arrival: Arrival) -> None:
-        """Give an event to those who follow its session, and a request to those who answer."""
+        """Give an event to the feeds of its session, and a request to the handlers."""
         self._tap("received", arrival.envelope, arrival.position)
         method = text_at(arrival.envelope, "method")
         if method is None or arrival.position is None:

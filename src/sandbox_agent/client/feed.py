@@ -197,7 +197,7 @@ class LogReader:
             elif method is not None and "id" not in event.envelope:
                 # Not answers, and not what the agent asked: that is asked anew while it is open.
                 notifications.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
-        upto = page.events[-1].id if page.events else max(after, _resumed(page.gap))
+        upto = page.events[-1].id if page.events else max(after, _read_gap_end(page.gap))
         return Page(notifications, upto, more=page.next is not None)
 
     async def before(self, notification: Notification) -> list[Notification]:
@@ -247,7 +247,7 @@ def _follows_prompt(notification: Notification, turn: Object) -> bool:
     return notification.method == methods.DECISION  # The agent has asked something by then.
 
 
-def _resumed(gap: Object | None) -> int:
+def _read_gap_end(gap: Object | None) -> int:
     """The last position that a gap has swallowed."""
     at = (gap or {}).get("resumesAt")
     return at - 1 if isinstance(at, int) else 0

@@ -332,7 +332,7 @@ class Files:
 
         With `overwrite` it takes the place of a file, or a directory that of an empty one.
         """
-        body = {"from": spelled(source), "to": spelled(target), "overwrite": overwrite}
+        body = {"from": encode_path(source), "to": encode_path(target), "overwrite": overwrite}
         return (await self._api.json("POST", "/v1/fs/move", params=self._where, body=body, type=Moved)).target
 
     async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
@@ -361,11 +361,11 @@ class Files:
 
         Links are sent as links. `left_out` of the result has what was not sent.
         """
-        from sandbox_agent.client.trees import packed
+        from sandbox_agent.client.trees import pack_in_threads
 
         left_out: list[str] = []
         with translate_local_failures():
-            async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
+            async with aclosing(pack_in_threads(Path(local), lambda name, why: left_out.append(name))) as archive:
                 uploaded = await self.upload_archive(path, archive)
         return structs.replace(uploaded, left_out=left_out)
 
@@ -412,10 +412,10 @@ class Files:
         return Watch(self._api, str(path), {**self._at(path), "recursive": recursive})
 
     def _at(self, path: RemotePath) -> dict[str, str | None]:
-        return {"path": spelled(path), **self._where}
+        return {"path": encode_path(path), **self._where}
 
 
-def spelled(path: RemotePath) -> str:
+def encode_path(path: RemotePath) -> str:
     """A path as it goes on the wire."""
     return str(path).translate(_SPELLED)
 

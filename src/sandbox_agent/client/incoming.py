@@ -70,7 +70,7 @@ HOLD = 10.0
 
 
 class StreamOrder:
-    """How far the stream of a connection is, and who waits for it to be further."""
+    """How far the stream of a connection is, and the calls that wait for more of it."""
 
     def __init__(self, patience: float) -> None:
         self._hold = min(HOLD, patience)

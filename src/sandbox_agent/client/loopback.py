@@ -68,7 +68,7 @@ class Loopback:
     def _head(self, request: Request) -> h11.Request:
         target = quote(self._base + request.path.partition("#")[0], safe=_SAFE)
         if request.query:
-            target += ("&" if "?" in target else "?") + _encoded(request.query)
+            target += ("&" if "?" in target else "?") + _encode_query(request.query)
         headers = {**self._headers, **_lower(request.headers)}
         match request.content:
             case None if request.method in _BODIES:
@@ -312,7 +312,7 @@ def _lower(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
-def _encoded(query: Query) -> str:
+def _encode_query(query: Query) -> str:
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items()}
     return urlencode(words, quote_via=quote)
 

@@ -73,19 +73,19 @@ class SandboxAgent:
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer what agents want to be allowed; may be used as a decorator."""
-        self._client.on_permission(_threaded(handler))
+        self._client.on_permission(_run_in_thread(handler))
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer agents' questions; may be used as a decorator."""
-        self._client.on_question(_threaded(handler))
+        self._client.on_question(_run_in_thread(handler))
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in agents' forms; the server must know of it before the first session."""
-        self._client.on_elicitation(_threaded(handler))
+        self._client.on_elicitation(_run_in_thread(handler))
         return handler
 
     @staticmethod
@@ -110,9 +110,9 @@ class SandboxAgent:
             url,
             token,
             agent=agent,
-            on_permission=on_permission and _threaded(on_permission),
-            on_question=on_question and _threaded(on_question),
-            on_elicitation=on_elicitation and _threaded(on_elicitation),
+            on_permission=on_permission and _run_in_thread(on_permission),
+            on_question=on_question and _run_in_thread(on_question),
+            on_elicitation=on_elicitation and _run_in_thread(on_elicitation),
             name=name,
             user=user,
             transport=transport,
@@ -142,9 +142,9 @@ class SandboxAgent:
         """
         opened = AsyncSandboxAgent.start(
             agent=agent,
-            on_permission=on_permission and _threaded(on_permission),
-            on_question=on_question and _threaded(on_question),
-            on_elicitation=on_elicitation and _threaded(on_elicitation),
+            on_permission=on_permission and _run_in_thread(on_permission),
+            on_question=on_question and _run_in_thread(on_question),
+            on_elicitation=on_elicitation and _run_in_thread(on_elicitation),
             data_dir=data_dir,
             options=options,
             env=env,
@@ -218,19 +218,19 @@ class Session:
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer permissions of this session."""
-        self._session.on_permission(_threaded(handler))
+        self._session.on_permission(_run_in_thread(handler))
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer questions of this session."""
-        self._session.on_question(_threaded(handler))
+        self._session.on_question(_run_in_thread(handler))
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
-        self._session.on_elicitation(_threaded(handler))
+        self._session.on_elicitation(_run_in_thread(handler))
         return handler
 
     @property
@@ -377,7 +377,7 @@ def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) ->
     return iterate
 
 
-def _threaded(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
+def _run_in_thread(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
     if inspect.iscoroutinefunction(handler):
         raise InvalidCall("a handler of the sync client is a plain function; async ones are for the async client")
 

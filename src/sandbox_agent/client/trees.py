@@ -39,12 +39,12 @@ _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
-def packed(directory: Path, leave_out: LeaveOut) -> AsyncGenerator[bytes]:
-    """What `archived` makes, in threads."""
-    return in_thread(archived(directory, leave_out))
+def pack_in_threads(directory: Path, leave_out: LeaveOut) -> AsyncGenerator[bytes]:
+    """What `make_archive` makes, in threads."""
+    return in_thread(make_archive(directory, leave_out))
 
 
-def archived(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
+def make_archive(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
     """A directory as an archive, in blocks. What no server would take is left out.
 
     Raises OSError for what cannot be read, or becomes shorter meanwhile.

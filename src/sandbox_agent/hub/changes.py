@@ -1,4 +1,4 @@
-"""Which sessions have changed, and who waits to learn that one has: lists of many sessions are kept up to date by it.
+"""Which sessions have changed, so that lists of many sessions can be kept up to date.
 
 It keeps the newest change of each session, in order, and no more than `MOST` of them: a client that was away for longer
 reads all sessions again. Knows nothing of what has changed.

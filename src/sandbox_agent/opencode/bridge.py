@@ -60,7 +60,12 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
         Route("/global/event", _Streamed(streams, reading, wrapped=True), methods=["GET"]),
     ]
     router = Router(routes, redirect_slashes=False)
-    handlers = {HTTPException: _not_routed, Refused: _refused, SandboxAgentError: _failed, ClientDisconnect: _gone}
+    handlers = {
+        HTTPException: _not_routed,
+        Refused: _answer_refusal,
+        SandboxAgentError: _answer_failure,
+        ClientDisconnect: _gone,
+    }
     app = ExceptionMiddleware(router, handlers)
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,17 +79,17 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path} is not part of this server"
-    return await _refused(request, Refused(404, message))
+    return await _answer_refusal(request, Refused(404, message))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     return answer(error.body, error.status)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _answer_failure(request: Request, error: Exception) -> Response:
     assert isinstance(error, SandboxAgentError)
-    return await _refused(request, translate(error))
+    return await _answer_refusal(request, translate(error))
 
 
 async def _gone(request: Request, error: Exception) -> Response:

@@ -82,7 +82,7 @@ class Requests:
 
     def _question(self, pending: PendingRequest, transcript: Transcript | None = None) -> QuestionRequest:
         assert pending.session is not None
-        params = _shown(pending)
+        params = _show_question(pending)
         message_id = self._message(pending.session, text_at(params, "toolCallId"), transcript)
         return make_question(params, pending, id_of(pending.session), message_id)
 
@@ -103,7 +103,7 @@ class Requests:
 
     async def reply_question(self, id: str, answers: list[list[str]]) -> None:
         pending = self._find(id, "Question")
-        await self._answer(pending, answer_question(_shown(pending), answers), "Question")
+        await self._answer(pending, answer_question(_show_question(pending), answers), "Question")
 
     async def reject_question(self, id: str) -> None:
         await self._answer(self._find(id, "Question"), {"status": "rejected"}, "Question")
@@ -166,7 +166,7 @@ class Requests:
             if pending.kind == "permission":
                 self._transcripts.publish(session, "permission.replied", {**about, "reply": read_kind(said)})
             elif said.get("outcome") == "answered":
-                answers = label_answers(_shown(pending), list_at(said, "answers"))
+                answers = label_answers(_show_question(pending), list_at(said, "answers"))
                 self._transcripts.publish(session, "question.replied", {**about, "answers": answers})
             else:
                 self._transcripts.publish(session, "question.rejected", about)
@@ -203,8 +203,8 @@ class Requests:
             logger.info("request not answered reason=%s", error.slug)
 
 
-def _shown(pending: PendingRequest) -> Object:
-    """The params of a question, in the form that clients get who know questions."""
+def _show_question(pending: PendingRequest) -> Object:
+    """The params of a question, as clients get them that understand questions."""
     return parse(render(pending.request, _SPEECH, pending.key)).params()
 
 

@@ -16,7 +16,7 @@ from sandbox_agent.processes.children import Children
 T = TypeVar("T")
 
 KILL_PATIENCE = 0.2
-"""Seconds to die after SIGKILL; who is still there then is in the kernel, and may never come back."""
+"""Seconds to die after SIGKILL; a process that is still there then is in the kernel, and may never come back."""
 KILL_INTERVAL = 0.02
 NEWS_PATIENCE = 0.5
 """Seconds for the event loop to learn of a death."""

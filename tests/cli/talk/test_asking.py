@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.talk.asking import chosen, wanted
+from sandbox_agent.cli.talk.asking import chosen, describe_request
 from sandbox_agent.cli.talk.pieces import plain
 from sandbox_agent.cli.talk.showing import Marks, Showing
 from sandbox_agent.client import PermissionRequest
@@ -16,7 +16,7 @@ def shown(**call: Any) -> list[str]:
     facts = {"sessionId": "s", "toolCall": {"toolCallId": "1", **call}, "options": []}
     asked = read(facts, RequestPermissionRequest)
     request = PermissionRequest("0", "s", asked.tool_call, asked.options)
-    return [plain(line) for line in wanted(request, Showing(Marks(), cwd="/srv/app"))]
+    return [plain(line) for line in describe_request(request, Showing(Marks(), cwd="/srv/app"))]
 
 
 @pytest.mark.parametrize(

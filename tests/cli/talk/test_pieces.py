@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from sandbox_agent.cli.talk.pieces import Span, cut, plain, spoken, wrapped
+from sandbox_agent.cli.talk.pieces import Span, cut, plain, spoken, wrap_line
 
 LINES = st.lists(
     st.builds(Span, st.text(alphabet="a日 -", max_size=12), st.sampled_from(["", "dim", "red"])), max_size=4
@@ -35,7 +35,7 @@ def test_a_line_that_is_cut_fits(line: list[Span], width: int) -> None:
 
 @given(LINES, st.integers(4, 20))
 def test_a_line_that_is_wrapped_fits_and_loses_nothing(line: list[Span], width: int) -> None:
-    rows = wrapped(line, width)
+    rows = wrap_line(line, width)
 
     first, *more = [plain(row) for row in rows]
     text = plain(line)

@@ -133,9 +133,9 @@ async def _stat(remote: CalledServer, path: str, *, follow: bool) -> Raw:
 
 
 def _query(remote: CalledServer, path: str) -> dict[str, str | None]:
-    from sandbox_agent.client.files import spelled
+    from sandbox_agent.client.files import encode_path
 
-    return {"path": spelled(path), "sessionId": remote.session, "node": remote.node}
+    return {"path": encode_path(path), "sessionId": remote.session, "node": remote.node}
 
 
 def _print_page(entries: "list[Entry]", long: bool) -> None:
@@ -372,11 +372,11 @@ async def _get_file(files: "Files", remote: str, entry: "Entry", place: Path) ->
             if place.exists() and not place.is_file():
                 # A device, or a pipe: there is no place of it to take.
                 with place.open("wb") as file:
-                    async for piece in _counted(pieces, count):
+                    async for piece in _count_bytes(pieces, count):
                         file.write(piece)
             else:
                 mode = 0o777 if permissions_of(entry) & 0o111 else 0o666
-                await _replace(Path(os.path.realpath(place)), _counted(pieces, count), mode)
+                await _replace(Path(os.path.realpath(place)), _count_bytes(pieces, count), mode)
 
 
 async def _replace(place: Path, pieces: AsyncIterator[bytes], mode: int) -> None:
@@ -399,7 +399,7 @@ async def _replace(place: Path, pieces: AsyncIterator[bytes], mode: int) -> None
 async def _put_file(files: "Files", local: str, remote: str) -> "Written":
     if local == STREAM:
         with count_bytes("stdin", None) as count:
-            return await files.write(remote, _counted(read_input(0), count))
+            return await files.write(remote, _count_bytes(read_input(0), count))
     path = Path(local)
     with _as_client_error(path):
         if path.is_dir():
@@ -409,7 +409,7 @@ async def _put_file(files: "Files", local: str, remote: str) -> "Written":
             size = os.fstat(file.fileno()).st_size if path.is_file() else None
             target = await target_of(files, remote, path.name)
             with count_bytes(one_line(path.name), size) as count:
-                return await files.write(target, _counted(_exactly(file.fileno(), size), count))
+                return await files.write(target, _count_bytes(_exactly(file.fileno(), size), count))
 
 
 async def _exactly(descriptor: int, size: int | None) -> AsyncGenerator[bytes]:
@@ -438,11 +438,11 @@ async def _get_directory(files: "Files", remote: str, local: str | None) -> None
         raise ClientError(f"{target} is no directory")
     with count_bytes(one_line(target.name), None) as count, _as_client_error(target):
         async with aclosing(files.download_archive(remote)) as archive:
-            await unpack(_counted(archive, count), target, _leave_out)
+            await unpack(_count_bytes(archive, count), target, _leave_out)
 
 
 async def _put_directory(files: "Files", local: str, remote: str) -> "Uploaded":
-    from sandbox_agent.client.trees import packed
+    from sandbox_agent.client.trees import pack_in_threads
 
     root = Path(local)
     if not root.is_dir():
@@ -454,8 +454,8 @@ async def _put_directory(files: "Files", local: str, remote: str) -> "Uploaded":
         _leave_out(name, why)
 
     with count_bytes(one_line(root.resolve().name), None) as count, _as_client_error(root):
-        async with aclosing(packed(root, leave_out)) as archive:
-            uploaded = await files.upload_archive(remote, _counted(archive, count))
+        async with aclosing(pack_in_threads(root, leave_out)) as archive:
+            uploaded = await files.upload_archive(remote, _count_bytes(archive, count))
     return structs.replace(uploaded, left_out=left_out)
 
 
@@ -463,7 +463,7 @@ def _leave_out(name: str, why: str) -> None:
     complain(f"left out: {one_line(name)} ({one_line(why)})")
 
 
-async def _counted(pieces: AsyncIterator[bytes], count: Callable[[int], None]) -> AsyncGenerator[bytes]:
+async def _count_bytes(pieces: AsyncIterator[bytes], count: Callable[[int], None]) -> AsyncGenerator[bytes]:
     async for piece in pieces:
         yield piece
         count(len(piece))

@@ -25,7 +25,7 @@ from sandbox_agent.cli.output import (
     Show,
     complain,
     describe,
-    filled,
+    fill_lines,
     harmless,
     print_facts,
     print_json,
@@ -107,9 +107,9 @@ def print_instructions(settings: Settings, environ: Mapping[str, str], name: str
         told = [{"agent": agent.id, "instructions": write_instructions(agent)} for agent in agents]
         print_json(msgspec.json.encode({"agents": told}))
     elif name is not None:
-        print(filled(harmless(write_instructions(agents[0])), ""))
+        print(fill_lines(harmless(write_instructions(agents[0])), ""))
     else:
-        print("\n\n".join(harmless(f"{each.id} ({each.title})\n") + _indented(each) for each in agents))
+        print("\n\n".join(harmless(f"{each.id} ({each.title})\n") + _indent_description(each) for each in agents))
 
 
 async def _all(catalog: Catalog) -> list[Agent]:
@@ -175,8 +175,8 @@ def _details(artifact: Artifact) -> list[tuple[str, object]]:
     return [(name, value) for name, value in named if value]
 
 
-def _indented(agent: Agent) -> str:
-    return "  " + filled(harmless(write_instructions(agent)), "  ")
+def _indent_description(agent: Agent) -> str:
+    return "  " + fill_lines(harmless(write_instructions(agent)), "  ")
 
 
 def _yes(fact: bool) -> str:
@@ -219,7 +219,7 @@ async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Re
     """Remove all of them and tell of each; one that fails does not keep the others from it."""
     async with _opened(settings) as (catalog, installer):
         for name in names:
-            tell(await _removed(catalog, installer, name))
+            tell(await _remove_agent(catalog, installer, name))
 
 
 @asynccontextmanager
@@ -260,7 +260,7 @@ async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) ->
             show(seen)
 
 
-async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal | FailedAgent:
+async def _remove_agent(catalog: Catalog, installer: Installer, name: str) -> Removal | FailedAgent:
     try:
         agent = catalog.agent(name)
         if not agent.installable:

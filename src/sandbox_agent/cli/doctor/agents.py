@@ -17,7 +17,7 @@ from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
-from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, listed
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, join_words
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.install_errors import RegistryUnavailable
 from sandbox_agent.wire.agents import AgentFacts
@@ -40,14 +40,14 @@ def agents(subject: DoctorSubject) -> list[Finding]:
             agent.credentials, agent.credentials_available = credentials, any(each.found for each in credentials)
     broken = catalog.store.find_broken()
     found = [_broken(id) for id in broken]
-    found += [each for agent in known if agent.installed for each in _installed(agent, seen)]
+    found += [each for agent in known if agent.installed for each in _check_installed(agent, seen)]
     found += [_unknown_program(agent) for agent in known if not agent.installed and agent.install.source == "path"]
     missing = [each for each in known if not each.installed and each.supported and each.install.source != "path"]
     found += _missing([each for each in missing if each.id not in broken], subject)
     return found + _spare(catalog)
 
 
-def _installed(agent: AgentFacts, seen: SeenCredentials | None) -> list[Finding]:
+def _check_installed(agent: AgentFacts, seen: SeenCredentials | None) -> list[Finding]:
     name = agent.id if agent.version is UNSET else f"{agent.id} {agent.version}"
     path, platform = agent.path or "", agent.install.platform or current_platform()
     reinstall = f"sandbox-agent agents install {agent.id} --reinstall"
@@ -65,7 +65,7 @@ def _installed(agent: AgentFacts, seen: SeenCredentials | None) -> list[Finding]
         return [Finding("agents", agent.id, "ok", f"{name} {how}")]
     there = [f"{each.kind} {each.name}" for each in agent.credentials if each.found]
     if there:
-        return [Finding("agents", agent.id, "ok", f"{name} {how}; credentials: {listed(there)}")]
+        return [Finding("agents", agent.id, "ok", f"{name} {how}; credentials: {join_words(there)}")]
     advice = f"sandbox-agent agents instructions {agent.id}"
     if seen is None:
         return [Finding("agents", agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
@@ -91,7 +91,7 @@ def _missing(agents: Sequence[AgentFacts], subject: DoctorSubject) -> list[Findi
     never = subject.settings.require_preinstall
     status: Status = "warning" if never and any(ready in name for name in names) else "note"
     advice = "sandbox-agent agents install <agent>" + ("" if never else "; else it is installed when it is first used")
-    return [Finding("agents", "not-installed", status, f"not installed: {listed(names, 20)}", advice)]
+    return [Finding("agents", "not-installed", status, f"not installed: {join_words(names, 20)}", advice)]
 
 
 def _spare(catalog: Catalog) -> list[Finding]:
@@ -103,7 +103,7 @@ def _spare(catalog: Catalog) -> list[Finding]:
     if idle:
         count = len([path for path in folders if path.parent.name in idle])
         folder = "1 folder is" if count == 1 else f"{count} folders are"
-        sentence = f"{folder} left of earlier installs, or still in use by what runs: {listed(idle)}"
+        sentence = f"{folder} left of earlier installs, or still in use by what runs: {join_words(idle)}"
         found.append(
             Finding("agents", "left-over", "note", sentence, "A server removes what is not in use when it starts.")
         )
@@ -117,7 +117,7 @@ def _is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # For a moment only, and shared: who looks too sees the same.
+        # For a moment only, and shared: another one that looks sees the same.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

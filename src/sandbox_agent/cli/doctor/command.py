@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 
 from sandbox_agent.cli.flags import add_endpoint_flags, add_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
-from sandbox_agent.cli.output import EXIT_FAILED, filled, is_drawn, one_line, paint, print_json
+from sandbox_agent.cli.output import EXIT_FAILED, fill_lines, is_drawn, one_line, paint, print_json
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.doctor.finding import Check, DoctorSubject, Finding, Status
@@ -137,9 +137,9 @@ def print_findings(findings: Sequence["Finding"]) -> None:
             area = each.area
         word, colour = _MARKS[each.status] if drawn else (f"{each.status:<7}", "")
         indent = " " * (len(word) + 4)
-        print(f"  {paint(word, colour) if drawn else word}  {filled(one_line(each.sentence), indent)}")
+        print(f"  {paint(word, colour) if drawn else word}  {fill_lines(one_line(each.sentence), indent)}")
         if each.advice:
-            print(indent + ("→ " if drawn else "") + filled(one_line(each.advice), indent + "  " * drawn))
+            print(indent + ("→ " if drawn else "") + fill_lines(one_line(each.advice), indent + "  " * drawn))
     print(f"\n{_summary(findings)}")
 
 
@@ -153,11 +153,11 @@ def _has_marks(encoding: str) -> bool:
 
 def _summary(findings: Sequence["Finding"]) -> str:
     counts = Counter(each.status for each in findings)
-    told = [_counted(counts[word], word) for word in ("problem", "warning") if counts[word]]
+    told = [_count(counts[word], word) for word in ("problem", "warning") if counts[word]]
     return ", ".join(told) if told else "everything is in order"
 
 
-def _counted(count: int, word: str) -> str:
+def _count(count: int, word: str) -> str:
     return f"1 {word}" if count == 1 else f"{count} {word}s"
 
 

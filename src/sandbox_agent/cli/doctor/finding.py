@@ -39,7 +39,7 @@ Check = Callable[[DoctorSubject], list[Finding]]
 """May take its time, but changes nothing: no file is made, no process disturbed, and no secret told."""
 
 
-def listed(words: list[str], most: int = 8) -> str:
+def join_words(words: list[str], most: int = 8) -> str:
     """Words of a sentence; of many only the first ones."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, listed, size
+from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, join_words, size
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.data_directory import Untrusted, check_owner
 from sandbox_agent.errors import SandboxAgentError, SettingsError
@@ -147,10 +147,10 @@ def data(subject: DoctorSubject) -> list[Finding]:
         found.append(
             Finding("directories", "data-private", "note", sentence, f"If that is not meant: chmod 700 {path}")
         )
-    return found + _trusted(path) + _damaged(path)
+    return found + _check_trust(path) + _check_damage(path)
 
 
-def _trusted(path: Path) -> list[Finding]:
+def _check_trust(path: Path) -> list[Finding]:
     try:
         check_owner(path)
     except Untrusted as reason:
@@ -165,7 +165,7 @@ def _trusted(path: Path) -> list[Finding]:
     return []
 
 
-def _damaged(path: Path) -> list[Finding]:
+def _check_damage(path: Path) -> list[Finding]:
     """Damage that a server has found, and that is not acknowledged yet."""
     reason = Damage(path / "log.db").reason
     advice = "What could be read is served. The damaged files are kept there."
@@ -347,7 +347,7 @@ def variables(subject: DoctorSubject) -> list[Finding]:
     known = {option.variable for option in OPTIONS} | {f"{PREFIX}ENDPOINT"}
     names = sorted(name for name in subject.environ if name in known and subject.environ[name])
     if names:
-        told.append(Finding("configuration", "variables", "ok", f"set by the environment: {listed(names, 12)}"))
+        told.append(Finding("configuration", "variables", "ok", f"set by the environment: {join_words(names, 12)}"))
     return told
 
 

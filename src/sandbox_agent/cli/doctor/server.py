@@ -47,7 +47,7 @@ class CallResult:
 def server(subject: DoctorSubject) -> list[Finding]:
     """The server that commands would call, the one of this data directory, and the port for a new one."""
     try:
-        target = find_address(subject.arguments, _known(subject.environ))
+        target = find_address(subject.arguments, _without_unknown_variables(subject.environ))
     except SettingsError as mistake:
         if str(mistake) in subject.mistakes:
             return [Finding("server", "server", "note", "no server was looked for, because the settings are wrong")]
@@ -71,7 +71,7 @@ def _port(subject: DoctorSubject, target: ServerAddress, answer: CallResult, pid
     return [_free_port(settings.host, port)]
 
 
-def _known(environ: Mapping[str, str]) -> dict[str, str]:
+def _without_unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without unknown variables, which another check reports."""
     known = {option.variable for option in OPTIONS} | {VARIABLE}
     return {name: value for name, value in environ.items() if not name.startswith(PREFIX) or name in known}
@@ -129,7 +129,7 @@ def _describe_answer(subject: DoctorSubject, target: ServerAddress, answer: Call
             assert answer.health is not None
             return _healthy(target, answer.health)
         case "refused":
-            return [_refused(subject, target)]
+            return [_explain_refusal(subject, target)]
         case "misdirected":
             sentence = f"the server at {url} does not serve that name"
             return [
@@ -196,7 +196,7 @@ def _healthy(target: ServerAddress, health: ServerHealth) -> list[Finding]:
     return [*found, Finding("server", "token", "ok", f"that server {told}")]
 
 
-def _refused(subject: DoctorSubject, target: ServerAddress) -> Finding:
+def _explain_refusal(subject: DoctorSubject, target: ServerAddress) -> Finding:
     if target.token is None:
         sentence = f"the server at {target.url} needs a token, and none was found"
     else:

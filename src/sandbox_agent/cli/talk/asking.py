@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from sandbox_agent.cli.output import complain, harmless, one_line
 from sandbox_agent.cli.talk.calls import ShownCall, change_lines, command_lines
 from sandbox_agent.cli.talk.forms import FormField, Unfit, fields
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note, spoken, visible, wrapped
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, join_facts, note, spoken, visible, wrap_line
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, call_key
 from sandbox_agent.cli.talk.terminal import Keyboard
@@ -36,7 +36,7 @@ MOST_LINES = 16
 LONGEST_TITLE = 40
 """Columns of a field's title that may stand before the answer; a longer one stands above."""
 TRIES = 2
-"""How often a permission is asked for: who does not choose then has rejected it."""
+"""How often you are asked for a permission; if you choose nothing, it is rejected."""
 _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
 """What people type besides: it never allows or rejects more than this once."""
 _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
@@ -78,7 +78,7 @@ class TerminalAsking:
     async def permission(self, request: PermissionRequest) -> Answer:
         """Ask twice; no choice is a rejection."""
         async with self._alone():
-            lines = wanted(request, self._showing)
+            lines = describe_request(request, self._showing)
             self._show(request, lines)
             choices = _choices(request.options)
             try:
@@ -88,7 +88,7 @@ class TerminalAsking:
                         self._showing.answered_here += 1
                         return request.select(chosen.option_id)
                     if left:
-                        self._say(f"choose one of {', '.join(_offered(choices))}, or it is rejected")
+                        self._say(f"choose one of {', '.join(_list_keys(choices))}, or it is rejected")
             except EOFError:
                 pass
             self._say("rejected")
@@ -107,12 +107,12 @@ class TerminalAsking:
         rest = [[Span(f"  … {more} more lines; v shows all", "dim")]] if more else []
         options = [
             [Span(f"  {number} "), Span(one_line(option.name)), Span(f" ({key})" if key else "", "dim")]
-            for number, (key, option) in enumerate(_keyed(request.options), 1)
+            for number, (key, option) in enumerate(_assign_keys(request.options), 1)
         ]
         self._tell([head, *few, *rest, *options], key=call_key(request.tool_call.tool_call_id))
 
     async def _choice(self, choices: "dict[str, PermissionOption]", lines: Sequence[Line]) -> PermissionOption | None:
-        offered = _offered(choices)
+        offered = _list_keys(choices)
         mark = f"{'/'.join(key for key in offered if not key.isdecimal()) or '/'.join(offered)}? "
         while True:
             typed = (await self._terminal.line(mark)).strip()
@@ -250,7 +250,7 @@ class TerminalAsking:
     def _rows(self, lines: Sequence[Line]) -> list[Line]:
         """Nothing of what is asked may be cut off at the edge."""
         width = self._screen.width - 1
-        return [row for line in lines for row in wrapped(line, width)]
+        return [row for line in lines for row in wrap_line(line, width)]
 
 
 class Answers:
@@ -311,7 +311,7 @@ def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None
     return [ids[number - 1] for number in dict.fromkeys(numbers)]
 
 
-def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
+def describe_request(request: PermissionRequest, showing: Showing) -> list[Line]:
     """What an agent wants to do: the command, the changes, or whatever it says."""
     call = request.tool_call
     lines = command_lines(call.raw_input)
@@ -332,7 +332,7 @@ def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
     return lines
 
 
-def _keyed(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
+def _assign_keys(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
     """Each with its key, if there is only one of its kind."""
     kinds = [option.kind for option in options]
     return [(_KEYS[option.kind] if kinds.count(option.kind) == 1 else "", option) for option in options]
@@ -340,13 +340,13 @@ def _keyed(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOpt
 
 def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]:
     """What can be typed."""
-    keyed = _keyed(options)
+    keyed = _assign_keys(options)
     by_key = {key: option for key, option in keyed if key}
     by_word = {word: option for option in by_key.values() for word in _WORDS.get(option.kind, ())}
     return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)} | by_word
 
 
-def _offered(choices: Iterable[str]) -> list[str]:
+def _list_keys(choices: Iterable[str]) -> list[str]:
     """The keys and numbers among what can be typed."""
     return [each for each in choices if not any(each in words for words in _WORDS.values())]
 
@@ -364,7 +364,7 @@ def _about(field: FormField) -> list[Line]:
 
 def _mark(field: FormField, default: object) -> str:
     """What stands before the answer."""
-    facts = joined(["required" if field.required and default is None else "", field.hint], ", ")
+    facts = join_facts(["required" if field.required and default is None else "", field.hint], ", ")
     title = one_line(field.title if _is_short(field) else field.name[:LONGEST_TITLE])
     return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
 

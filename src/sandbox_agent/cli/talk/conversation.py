@@ -13,7 +13,7 @@ from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import View
 from sandbox_agent.cli.talk.interrupts import Interrupts
 from sandbox_agent.cli.talk.log import SERVER, JsonLines, OwnPrompts, last_turns, prompt_of
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, join_facts, note
 from sandbox_agent.client import (
     Gap,
     LogEvent,
@@ -99,7 +99,7 @@ class OneShot:
             screen.show(showing.pieces(item))
             end = item
         assert isinstance(end, TurnEnded)
-        self._view.say(joined([showing.spending.describe(end.response), f"session {self._session.id}"], "\n"))
+        self._view.say(join_facts([showing.spending.describe(end.response), f"session {self._session.id}"], "\n"))
         return end
 
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:

@@ -78,7 +78,7 @@ def cut(line: Line, width: int) -> Line:
     return [*kept, Span(ELLIPSIS, kept[-1].style if kept else "")] if width > 0 else []
 
 
-def wrapped(line: Line, width: int) -> list[Line]:
+def wrap_line(line: Line, width: int) -> list[Line]:
     """All of a line, in as many lines as it needs; those after the first begin where it begins."""
     text = plain(line)
     indent = " " * min(len(text) - len(text.lstrip(" ")) + 2, width // 2)
@@ -127,7 +127,7 @@ def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
-def joined(facts: Iterable[str], by: str = " · ") -> str:
+def join_facts(facts: Iterable[str], by: str = " · ") -> str:
     """Those that say something."""
     return by.join(fact for fact in facts if fact)
 
@@ -161,7 +161,7 @@ def diff_lines(old: str | None, new: str) -> list[str]:
         body: list[str] = []
         for kind, a, b, c, d in _opcodes(changed.old, changed.new):
             if kind == "equal":
-                body += _unchanged(changed.old[a:b])
+                body += _shorten_unchanged(changed.old[a:b])
             else:
                 body += [f"-{line}" for line in changed.old[a:b]] + [f"+{line}" for line in changed.new[c:d]]
     return [*(f" {line}" for line in changed.before), *body, *(f" {line}" for line in changed.after)]
@@ -195,7 +195,7 @@ def _opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int,
     return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
 
 
-def _unchanged(same: Sequence[str]) -> list[str]:
+def _shorten_unchanged(same: Sequence[str]) -> list[str]:
     if len(same) <= 2 * CONTEXT + 1:
         return [f" {line}" for line in same]
     return [*(f" {line}" for line in same[:CONTEXT]), " …", *(f" {line}" for line in same[-CONTEXT:])]

@@ -155,7 +155,7 @@ def height_of(stream: TextIO) -> int:
         return DEFAULT_HEIGHT
 
 
-def painted(text: str, style: str, stream: TextIO) -> str:
+def paint(text: str, style: str, stream: TextIO) -> str:
     """A text in a colour, where the stream takes colours and you want them."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style and is_drawn(stream) else text
 
@@ -188,7 +188,7 @@ class _Output:
         text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
         if begins and self.stream.isatty():
             text = text.lstrip("\n")
-        return before + painted(self.wrote(text), _SPEECH[piece.who], self.stream)
+        return before + paint(self.wrote(text), _SPEECH[piece.who], self.stream)
 
     def note(self, piece: Note, *, in_place: bool) -> str:
         """What to write for it: in place of the last one, if it has the same key and that can be done."""
@@ -214,7 +214,7 @@ class _Output:
     def line(self, line: Line, *, whole: bool = False) -> str:
         """A line in its colours; as much of it as there is room for, unless it is to be whole."""
         shown = cut(line, width_of(self.stream) - 1) if self.moves and not whole else line
-        return "".join(painted(text, style, self.stream) for text, style in shown)
+        return "".join(paint(text, style, self.stream) for text, style in shown)
 
     @property
     def is_after_words(self) -> bool:
@@ -341,7 +341,7 @@ class Screen:
             gap = [] if self._notes.at_start and not parts else [""]
             parts += [*gap, self._drawn(self._block.strip("\n"), self._speaker, self._notes)]
         if self._status:
-            parts.append(painted(self._status, "dim", self.stream))
+            parts.append(paint(self._status, "dim", self.stream))
         rows = "\n".join(parts).split("\n")
         return "\n".join(rows[-max(1, height_of(self.stream) - ROOM_BELOW) :])
 
@@ -421,7 +421,7 @@ class Screen:
         if self._below is not None and output is self._notes:
             self._below.refresh()
         else:
-            self._put(output, painted(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
+            self._put(output, paint(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
             self._shown = rest
 
     def _parts(self, text: str, piece: Spoken) -> tuple[list[str], str]:
@@ -438,7 +438,7 @@ class Screen:
         if piece.who == "agent" and is_drawn(output.stream):
             ends = len(block) - len(block.rstrip("\n"))
             return render(block, width_of(output.stream) - 1) + "\n" * ends
-        return painted(block, _SPEECH[piece.who], output.stream)
+        return paint(block, _SPEECH[piece.who], output.stream)
 
     def _take_back(self, output: _Output) -> None:
         """Take away what is on the screen of a block that is to be written anew."""

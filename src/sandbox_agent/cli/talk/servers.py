@@ -88,16 +88,16 @@ async def served(choice: ChosenServer, handlers: Handlers) -> AsyncGenerator[Ser
     """
     async with AsyncExitStack() as stack:
         if choice.address is None:
-            client = await _started(stack, choice.settings, handlers)
+            client = await _start(stack, choice.settings, handlers)
         else:
             try:
-                client = await _connected(stack, choice.address.url, choice.address.token, handlers)
+                client = await _connect(stack, choice.address.url, choice.address.token, handlers)
             except ValueError as error:
                 raise SettingsError(f"--token: {error}") from None
         yield Served(client, choice.here)
 
 
-async def _connected(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
+async def _connect(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
     return await stack.enter_async_context(
         SandboxAgent.connect(
             url,
@@ -111,7 +111,7 @@ async def _connected(stack: AsyncExitStack, url: str, token: str | None, handler
     )
 
 
-async def _started(stack: AsyncExitStack, settings: Settings, handlers: Handlers) -> SandboxAgent:
+async def _start(stack: AsyncExitStack, settings: Settings, handlers: Handlers) -> SandboxAgent:
     places = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
     # What it reports is seen only when it fails: then the last lines should be about that.
     options = {**places, "quiet": True, "log_level": "warning"}

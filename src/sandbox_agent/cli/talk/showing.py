@@ -17,7 +17,7 @@ from sandbox_agent.cli.talk.pieces import (
     Span,
     Spoken,
     count_changes,
-    joined,
+    join_facts,
     note,
     plain,
     spoken,
@@ -108,7 +108,7 @@ class Showing:
         self.said = ""
         """The end of what the agent has said in this turn."""
         self.answered_here = 0
-        """How many answers of this client have not been told of yet: who has given them knows."""
+        """Answers that you gave here and whose decisions are still to come: those are not shown."""
         self.spending = Spending()
         self.commands: list[tuple[str, str]] = []
         """Names and descriptions of the agent's own commands."""
@@ -150,7 +150,7 @@ class Showing:
                 self._message = None
                 return self.end(item)
             case SessionEnded():
-                return [note(ended(item), "dim")]
+                return [note(describe_end(item), "dim")]
             case Gap():
                 return [note("earlier events are no longer kept", "dim")]
             case _:
@@ -324,7 +324,7 @@ def decider(by: Object) -> str | None:
             return f"by rule {by.get('rule')} of the {by.get('source')}" + (f" ({one_line(name)})" if name else "")
         case "client":
             named = [text_at(by, "user"), text_at(by, "client")]
-            return "by " + one_line(joined((each for each in named if each), ", ") or str(by.get("name")))
+            return "by " + one_line(join_facts((each for each in named if each), ", ") or str(by.get("name")))
         case "timeout":
             return "because no answer came in time"
         case "limit":
@@ -333,7 +333,7 @@ def decider(by: Object) -> str | None:
             return None
 
 
-def ended(item: SessionEnded) -> str:
+def describe_end(item: SessionEnded) -> str:
     """How a session ended; if it can be resumed, only its agent has stopped."""
     if item.reason in FINAL or item.reason == "closed":
         return f"the session was {item.reason}"
@@ -365,8 +365,8 @@ class Spending:
     def describe(self, response: PromptResponse | None) -> str:
         """What the turn has used up, and then the session: tokens and cost of one stand together."""
         turn, session = [self._tokens(response), self._cost_of_turn()], [self._cost(), self._context()]
-        groups = {"this turn": joined(turn, ", "), "session": joined(session, ", ")}
-        return joined(f"{name}: {facts}" for name, facts in groups.items() if facts)
+        groups = {"this turn": join_facts(turn, ", "), "session": join_facts(session, ", ")}
+        return join_facts(f"{name}: {facts}" for name, facts in groups.items() if facts)
 
     def _tokens(self, response: PromptResponse | None) -> str:
         used = None if response is None else response.usage

@@ -152,7 +152,7 @@ class _Prompt:
             multiline=True,
             completer=_completer(words),
             complete_while_typing=Condition(lambda: self._standing.text.startswith("/")),
-            history=None if history is None else _kept(history),
+            history=None if history is None else _open_history(history),
         )
         self._reply = Buffer(multiline=True, read_only=Condition(self._is_deaf))
         self._app = self._application(keyboard)
@@ -384,7 +384,7 @@ def _completer(words: Words) -> "Completer":
     return Commands()
 
 
-def _kept(history: InputHistory) -> "History":
+def _open_history(history: InputHistory) -> "History":
     from prompt_toolkit.history import History
 
     class TypedHistory(History):

@@ -51,7 +51,7 @@ class Confined:
         self.directories = tuple(directories)
         self._outer = outer
         # Programs spell a directory as they were told, or as it is really called.
-        given = [_encoded(each) for each in self.directories]
+        given = [_encode_path(each) for each in self.directories]
         spellings = [*given, *map(os.path.realpath, given)]
         self._roots = sorted({_root(each) for each in spellings}, key=len, reverse=True)
         self._pinned: dict[bytes, int] = {}
@@ -102,7 +102,7 @@ class Confined:
         walk = _Walk(self._roots, self._enter, parents=parents, follow=follow)
         node = None
         try:
-            place = walk.go(_names(_encoded(path)))
+            place = walk.go(_names(_encode_path(path)))
             node = place.node
             yield place
         except OSError as error:
@@ -229,7 +229,7 @@ def _leads_to(path: bytes, node: int) -> bool:
         return False
 
 
-def _encoded(path: str) -> bytes:
+def _encode_path(path: str) -> bytes:
     if not path.startswith("/") or "\0" in path:
         raise OSError(errno.EINVAL, "not an absolute path" if path[:1] != "/" else "a NUL in the path", path)
     try:
