@@ -19,6 +19,11 @@ CONTRACT = (DOCS / "contract.md").read_text()
 
 WALKS = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")[2].partition("\n## ")[0]
 
+WALKED = {
+    *("A prompt down", "An update up", "A permission", "An answer to it"),
+    *("A reconnect", "A crash", "An install", "An upload"),
+}
+
 CALLED = re.compile(r"`(\w+\.\w+)`")
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -89,7 +94,7 @@ def test_no_walk_enters_a_module_twice() -> None:
     homes = homes_of_functions()
     entered = {title: list(modules_entered(way, homes)) for title, way in walks()}
 
-    assert len(entered) >= 10, "found no walks"
+    assert entered.keys() >= WALKED
     assert all(len(modules) > 1 for modules in entered.values()), "found no ways"
     assert {title: modules for title, modules in entered.items() if sorted(modules) != sorted(set(modules))} == {}
 

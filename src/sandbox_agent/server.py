@@ -52,7 +52,7 @@ from sandbox_agent.http.clients import HubClients
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
-from sandbox_agent.http.health import Health
+from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
@@ -210,7 +210,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
     )
     streams = Streams(log, stream_limits)
-    health = Health(log, catalog, supervisor)
+    health = HealthCheck(log, catalog, supervisor)
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:

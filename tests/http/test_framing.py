@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import HeadersTooLarge
-from sandbox_agent.http.framing import MAX_HEAD, Framing, Part
+from sandbox_agent.http.framing import MAX_HEAD, Framing, RequestPart
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -85,4 +85,4 @@ def test_an_honest_body_in_chunks_is_never_too_long(sizes: list[int], extension:
             framing.count_body(chunk[start:end].count(b"x"))
             framing.check()
             start = end
-    assert framing.part is Part.CHUNKED_BODY
+    assert framing.part is RequestPart.CHUNKED_BODY

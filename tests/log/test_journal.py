@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import HALF, Journal, Kept, open_journal, read_journal
+from sandbox_agent.log.journal import HALF, Half, Journal, open_journal, read_journal
 from sandbox_agent.log.recovery import open_database
 from sandbox_agent.log.witness import Statement, Witness, read_statement, read_tallies
 
@@ -51,22 +51,22 @@ def test_a_record_has_all_of_a_group(tmp_path: Path) -> None:
     outcomes = {("scope", "key"): (b"digest", b"answer"), ("scope", "begun"): (b"digest", None), ("scope", "x"): None}
     whole = Group([chunk(3, b"{}", b"[]")], {"s": b"record"}, {"s": card}, outcomes=outcomes)
 
-    assert read_journal(written(tmp_path, (5, [whole]))) == [Kept(5, [whole])]
+    assert read_journal(written(tmp_path, (5, [whole]))) == [Half(5, [whole])]
 
 
 def test_both_halves_are_read_in_the_order_of_their_transactions(tmp_path: Path) -> None:
     first, second = [group(1), group(2)], [group(3)]
 
-    assert read_journal(written(tmp_path, (5, first), (6, second))) == [Kept(5, first), Kept(6, second)]
+    assert read_journal(written(tmp_path, (5, first), (6, second))) == [Half(5, first), Half(6, second)]
     assert read_tallies(tmp_path / "witness") == {5: 2, 6: 1}
 
 
 def test_nothing_older_is_read_behind_what_is_new(tmp_path: Path) -> None:
     old, new = [group(at) for at in range(1, 9)], [group(20)]
 
-    assert read_journal(written(tmp_path, (5, old), (6, old), (7, new))) == [Kept(6, old), Kept(7, new)]
+    assert read_journal(written(tmp_path, (5, old), (6, old), (7, new))) == [Half(6, old), Half(7, new)]
     # Not even with the same number, which a witness that is gone cannot keep from being given again.
-    assert read_journal(written(tmp_path, (7, new), (6, new))) == [Kept(6, new), Kept(7, new)]
+    assert read_journal(written(tmp_path, (7, new), (6, new))) == [Half(6, new), Half(7, new)]
 
 
 def test_a_half_that_is_full_takes_nothing_and_the_next_one_does(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_half_that_is_full_takes_nothing_and_the_next_one_does(tmp_path: Path)
         assert journal.begin(6, large)
         assert journal.append(group(9))
 
-    assert read_journal(tmp_path / "journal") == [Kept(5, [large, large]), Kept(6, [large, group(9)])]
+    assert read_journal(tmp_path / "journal") == [Half(5, [large, large]), Half(6, [large, group(9)])]
 
 
 def test_wherever_it_is_cut_what_comes_before_is_read(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_wherever_it_is_cut_what_comes_before_is_read(tmp_path: Path) -> None:
             path.write_bytes(content[:cut] + rest)
             whole = sum(end <= cut for end in ends[1:])
 
-            assert read_journal(path) == ([Kept(6, groups[:whole])] if whole else [])
+            assert read_journal(path) == ([Half(6, groups[:whole])] if whole else [])
 
 
 @given(content=st.binary(max_size=200), at=st.integers(0, 300))

@@ -13,7 +13,7 @@ from sandbox_agent.host.transfer.archives import UploadLimits
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.archives import Archives
 from sandbox_agent.http.files import FileRoutes
-from sandbox_agent.http.health import Health
+from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.paths import Paths
 from sandbox_agent.http.search import SearchRoute
 from sandbox_agent.http.views import Endpoint, Installs, Views
@@ -36,7 +36,7 @@ def describe_forwarded() -> list[Endpoint]:
         _absent(Inventory),
         _absent(AgentViews),
         Installs(_absent(AgentInstalls), 0),
-        _absent(Health),
+        _absent(HealthCheck),
         Path(),
         pool,
     )

@@ -24,7 +24,7 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, 
 from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
-from sandbox_agent.http.stream import Part
+from sandbox_agent.http.stream import StreamPart
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.wire import headers, methods
 
@@ -119,11 +119,11 @@ class Acp(Exchange):
         if self._under_way[key] > 0:
             return
         del self._under_way[key]
-        if self.streams.find(connection, Part(session_id)) is not None:
+        if self.streams.find(connection, StreamPart(session_id)) is not None:
             connection.session_streams.setdefault(session_id, self.clients.position)
 
     async def _flush(self, connection: Connection, session_id: str | None) -> None:
-        stream = self.streams.find(connection, Part(session_id))
+        stream = self.streams.find(connection, StreamPart(session_id))
         if stream is not None:
             await stream.flushed()
 
@@ -150,7 +150,7 @@ class Acp(Exchange):
         connection, session_id = await self._find_connection(scope), self._session(scope)
         if connection is None:
             raise MissingConnection
-        part, given = Part(session_id), header(scope, _AFTER)
+        part, given = StreamPart(session_id), header(scope, _AFTER)
         after = self.streams.cursor(connection, part) if given is None else await self.position(given)
         begins = session_id is not None and self._give_stream(connection, session_id)
         if session_id is not None:
@@ -166,7 +166,7 @@ class Acp(Exchange):
         if session_id in given or self._under_way.get((connection.tag, session_id)):
             return False
         if len(given) >= self.max_streams:
-            idle = (one for one in given if self.streams.find(connection, Part(one)) is None)
+            idle = (one for one in given if self.streams.find(connection, StreamPart(one)) is None)
             oldest = next(idle, None)
             if oldest is None:
                 raise TooMany("streams of sessions", self.max_streams, "--session-streams")

@@ -27,7 +27,7 @@ from sandbox_agent.http.asgi import (
     transport,
 )
 from sandbox_agent.http.guard import Guard, is_opencode
-from sandbox_agent.http.health import Health
+from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.problems import send_problem
 from sandbox_agent.http.rpc import Rpc
 
@@ -96,7 +96,7 @@ class App(FrontDoor):
         guard: Guard,
         rpc: Rpc,
         acp: Acp,
-        health: Health,
+        health: HealthCheck,
         opencode: Callable[[], Asgi],
         control: Callable[[], Asgi],
     ) -> None:

@@ -12,7 +12,7 @@ from sandbox_agent.log.log import Log
 from sandbox_agent.wire.servers import AgentHealth, HealthView
 
 
-class Health(Struct, frozen=True):
+class HealthCheck(Struct, frozen=True):
     """Looks at the parts and says how they are."""
 
     log: Log

@@ -8,7 +8,7 @@ from sandbox_agent.http.asgi import Reply
 from sandbox_agent.http.light_uvicorn import STATUS_LINE
 
 
-class Line(Protocol):
+class PostSocket(Protocol):
     """The socket that a POST came on."""
 
     def is_gone(self) -> bool:
@@ -33,8 +33,8 @@ class Post:
     more_body = False
     message_event = _NoBodyToCome()
 
-    def __init__(self, line: Line, body: bytes, key: bytes | None) -> None:
-        self._line: Line | None = line
+    def __init__(self, line: PostSocket, body: bytes, key: bytes | None) -> None:
+        self._line: PostSocket | None = line
         self.body = body
         self.key = key
         self.keep_alive = True

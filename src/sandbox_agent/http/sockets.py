@@ -58,7 +58,7 @@ class SocketLimits:
     pong_timeout: float = 60.0
 
 
-class Socket(Protocol):
+class OpenSocket(Protocol):
     """One of them."""
 
     waited_since: float
@@ -78,8 +78,8 @@ class Sockets:
         self.limits = limits
         self.clock = 0.0
         self._looked_at = time.monotonic()
-        self._open: set[Socket] = set()
-        self._anonymous: dict[Socket, None] = {}
+        self._open: set[OpenSocket] = set()
+        self._anonymous: dict[OpenSocket, None] = {}
         """Oldest first."""
         self._surplus = 0
         """Closed because there were too many, since the last report."""
@@ -90,7 +90,7 @@ class Sockets:
         """Whether a client is there: a socket that has shown the token."""
         return len(self._open) > len(self._anonymous)
 
-    def add(self, socket: Socket) -> None:
+    def add(self, socket: OpenSocket) -> None:
         """Make room for it when there are far too many; those that are a little too many go with the next tick.
 
         So a client that shows its token at once gets in, even when strangers have connected in a burst since.
@@ -101,11 +101,11 @@ class Sockets:
         if len(self._anonymous) > 2 * self.limits.anonymous:
             self._abort_oldest(2 * self.limits.anonymous)
 
-    def admit(self, socket: Socket) -> None:
+    def admit(self, socket: OpenSocket) -> None:
         """It has shown the token."""
         self._anonymous.pop(socket, None)
 
-    def remove(self, socket: Socket) -> None:
+    def remove(self, socket: OpenSocket) -> None:
         self._open.discard(socket)
         self._anonymous.pop(socket, None)
 

@@ -40,7 +40,7 @@ class StreamLimits:
     peer_timeout: float = 60.0
 
 
-class Socket(Protocol):
+class StreamSocket(Protocol):
     """What a stream is written to."""
 
     def get_write_buffer_size(self) -> int: ...
@@ -48,7 +48,7 @@ class Socket(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StreamPart:
     """The events that one stream of a connection has: those of a session, or those of no session's own stream."""
 
     session_id: str | None
@@ -82,9 +82,9 @@ class Stream:
         source: Source,
         after: int,
         limits: StreamLimits,
-        socket: Socket,
+        socket: StreamSocket,
         encoding: Encoding = SSE,
-        part: Part | None = None,
+        part: StreamPart | None = None,
         waits: Callable[[Connection], bool] | None = None,
     ) -> None:
         """While `waits` says so, nothing is read; `look_back` wakes it."""
@@ -352,7 +352,7 @@ class Several:
     """The live streams of one connection, when each has a part of its events."""
 
     def __init__(self) -> None:
-        self.streams: dict[Part, Stream] = {}
+        self.streams: dict[StreamPart, Stream] = {}
 
     def push(self, chunk: Chunk) -> None:
         for stream in self.streams.values():
@@ -398,9 +398,9 @@ class Streams:
         self,
         connection: Connection,
         after: int,
-        socket: Socket,
+        socket: StreamSocket,
         encoding: Encoding = SSE,
-        part: Part | None = None,
+        part: StreamPart | None = None,
     ) -> Stream:
         """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
         start = max(after, connection.opened_at)
@@ -434,13 +434,13 @@ class Streams:
             if not connection.stream.streams:
                 connection.stream = None
 
-    def cursor(self, connection: Connection, part: Part) -> int:
+    def cursor(self, connection: Connection, part: StreamPart) -> int:
         """How far its client has been served: where a stream goes on when the client does not say."""
         live = self.find(connection, part)
         return max(live.cursor if live else 0, connection.cursors.get(part.session_id, 0), connection.served)
 
     @staticmethod
-    def find(connection: Connection, part: Part) -> Stream | None:
+    def find(connection: Connection, part: StreamPart) -> Stream | None:
         """The live stream of a part."""
         return connection.stream.streams.get(part) if isinstance(connection.stream, Several) else None
 

@@ -35,7 +35,7 @@ from sandbox_agent.errors import (
     UnknownAgent,
 )
 from sandbox_agent.http import problems
-from sandbox_agent.http.health import Health
+from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
@@ -206,7 +206,7 @@ class Views:
     inventory: Inventory
     agent_views: AgentViews
     installs: Installs
-    health: Health
+    health: HealthCheck
     logs: Path
     """The folder of what agents write to stderr."""
     pool: Pool

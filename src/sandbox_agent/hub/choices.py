@@ -54,7 +54,7 @@ MODEL = Category("model", "modelId")
 CATEGORIES = (MODE, MODEL)
 
 
-class Way(Struct, frozen=True):
+class Setter(Struct, frozen=True):
     """How to set a value at an agent, and which values the agent lists for it."""
 
     method: str
@@ -62,13 +62,13 @@ class Way(Struct, frozen=True):
     values: list[str]
 
 
-def find_ways(offers: Object, category: Category, value: str) -> list[Way]:
+def find_ways(offers: Object, category: Category, value: str) -> list[Setter]:
     """The ways to set a mode or a model at an agent, best first; empty when there are none."""
-    found: list[Way] = []
+    found: list[Setter] = []
     if shape := object_at(offers, category.shape):
-        found.append(Way(category.method, {category.param: value}, _ids(shape, category)))
+        found.append(Setter(category.method, {category.param: value}, _ids(shape, category)))
     if option := find_option(offers, category):
-        found.append(Way(SET_OPTION, {"configId": option.get("id"), "value": value}, values_of(option)))
+        found.append(Setter(SET_OPTION, {"configId": option.get("id"), "value": value}, values_of(option)))
     # ACP has dropped session/set_model, so an agent may send `models` without supporting it.
     return found if category is MODE else found[::-1]
 

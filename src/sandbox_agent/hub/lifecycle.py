@@ -70,7 +70,7 @@ class Effect(StrEnum):
     """Take the session out of every table, and delete its log."""
 
 
-class Move(Struct, frozen=True):
+class Transition(Struct, frozen=True):
     """One entry of the table."""
 
     state: State
@@ -83,14 +83,14 @@ class IllegalMove(Exception):
 
 
 _END = (Effect.RELEASE, Effect.SAVE, Effect.TELL_ENDED)
-_REST = Move(State.INTERRUPTED, _END)
-_REST_UNTOLD = Move(State.INTERRUPTED, (Effect.RELEASE,))
+_REST = Transition(State.INTERRUPTED, _END)
+_REST_UNTOLD = Transition(State.INTERRUPTED, (Effect.RELEASE,))
 """It had ended before, and clients know."""
-_TERMINATE = Move(State.TERMINATED, _END)
-_FORGET = Move(State.DELETED, (Effect.RELEASE, Effect.FORGET))
-_OPEN = Move(State.HELD, (Effect.SAVE,))
+_TERMINATE = Transition(State.TERMINATED, _END)
+_FORGET = Transition(State.DELETED, (Effect.RELEASE, Effect.FORGET))
+_OPEN = Transition(State.HELD, (Effect.SAVE,))
 
-_TABLE: dict[State, dict[Event, Move]] = {
+_TABLE: dict[State, dict[Event, Transition]] = {
     State.STARTING: {
         Event.OPENED: _OPEN,
         Event.FAILED: _FORGET,
@@ -101,7 +101,7 @@ _TABLE: dict[State, dict[Event, Move]] = {
     State.HELD: {
         Event.EXITED: _REST,
         Event.CLOSED: _REST,
-        Event.TERMINATE: Move(State.ENDING),
+        Event.TERMINATE: Transition(State.ENDING),
         Event.DELETE: _FORGET,
     },
     State.ENDING: {
@@ -111,7 +111,7 @@ _TABLE: dict[State, dict[Event, Move]] = {
         Event.DELETE: _FORGET,
     },
     State.INTERRUPTED: {
-        Event.REVIVE: Move(State.REVIVING, (Effect.HOLD,)),
+        Event.REVIVE: Transition(State.REVIVING, (Effect.HOLD,)),
         Event.TERMINATE: _TERMINATE,
         Event.DELETE: _FORGET,
     },
@@ -123,7 +123,7 @@ _TABLE: dict[State, dict[Event, Move]] = {
         Event.DELETE: _FORGET,
     },
     State.ENDED: {
-        Event.REVIVE: Move(State.REVIVING, (Effect.HOLD,)),
+        Event.REVIVE: Transition(State.REVIVING, (Effect.HOLD,)),
         Event.DELETE: _FORGET,
     },
     State.TERMINATED: {
@@ -147,7 +147,7 @@ def allows(state: State, event: Event) -> bool:
     return event in _TABLE[state]
 
 
-def move(state: State, event: Event, *, resumable: bool) -> Move:
+def move(state: State, event: Event, *, resumable: bool) -> Transition:
     """What an event does to a session in a state; raises IllegalMove.
 
     `resumable`: its agent can bring it back when no process holds it any more.
@@ -155,10 +155,10 @@ def move(state: State, event: Event, *, resumable: bool) -> Move:
     found = _TABLE[state].get(event)
     if found is None:
         if _is_overtaken(state, event):
-            return Move(state)
+            return Transition(state)
         raise IllegalMove(f"a session that is {state} cannot be {event}")
     if found.state is State.INTERRUPTED and not resumable:
-        return Move(State.ENDED, found.effects)
+        return Transition(State.ENDED, found.effects)
     return found
 
 

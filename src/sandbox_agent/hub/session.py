@@ -13,7 +13,7 @@ from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
-from sandbox_agent.hub.lifecycle import AT_REST, Event, Move, State
+from sandbox_agent.hub.lifecycle import AT_REST, Event, State, Transition
 from sandbox_agent.hub.process import Process
 from sandbox_agent.log.cards import Card
 
@@ -195,7 +195,7 @@ class Session:
     def allows(self, event: Event) -> bool:
         return lifecycle.allows(self.state, event)
 
-    def move(self, event: Event, process: Process | None = None, termination: Object | None = None) -> Move:
+    def move(self, event: Event, process: Process | None = None, termination: Object | None = None) -> Transition:
         """Apply an event; `Hub.move` carries out the effects. Raises IllegalMove."""
         move = lifecycle.move(self.state, event, resumable=self.facts.can_resume)
         if move.state is self.state:

@@ -24,7 +24,16 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way, find_permission_mode
+from sandbox_agent.hub.choices import (
+    CATEGORIES,
+    MODE,
+    MODEL,
+    OPTIONS,
+    SET_OPTION,
+    Category,
+    Setter,
+    find_permission_mode,
+)
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -81,7 +90,7 @@ class SessionSettings(Struct, frozen=True):
             warnings.append(await self._try(session, f"option {config_id}", value, find))
         return [warning for warning in warnings if warning is not None]
 
-    async def _try(self, session: Session, what: str, value: object, find_way: Callable[[], Way]) -> str | None:
+    async def _try(self, session: Session, what: str, value: object, find_way: Callable[[], Setter]) -> str | None:
         """Set one value for the server; returns why that was not possible."""
         try:
             running = await self.forward.get_holder(session)
@@ -114,7 +123,7 @@ class SessionSettings(Struct, frozen=True):
 
     # What to ask the agent for
 
-    def _find_way(self, session: Session, category: Category, value: str) -> Way:
+    def _find_way(self, session: Session, category: Category, value: str) -> Setter:
         """The way to set a mode or a model; raises MethodNotFound, or InvalidParams for an unknown value."""
         agent, offers = session.facts.agent, session.facts.offers
         ways = choices.find_ways(offers, category, value)
@@ -128,12 +137,12 @@ class SessionSettings(Struct, frozen=True):
         known = list(dict.fromkeys(value for way in ways for value in way.values))
         raise _make_unknown_value(agent, category.name, value, known)
 
-    def _option_way(self, session: Session, config_id: str, value: object) -> Way:
+    def _option_way(self, session: Session, config_id: str, value: object) -> Setter:
         """The same for an option, by its id or category; `mode` and `model` work for every shape."""
         agent, offers = session.facts.agent, session.facts.offers
         option = choices.option(offers, config_id)
         if option is not None:
-            way = Way(SET_OPTION, {"configId": option.get("id"), "value": value}, choices.values_of(option))
+            way = Setter(SET_OPTION, {"configId": option.get("id"), "value": value}, choices.values_of(option))
             fits = not way.values or value in [*way.values, option.get("currentValue")]
             if fits or (option is choices.find_option(offers, MODEL) and self._takes_any(session, MODEL)):
                 return way
@@ -154,12 +163,12 @@ class SessionSettings(Struct, frozen=True):
     # Asking it, and what its answer means
 
     async def _call(
-        self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Way
+        self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Setter
     ) -> Answer:
         settle = partial(self._finish_change, asked=envelope.method, way=way)
         return await self.forward.call(connection, running, session, _translate(envelope, way), settle)
 
-    def _finish_change(self, call: Call, response: Envelope, *, asked: str, way: Way) -> Answer:
+    def _finish_change(self, call: Call, response: Envelope, *, asked: str, way: Setter) -> Answer:
         session = call.session
         assert session is not None
         line = with_id(response.line, call.client_id)
@@ -175,7 +184,7 @@ class SessionSettings(Struct, frozen=True):
             line = success(call.client_id, {name: value for name, value in result.items() if name != OPTIONS})
         return Answer(line, position)
 
-    def _note(self, session: Session, way: Way, result: Object) -> None:
+    def _note(self, session: Session, way: Setter, result: Object) -> None:
         if _is_mode(session, way):
             # A client that sets a mode wants exactly that mode: drop the rules that stood in for another one.
             session.facts.ruled_as = None
@@ -189,13 +198,13 @@ class SessionSettings(Struct, frozen=True):
         self.hub.note_changed_offers(session)
 
 
-def _is_mode(session: Session, way: Way) -> bool:
+def _is_mode(session: Session, way: Setter) -> bool:
     if way.method == SET_OPTION:
         return text_at(choices.find_option(session.facts.offers, MODE), "id") == way.params["configId"]
     return way.method == MODE.method
 
 
-def _translate(envelope: Envelope, way: Way) -> Envelope:
+def _translate(envelope: Envelope, way: Setter) -> Envelope:
     """The request in the form that this agent understands; unchanged bytes when that is already the case."""
     assert envelope.id is not None
     params = envelope.params()

@@ -172,7 +172,7 @@ def open_journal(path: Path, witness: Witness) -> Journal | None:
 
 
 @dataclass(slots=True)
-class Kept:
+class Half:
     """The records of one half."""
 
     number: int
@@ -185,7 +185,7 @@ def is_fit(group: Group) -> bool:
     return not (group.deleted or group.forgotten_channels or group.reserve)
 
 
-def read_journal(path: Path) -> list[Kept]:
+def read_journal(path: Path) -> list[Half]:
     """The records of both halves, as far as they are whole and belong together, oldest first. Raises OSError."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
@@ -196,8 +196,8 @@ def read_journal(path: Path) -> list[Kept]:
     return sorted((kept for kept in halves if kept.groups), key=lambda kept: kept.number)
 
 
-def _read_half(content: bytes, at: int) -> Kept:
-    kept = Kept(0)
+def _read_half(content: bytes, at: int) -> Half:
+    kept = Half(0)
     while at + _HEAD.size <= len(content):
         number, place, length, check = _HEAD.unpack_from(content, at)
         body = content[at + _HEAD.size : at + _HEAD.size + length]

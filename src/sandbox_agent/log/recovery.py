@@ -18,7 +18,7 @@ from typing import NamedTuple
 from sandbox_agent.log.damage import PENDING, REASON, Damage
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
 from sandbox_agent.log.inspection import DamagedLog, inspect, inspect_meanwhile, is_intact
-from sandbox_agent.log.journal import Kept, read_journal
+from sandbox_agent.log.journal import Half, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement, read_tallies
 
@@ -296,7 +296,7 @@ def _open(path: Path, small: int) -> Opened:
     return Opened(database, damage, inspect_meanwhile(path, damage.report) if large else None)
 
 
-def _restore(database: Database, kept: list[Kept], tallies: dict[int, int], damage: Damage, journal: Path) -> None:
+def _restore(database: Database, kept: list[Half], tallies: dict[int, int], damage: Damage, journal: Path) -> None:
     """Write what the journal has and the database lacks, and report the records that are missing."""
     # A tally of an older transaction is of no use: the database has what was journaled for it.
     lacking = {number: count for number, count in tallies.items() if number > database.commits}
