@@ -109,7 +109,7 @@ def test_an_unknown_agent_is_a_problem_whatever_it_is_called(server: Server) -> 
 
 
 def test_awaiting_an_install_gives_its_result(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main() -> None:
         async with calling(shelf.server) as api:
@@ -132,7 +132,7 @@ def test_awaiting_an_install_gives_its_result(shelf: Shelf) -> None:
 
 
 def test_iterating_over_an_install_shows_its_progress_and_ends_with_the_result(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main() -> None:
         async with calling(shelf.server) as api:
@@ -150,7 +150,7 @@ def test_iterating_over_an_install_shows_its_progress_and_ends_with_the_result(s
 
 
 def test_an_install_that_was_left_goes_on_and_can_be_joined(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
     async def main() -> None:
@@ -168,13 +168,13 @@ def test_an_install_that_was_left_goes_on_and_can_be_joined(shelf: Shelf) -> Non
 
 
 def test_versions_and_a_reinstall_are_passed_on(shelf: Shelf) -> None:
-    id = shelf.put()
-    shelf.index.npm(f"{id}-package", "2.0.0")
+    id = shelf.box()
 
     async def main() -> None:
         async with calling(shelf.server) as api:
             agents = Agents(api)
             assert (await agents.install(id)).version == "1.0.0"
+            shelf.box(version="2.0.0", id=id)
             newer = await agents.install(id, agent_process_version="2.0.0")
             assert (newer.version, newer.already_installed) == ("2.0.0", False)
             assert not (await agents.install(id, agent_version="2.0.0", reinstall=True)).already_installed
@@ -183,7 +183,7 @@ def test_versions_and_a_reinstall_are_passed_on(shelf: Shelf) -> None:
 
 
 def test_an_install_that_fails_is_a_problem_with_its_slug(shelf: Shelf) -> None:
-    id = shelf.put(program="process.stderr.write('no such luck'); process.exit(7)")
+    id = shelf.box("#!/bin/sh\necho no such luck >&2; exit 7")
 
     async def main() -> None:
         async with calling(shelf.server) as api:
@@ -250,7 +250,7 @@ def test_an_answer_to_an_install_that_is_not_the_servers_says_so(reply: bytes) -
 
 
 def test_an_install_that_was_interrupted_says_so_when_it_is_awaited_again(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
     async def watch(install: Install) -> None:

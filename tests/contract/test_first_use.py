@@ -71,14 +71,14 @@ def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: Shel
 
 @pytest.mark.requirement("9.lazy-install", "9.install-failure")
 def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
     shelf.index.fail(shelf.tarball(id))
 
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http, Client(shelf.server) as other:
             document = problem(await client.post(initialize(id)), 502, "download-failed")
-            assert (document["agent"], "E500" in document["stderr"]) == (id, True)
+            assert document["url"].endswith(shelf.tarball(id))
             found = await view(client, id)
             assert found["install"]["verificationError"] == document["detail"]
             assert found["serverStatus"]["status"] == "error"
@@ -93,11 +93,10 @@ def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) 
 
 
 @pytest.mark.requirement("9.only-from-the-index")
-@pytest.mark.parametrize("where", ["git+file:///nonexistent/evil.git", "address"])
-def test_what_does_not_come_from_the_index_is_refused(shelf: Shelf, where: str) -> None:
+def test_what_does_not_come_from_the_index_is_refused(shelf: Shelf) -> None:
     content = packed({"package/package.json": json.dumps({"name": "evil", "version": "1.0.0"})})
     address = shelf.index.archive("evil.tgz", content)
-    id = shelf.put(dependencies={"evil": address if where == "address" else where})
+    id = shelf.put(dependencies={"evil": address})
 
     async def main() -> None:
         client = bare(shelf.server)
@@ -164,7 +163,7 @@ KEYS = {
 @pytest.mark.requirement("9.credentials")
 def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path: Path) -> None:
     id, own_id = shelf.box(), shelf.box()
-    shelf.index.npm_files("@qwen-code/qwen-code", "8.8.8", {"cli.js": AGENT})
+    shelf.box(id="qwen-code")
 
     async def main(server: Server) -> None:
         client = bare(server)
@@ -174,7 +173,6 @@ def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path:
             assert {"mock", "claude", "codex", "gemini", "amp", "mine"} <= available
             assert "copilot" not in available
             assert (await view(client, "mine"))["credentialsAvailable"] is True
-            await installed(client, "qwen", {"agentVersion": "8.8.8"})
         for agent, allowed in ((id, set()), ("qwen", {"OPENAI_API_KEY"}), ("mine", {"AMP_API_KEY"})):
             async with Client(server, agent) as client:
                 environ = json.loads(await said(client, "environ"))

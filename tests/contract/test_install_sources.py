@@ -12,7 +12,7 @@ import pytest
 
 from sandbox_agent.agents.install.entries import current_platform
 from tests.support.client import Client, run
-from tests.support.package_index import AGENT, closed_port, entry, npx, packed, uvx
+from tests.support.package_index import AGENT, closed_port, entry, packed, uvx
 from tests.support.problems import problem
 from tests.support.running import Server, alive, eventually
 from tests.support.shelf import Shelf, bare, events, initialize, install, installed, said, until, view
@@ -32,7 +32,6 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
 
 @pytest.mark.requirement("9.registry-first", "9.provenance")
 def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(shelf: Shelf) -> None:
-    shelf.index.npm_files("@qwen-code/qwen-code", "9.0.0", {"cli.js": AGENT})
     shelf.index.npm_files("@qwen-code/qwen-code", "8.0.0", {"cli.js": AGENT})
 
     async def main() -> None:
@@ -47,7 +46,7 @@ def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(s
                 "@qwen-code/qwen-code",
             )
 
-            shelf.enlist(npx("qwen-code", "@qwen-code/qwen-code@9.0.0", args=["--acp"]))
+            shelf.box(version="9.0.0", id="qwen-code")
             registry = await installed(client, "qwen", {"reinstall": True})
             assert (registry["source"], registry["version"]) == ("registry", "9.0.0")
             about = (await view(client, "qwen"))["install"]
@@ -60,7 +59,7 @@ def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(s
 
 @pytest.mark.requirement("9.registry-first")
 def test_an_own_agent_may_be_a_slug_of_the_registry(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main(server: Server) -> None:
         async with Client(server, "mine") as client:
@@ -134,7 +133,7 @@ def pinned(shelf: Shelf) -> str:
 
 
 def cut(shelf: Shelf) -> str:
-    id = shelf.put()
+    id = shelf.box()
     shelf.index.cut(shelf.tarball(id))
     return id
 
@@ -143,7 +142,7 @@ def cut(shelf: Shelf) -> str:
 @pytest.mark.parametrize(
     ("prepare", "status", "slug"),
     [
-        pytest.param(lambda shelf: shelf.put("process.exit(1)"), 502, "install-failed", id="it exits"),
+        pytest.param(lambda shelf: shelf.box("#!/bin/sh\nexit 1"), 502, "install-failed", id="it exits"),
         pytest.param(lambda shelf: shelf.put(None), 502, "install-failed", id="no program"),
         pytest.param(cut, 502, "download-failed", id="cut"),
         pytest.param(pinned, 502, "checksum-mismatch", id="not what was pinned"),
@@ -194,12 +193,12 @@ def test_a_directory_that_cannot_be_used_is_said_and_is_no_bug_of_ours(shelf: Sh
 
 @pytest.mark.requirement("9.install-failure", "9.running-install")
 def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shelf: Shelf) -> None:
-    id = shelf.put()
-    shelf.index.npm(f"{id}-package", "2.0.0", "#!/usr/bin/env node\nprocess.exit(1)")
+    id = shelf.box()
 
     async def main() -> None:
         async with Client(shelf.server, id) as client:
             pid = (await view(client, id))["serverStatus"]["pid"]
+            shelf.box("#!/bin/sh\nexit 1", "2.0.0", id)
             problem(await install(client, id, {"agentVersion": "2.0.0"}), 502, "install-failed")
             assert await said(client, "version") == "1.0.0"
             found = await view(client, id)
@@ -214,12 +213,12 @@ def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shel
 def test_an_agent_that_runs_goes_on_with_what_it_was_started_from_and_the_next_start_is_the_new_one(
     shelf: Shelf,
 ) -> None:
-    id = shelf.put()
-    shelf.index.npm(f"{id}-package", "2.0.0")
+    id = shelf.box()
 
     async def main() -> None:
         async with Client(shelf.server, id) as client:
             pid = (await view(client, id))["serverStatus"]["pid"]
+            shelf.box(version="2.0.0", id=id)
             assert (await installed(client, id, {"agentVersion": "2.0.0"}))["version"] == "2.0.0"
             assert await said(client, "version") == "1.0.0"
             assert len(shelf.folders(id)) == 2, "what runs is not taken away"
@@ -253,7 +252,7 @@ def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: Shelf, tmp_path: 
 
 @pytest.mark.requirement("9.leftovers")
 def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
     server = shelf.another(tmp_path / "killed").start()
     agents = tmp_path / "killed" / "data" / "agents"
