@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.client import Client, run
 from tests.support.embedding import Embedded, Host, Place
+from tests.support.program import Program, run_program
 from tests.support.running import BOUND, Server, alive, eventually
 from tests.support.saying import said
 
@@ -210,12 +211,11 @@ def test_where_the_users_own_server_is_does_not_matter(place: Place) -> None:
 
 def refused(place: Place, stdin: int) -> str:
     """The last line of a server that did not start."""
-    result = subprocess.run(
-        place.command(), stdin=stdin, capture_output=True, text=True, env=place.environment, timeout=PATIENCE
-    )
-    assert (result.returncode, result.stdout) == (2, ""), result.stderr
-    assert "Traceback" not in result.stderr
-    return result.stderr.splitlines()[-1]
+    with Program(place.arguments(), place.environment, stdin=stdin, text=True) as server:
+        out, err = server.communicate(timeout=PATIENCE)
+        assert (server.returncode, out) == (2, ""), err
+    assert "Traceback" not in err
+    return err.splitlines()[-1]
 
 
 @pytest.mark.requirement("11.embedded-refused")
@@ -251,8 +251,6 @@ def test_a_terminal_is_refused_and_told_what_to_do(place: Place) -> None:
 
 @pytest.mark.requirement("11.embedded-stdin")
 def test_a_pipe_that_has_ended_already_ends_it(place: Place) -> None:
-    result = subprocess.run(
-        place.command(), input="", capture_output=True, text=True, env=place.environment, timeout=PATIENCE
-    )
+    result = run_program(place.arguments(), place.environment, input="", text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
     assert place.leftovers == []

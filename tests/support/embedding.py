@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from tests.support.program import Program
 from tests.support.running import BOUND, TOKEN, alive, eventually, scripted
 
 HOST = """
@@ -57,9 +58,11 @@ class Place:
         own = {"TMPDIR": str(self.temporary), "XDG_DATA_HOME": str(self.directory / "share")}
         return {**clean, **own, "SANDBOX_AGENT_TOKEN": TOKEN}
 
+    def arguments(self, *flags: str) -> list[str]:
+        return ["server", "--embedded", "--config-dir", str(self.config), *flags]
+
     def command(self, *flags: str) -> list[str]:
-        places = ["--config-dir", str(self.config)]
-        return [sys.executable, "-m", "sandbox_agent", "server", "--embedded", *places, *flags]
+        return [sys.executable, "-m", "sandbox_agent", *self.arguments(*flags)]
 
 
 class Embedded:
@@ -75,14 +78,12 @@ class Embedded:
         self.token = TOKEN
         self.work = place.work
         self._stderr: IO[Any] = (place.directory / "stderr").open("a+")
-        self.process = subprocess.Popen(
-            place.command(*flags),
-            stdin=subprocess.PIPE if stdin is None else stdin,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
+        self.process = Program(
+            place.arguments(*flags),
+            place.environment | dict(environment or {}),
+            stdin=subprocess.PIPE if stdin is None else stdin.fileno(),
+            stderr=self._stderr.fileno(),
             text=True,
-            env=place.environment | dict(environment or {}),
-            start_new_session=True,
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
