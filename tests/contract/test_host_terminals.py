@@ -1,7 +1,9 @@
 """Contract, section 5: the server runs an agent's terminals; section 10: nothing of them is left behind."""
 
+import asyncio
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from tests.support.asking import ask_outright
 from tests.support.client import Client, run
 from tests.support.hosting import CREATE, KILL, OUTPUT, READ, RELEASE, WAIT, answer, answers, gets, refused, runs
 from tests.support.pids import Pids
-from tests.support.running import TOKEN, Server, alive, scripted
+from tests.support.running import TOKEN, Server, alive, eventually, scripted
 from tests.support.saying import said
 
 DAEMONS = """
@@ -28,17 +30,22 @@ def sleeper(fork, session, clear):
     return os.read(reader, 32).decode()
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 pids = [sleeper(*each) for each in ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1))]
-print(os.getpid(), *pids, flush=True)
+with open(sys.argv[1] + ".new", "w") as file: print(os.getpid(), *pids, file=file)
+os.rename(file.name, sys.argv[1])
 while True: time.sleep(60)
 """
 
 
 async def daemons(client: Client, session: str, pids: Pids) -> str:
     """A terminal whose command and daemons ignore SIGTERM; gives its id when they all run."""
-    terminal = await runs(client, session, "python3", "-I", "-S", "-c", DAEMONS)
-    while not (output := (await gets(client, session, OUTPUT, terminalId=terminal))["output"]):
-        pass
-    pids += map(int, output.split())
+    started = Path(client.server.work, f"daemons-{session}")
+
+    def read_pids() -> list[int]:
+        eventually(started.exists, "the start of the daemons")
+        return list(map(int, started.read_text().split()))
+
+    terminal = await runs(client, session, sys.executable, "-I", "-S", "-c", DAEMONS, str(started))
+    pids += await asyncio.to_thread(read_pids)
     assert len(pids) == 5
     assert all(map(alive, pids))
     return terminal

@@ -33,17 +33,16 @@ INITIALIZE = {
     "params": {"protocolVersion": 1, "_meta": {META: {"agent": "slow"}}},
 }
 NEW = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}
-every_daemon = pytest.mark.parametrize("flags", DAEMONS.values(), ids=DAEMONS)
-worst_daemons = pytest.mark.parametrize("flags", list(DAEMONS.values())[-2:], ids=list(DAEMONS)[-2:])
+WORST = list(DAEMONS.values())[-2:]
 
 
-async def start(client: Client, session: str, flags: dict[str, bool], pids: Pids) -> int:
-    """Let a session's agent start a process that is meant to stay; gives the agent's pid."""
-    agent, daemon = map(int, await said(client, session, ["pid"], ["daemon", flags]))
-    pids += [agent, daemon]
-    assert alive(agent)
-    assert alive(daemon)
-    return agent
+async def start(client: Client, session: str, pids: Pids, *flags: dict[str, bool]) -> int:
+    """Let a session's agent start processes that are meant to stay; gives the agent's pid."""
+    started = list(map(int, await said(client, session, ["pid"], *(["daemon", each] for each in flags))))
+    assert len(started) == 1 + len(flags)
+    assert all(map(alive, started))
+    pids += started
+    return started[0]
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +55,12 @@ def house() -> Generator[Server]:
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
-@every_daemon
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_nothing_is_left_of_an_agent_that_ends(house: Server, end: str, flags: dict[str, bool], pids: Pids) -> None:
+def test_nothing_is_left_of_an_agent_that_ends(house: Server, end: str, pids: Pids) -> None:
     async def main() -> None:
         async with Client(house, "isolated") as client:
             session = await client.new_session()
-            await start(client, session, flags, pids)
+            await start(client, session, pids, *DAEMONS.values())
             step = ["exit", 3] if end == "exit" else ["kill"]
             assert (await client.prompt(session, [step]))["error"]["code"] == -32603
 
@@ -71,16 +69,13 @@ def test_nothing_is_left_of_an_agent_that_ends(house: Server, end: str, flags: d
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
-@worst_daemons
-def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(
-    house: Server, flags: dict[str, bool], pids: Pids
-) -> None:
+def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(house: Server, pids: Pids) -> None:
     async def main() -> None:
         async with Client(house, "other") as bystander, Client(house, "isolated") as client:
             theirs = await bystander.new_session()
             kept = list(map(int, await said(bystander, theirs, ["pid"], ["daemon", {"setsid": True}])))
             session = await client.new_session()
-            await start(client, session, flags, pids)
+            await start(client, session, pids, *WORST)
             await client.prompt(session, [["exit", 0]])
             pids.gone()
             assert all(map(alive, kept))
@@ -90,27 +85,24 @@ def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
-@worst_daemons
-def test_nothing_is_left_of_an_agent_that_another_program_killed(flags: dict[str, bool], pids: Pids) -> None:
-    async def main(server: Server) -> None:
-        async with Client(server) as client:
+def test_nothing_is_left_of_an_agent_that_another_program_killed(house: Server, pids: Pids) -> None:
+    async def main() -> None:
+        async with Client(house, "isolated") as client:
             session = await client.new_session()
-            os.kill(await start(client, session, flags, pids), signal.SIGKILL)
+            os.kill(await start(client, session, pids, *WORST), signal.SIGKILL)
 
-    with Server("--no-persist") as server:
-        run(main(server))
-        pids.gone()
+    run(main())
+    pids.gone()
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-session")
-@worst_daemons
-def test_a_terminated_session_takes_its_own_process_with_it(house: Server, flags: dict[str, bool], pids: Pids) -> None:
+def test_a_terminated_session_takes_its_own_process_with_it(house: Server, pids: Pids) -> None:
     async def main() -> None:
         async with Client(house, "stubborn") as client:
             other = await client.new_session()
             (kept,) = await said(client, other, ["pid"])
             session = await client.new_session()
-            await start(client, session, flags, pids)
+            await start(client, session, pids, *WORST)
             ended = await client.result("_sandboxagent/session/terminate", {"sessionId": session})
             assert ended["terminated"] is True
             pids.gone()
@@ -120,19 +112,18 @@ def test_a_terminated_session_takes_its_own_process_with_it(house: Server, flags
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-server")
-@worst_daemons
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_nothing_is_left_of_a_server_that_was_stopped(number: int, flags: dict[str, bool], pids: Pids) -> None:
+def test_nothing_is_left_of_a_server_that_was_stopped(number: int, pids: Pids) -> None:
     agents = {"stubborn": scripted("--ignore-sigterm", "--ignore-eof"), "isolated": scripted(isolation="session")}
 
     async def main(server: Server) -> None:
         for agent in ("scripted", "stubborn", "isolated"):
             async with Client(server, agent) as client:
-                await start(client, await client.new_session(), flags, pids)
+                await start(client, await client.new_session(), pids, *WORST)
 
     with Server("--no-persist", agents=agents) as server:
         run(main(server))
-        assert len(pids) == 6
+        assert len(pids) == 9
         assert server.stop(number) == 0
         # Not "eventually": a server that has ended has nothing left to end them later.
         assert [pid for pid in pids if alive(pid)] == []
@@ -183,11 +174,10 @@ def second_is(table: str, directory: Path) -> str:
 
 
 @pytest.mark.requirement("10.tree-dies-after-a-crash")
-@worst_daemons
-def test_nothing_is_left_of_a_server_that_crashed(flags: dict[str, bool], pids: Pids, tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_server_that_crashed(pids: Pids, tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         async with Client(server) as client:
-            await start(client, await client.new_session(), flags, pids)
+            await start(client, await client.new_session(), pids, *WORST)
 
     server = Server(directory=tmp_path).start()
     run(main(server))
@@ -201,7 +191,7 @@ def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_
 ) -> None:
     async def main(server: Server) -> int:
         async with Client(server) as client:
-            return await start(client, await client.new_session(), ESCAPED | {"clear_env": True}, pids)
+            return await start(client, await client.new_session(), pids, ESCAPED | {"clear_env": True})
 
     server = Server(directory=tmp_path).start()
     agent = run(main(server))
@@ -235,7 +225,7 @@ def test_an_agent_itself_does_not_outlive_a_crashed_server(pids: Pids, tmp_path:
 def test_a_new_server_leaves_the_processes_of_other_servers_alone(pids: Pids) -> None:
     async def main(server: Server) -> None:
         async with Client(server) as client:
-            await start(client, await client.new_session(), ESCAPED, pids)
+            await start(client, await client.new_session(), pids, ESCAPED)
             with Server():
                 assert all(map(alive, pids))
 
@@ -271,9 +261,8 @@ def test_a_load_that_the_agent_does_not_offer_leaves_no_process(tmp_path: Path, 
                 session = await client.new_session()
                 assert "error" in await client.prompt(session, [["exit", 0]])
             params = {"sessionId": session, "cwd": server.work, "mcpServers": []}
-            for _ in range(3):
-                assert (await client.error(method, params))["code"] == -32601
-            assert len(processes()) == 4 + known
+            assert (await client.error(method, params))["code"] == -32601
+            assert len(processes()) == 2 + known
             eventually(lambda: [pid for pid in processes() if alive(pid)] == [shared], "the end of the others")
 
     state = tmp_path / "state"

@@ -83,7 +83,7 @@ def test_an_ipv6_address_is_shown_as_a_url_has_it() -> None:
 
 @pytest.mark.requirement("11.first-call")
 def test_the_call_that_is_suggested_at_the_start_works_as_it_stands() -> None:
-    with Server("--no-persist", token=None, anew=True) as server:
+    with Server("--no-persist", token=None) as server:
         (line,) = [line for line in server.stderr.splitlines() if "curl " in line]
         command = line[line.index("curl ") :]
 
@@ -387,7 +387,7 @@ def test_a_data_directory_in_use_ends_it_with_exit_code_2_and_says_by_whom(tmp_p
 
 @pytest.mark.requirement("11.exit-locked")
 def test_the_directory_of_a_server_that_was_killed_is_free(tmp_path: Path) -> None:
-    Server(directory=tmp_path, anew=True).start().kill()
+    Server(directory=tmp_path).start().kill()
 
     with Server(directory=tmp_path) as server:
         assert ask(server, "/v1/health", token=TOKEN).status == 200
@@ -457,7 +457,7 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_no_client_waiti
                 # The agent ended, or the server is about to: either way the client is told.
                 assert response.status_code == 503 or "error" in response.json(), response.text
 
-    with Server("--no-persist", "--stop-grace", "10m", agents=agents, anew=True) as server:
+    with Server("--no-persist", "--stop-grace", "10m", agents=agents) as server:
         run(main(server))
 
 
@@ -478,13 +478,13 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
                 assert await asyncio.to_thread(server.stop) == 0
                 assert time.monotonic() - begun < SOON
 
-    with Server("--no-persist", anew=True) as server:
+    with Server("--no-persist") as server:
         run(main(server))
 
 
 @pytest.mark.requirement("11.clean-stop")
 def test_being_told_twice_to_stop_is_as_good_as_once() -> None:
-    with Server("--no-persist", agents={"stubborn": scripted("--ignore-sigterm", "--ignore-eof")}, anew=True) as server:
+    with Server("--no-persist", agents={"stubborn": scripted("--ignore-sigterm", "--ignore-eof")}) as server:
 
         async def main() -> None:
             async with Client(server, "stubborn") as client:
@@ -505,6 +505,6 @@ def test_the_program_and_the_module_are_the_same() -> None:
     for command in ([str(program)], [sys.executable, "-m", "sandbox_agent"]):
         shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=PATIENCE)
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"sandbox-agent {__version__}\n", "")
-        helped = subprocess.run([*command, "server", "--help"], capture_output=True, text=True, timeout=PATIENCE)
-        assert helped.returncode == 0
-        assert helped.stdout.startswith("usage: sandbox-agent server")
+    helped = subprocess.run([str(program), "server", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+    assert helped.returncode == 0
+    assert helped.stdout.startswith("usage: sandbox-agent server")
