@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from sandbox_agent.cli.ledger import Ledger
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
 from tests.support.cutting import proxy as proxied
+from tests.support.forkery import forkery
 from tests.support.running import BOUND, TOKEN, Server, scripted
 
 
@@ -124,7 +124,7 @@ class Editor:
 @asynccontextmanager
 async def editor(*flags: str, token: str = TOKEN) -> AsyncGenerator[Editor]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "sandbox_agent", "acp", *flags),
+        *(*forkery().stand_in, "acp", *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

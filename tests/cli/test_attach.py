@@ -253,7 +253,7 @@ def test_json_lines_are_every_envelope_of_the_log(call: Talking) -> None:
 
 
 def test_who_stops_reading_ends_it(call: Talking) -> None:
-    id = session(call, "big 20000", agent="mock")
+    id = session(call, program(["say", "0 1 "], ["flood", 300, 1000]))
     process = call.start("attach", id, "--all", stdin=subprocess.DEVNULL)
     assert process.stdout is not None
     assert process.stdout.read(4) == b"0 1 "

@@ -16,11 +16,12 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.background import read_lines
+from sandbox_agent.cli.background import open_log, read_lines
 from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
 from tests.support.on_terminal import OnTerminal
+from tests.support.program import Program
 from tests.support.running import BOUND, TOKEN, Server, alive, eventually
 
 START, STATUS, STOP = ("daemon", "start"), ("daemon", "status"), ("daemon", "stop")
@@ -56,6 +57,11 @@ def test_it_starts_is_found_and_stops(place: Place) -> None:
     assert health(told) == 200
     assert alive(told["pid"])
     assert os.getsid(told["pid"]) == told["pid"]
+    log = Path(told["logFile"])
+    assert Path(told["tokenFile"]).read_text().strip() not in log.read_text()
+    assert told["url"] in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert place.data.stat().st_mode & 0o777 == 0o700
 
     status = place.json(*STATUS, "--json")
     assert status["uptimeMs"] >= 0
@@ -86,18 +92,18 @@ def test_people_are_shown_where_it_is_and_where_the_token_is(place: Place) -> No
 
 
 def test_a_second_start_says_that_one_runs_and_changes_nothing(place: Place) -> None:
-    first = started(place)
-    second = place.run(*START, "--port", "1")
+    with Server(directory=place.directory) as first:
+        second = place.run(*START, "--port", "1")
 
-    assert (second.returncode, second.stderr) == (0, "")
-    assert "runs already" in second.stdout
-    assert first["url"] in second.stdout
-    assert alive(first["pid"])
+        assert (second.returncode, second.stderr) == (0, "")
+        assert "runs already" in second.stdout
+        assert first.url in second.stdout
+        assert find_lock_owner(place.data) == first.process.pid
 
 
 def test_starts_at_the_same_time_end_with_one_server(place: Place) -> None:
     with ThreadPoolExecutor() as threads:
-        told = list(threads.map(lambda _: started(place), range(3)))
+        told = list(threads.map(lambda _: started(place), range(2)))
 
     assert len({one["pid"] for one in told}) == 1
     assert health(told[0]) == 200
@@ -122,13 +128,13 @@ def test_it_outlives_the_terminal_that_it_was_started_from(place: Place) -> None
 
 
 def test_running_agents_are_named(place: Place) -> None:
-    told = started(place)
-    headers = {"Authorization": f"Bearer {Path(told['tokenFile']).read_text().strip()}"}
+    headers = {"Authorization": f"Bearer {TOKEN}"}
     body = {"protocolVersion": 1, "_meta": {"sandboxagent.dev": {"agent": "mock"}}}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": body}
-    assert httpx.post(f"{told['url']}/v1/rpc", json=hello, headers=headers, trust_env=False).status_code == 200
+    with Server(directory=place.directory) as server:
+        assert httpx.post(f"{server.url}/v1/rpc", json=hello, headers=headers, trust_env=False).status_code == 200
 
-    assert place.json(*STATUS, "--json")["agents"] == ["mock"]
+        assert place.json(*STATUS, "--json", "--token", TOKEN)["agents"] == ["mock"]
 
 
 # --- flags and tokens -------------------------------------------------------------------------------------------------
@@ -148,44 +154,38 @@ def test_the_servers_own_flags_reach_it_but_a_token_goes_another_way(place: Plac
 
 
 def test_status_without_the_token_says_what_it_can(place: Place) -> None:
-    told = started(place, "--token", "given-token")
-
-    unknown = place.json(*STATUS, "--json")
-    assert (unknown["running"], unknown["pid"], unknown["health"], unknown["agents"]) == (
-        True,
-        told["pid"],
-        "unknown",
-        None,
-    )
-    assert "token" in unknown["detail"]
-    known = place.json(*STATUS, "--json", "--token", "given-token")
-    assert (known["health"], known["agents"]) == ("ok", [])
-
-
-def test_the_token_is_not_in_the_log(place: Place) -> None:
-    told = started(place)
-    log = Path(told["logFile"])
-
-    assert Path(told["tokenFile"]).read_text().strip() not in log.read_text()
-    assert told["url"] in log.read_text()
-    assert log.stat().st_mode & 0o777 == 0o600
-    assert place.data.stat().st_mode & 0o777 == 0o700
+    with Server(directory=place.directory) as server:
+        unknown = place.json(*STATUS, "--json")
+        assert (unknown["running"], unknown["pid"], unknown["health"], unknown["agents"]) == (
+            True,
+            server.process.pid,
+            "unknown",
+            None,
+        )
+        assert "token" in unknown["detail"]
+        known = place.json(*STATUS, "--json", "--token", TOKEN)
+        assert (known["health"], known["agents"]) == ("ok", [])
 
 
 def test_a_large_log_becomes_the_old_one_at_a_start(place: Place) -> None:
     logs = place.data / "logs"
     logs.mkdir(parents=True)
     (logs / "server.log").write_text("small\n")
-    started(place)
-    place.run(*STOP)
-    assert (logs / "server.log").read_text().startswith("small\n")
+
+    def start() -> None:
+        log, _ = open_log(place.data)
+        with open(log, "w") as file:
+            file.write("of this start\n")
+
+    start()
+    assert (logs / "server.log").read_text() == "small\nof this start\n"
     with (logs / "server.log").open("a") as file:
         file.write("x" * (1 << 20))
 
-    started(place)
+    start()
 
     assert (logs / "server.log.1").read_text().startswith("small\n")
-    assert "x" * 100 not in (logs / "server.log").read_text()
+    assert (logs / "server.log").read_text() == "of this start\n"
 
 
 @pytest.mark.parametrize("flag", ["--embedded", "--no-persist"])
@@ -354,24 +354,18 @@ def test_a_start_that_is_interrupted_leaves_no_server(place: Place) -> None:
 
 
 def test_a_server_that_was_killed_does_not_run_and_another_can_start(place: Place) -> None:
-    told = started(place)
-    os.kill(told["pid"], signal.SIGKILL)
-    eventually(lambda: not alive(told["pid"]), "the end of the server")
+    Server(directory=place.directory).start().kill()
 
     assert (place.data / "server.json").exists()
     assert place.run(*STATUS).returncode == NOT_RUNNING
     assert place.run(*STOP).stdout == "no server runs\n"
-    again = started(place)
-    assert again["pid"] != told["pid"]
-    assert health(again) == 200
+    assert health(started(place)) == 200
 
 
 def test_stop_never_ends_another_process(place: Place) -> None:
     """Not even when everything that a crash left points to it."""
-    told = started(place)
+    Server(directory=place.directory).start().kill()
     notice = json.loads((place.data / "server.json").read_text())
-    os.kill(told["pid"], signal.SIGKILL)
-    eventually(lambda: not alive(told["pid"]), "the end of the server")
     with subprocess.Popen(["sleep", "60"]) as stranger:
         (place.data / "server.json").write_text(json.dumps(notice | {"pid": stranger.pid}))
         (place.data / "server.lock").write_text(str(stranger.pid))
@@ -401,7 +395,7 @@ def test_a_server_in_the_foreground_is_found_and_stopped(place: Place, tmp_path:
         assert again["pid"] == server.process.pid
 
         assert place.run(*STOP).returncode == 0
-        assert server.process.wait(5) == 0
+        assert server.process.wait(BOUND) == 0
 
 
 def test_a_server_that_a_run_has_started_stays_after_a_start(place: Place) -> None:
@@ -443,7 +437,7 @@ def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None
 
 def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
     told = started(place)
-    subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=120)
+    assert place.run(*STOP).returncode == 0
 
     assert not alive(told["pid"])
     assert find_lock_owner(place.data) is None
@@ -451,14 +445,8 @@ def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
 
 
 def test_a_programs_own_server_is_not_taken_for_one_in_the_background(place: Place) -> None:
-    command = [*PROGRAM, "server", "--embedded"]
-    with subprocess.Popen(
-        [*command, "--data-dir", str(place.data)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=place.environment,
-    ) as own:
+    command = ["server", "--embedded", "--data-dir", str(place.data)]
+    with Program(command, place.environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as own:
         assert own.stdout is not None
         assert own.stdin is not None
         assert own.stdout.readline().startswith(b"sandbox-agent listening on ")
@@ -469,4 +457,4 @@ def test_a_programs_own_server_is_not_taken_for_one_in_the_background(place: Pla
         assert "runs for one program alone" in place.run(*STATUS).stdout
         assert own.poll() is None
         own.stdin.close()
-        assert own.wait(5) == 0
+        assert own.wait(BOUND) == 0
