@@ -69,18 +69,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"at a gateway: {alone.args[0]}")
 
 
-STORAGE = {
-    "test_idempotency",
-    "test_post",
-    "test_session_deleting",
-    "test_session_inventory",
-    "test_session_metadata",
-    "test_slow_readers",
-    "test_sse",
-    "test_turn_order",
-}
+STORAGE = {"test_idempotency", "test_post", "test_session_deleting", "test_sse"}
 """Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
-`--no-persist`, and there with `--read-every-head`, so that no request goes the short way."""
+`--no-persist`, and there with `--read-every-head`, so that no request goes the short way. All else is the same code:
+without a file, the log is a database in memory."""
 AT_GATEWAY = {"test_turns", "test_asking", "test_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
