@@ -40,7 +40,7 @@ async def log(client: SandboxAgent, session_id: str) -> list[int]:
     return [event.id async for event in session.follow() if isinstance(event, LogEvent)]
 
 
-@pytest.mark.parametrize(("seed", "way"), [(0, "http"), (1, "http"), (2, "websocket"), (3, "websocket")])
+@pytest.mark.parametrize(("seed", "way"), [(0, "http"), (2, "websocket")])
 def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(
     server: Server, seed: int, way: str
 ) -> None:

@@ -1,13 +1,12 @@
 """Answers that should not count, from clients that should not give them (contract, section 7)."""
 
-import asyncio
-
 import pytest
 
 from tests.support.asking import ALLOW, CANCEL, PERMISSION, QUESTION, answer_line, ask_outright, permission, texts
 from tests.support.client import META, Client, Json, run
 from tests.support.problems import problem
 from tests.support.running import Server
+from tests.support.world import envelope, result_of, world
 
 ATTACH, DETACH, PENDING, EVENTS = (
     f"_sandboxagent/session/{name}" for name in ("attach", "detach", "pending", "events")
@@ -98,19 +97,27 @@ def test_a_question_without_options_or_with_the_same_twice_is_asked_and_answered
 
 
 @pytest.mark.requirement("7.many-pending")
-def test_ten_thousand_requests_may_wait_and_are_taken_back_together(server: Server) -> None:
+def test_ten_thousand_requests_may_wait_and_are_taken_back_together() -> None:
     async def main() -> None:
-        async with Client(server) as a, a.stream() as events:
-            session = await a.new_session()
-            asks = [permission() for _ in range(MANY)]
-            turn = asyncio.create_task(a.prompt(session, [*asks, ["say", "all asked"], ["wait_cancel"]]))
-            await events.until(lambda event: event.text == "all asked", 60)
-            pending = (await a.result(PENDING, {"sessionId": session}))["pending"]
-            assert len({each["id"] for each in pending}) == MANY
-            assert (await a.answer(pending[MANY // 2]["id"], ALLOW)).status_code == 202
-            assert len((await a.result(PENDING, {"sessionId": session}))["pending"]) == MANY - 1
-            await a.notify("session/cancel", {"sessionId": session})
-            assert (await turn)["result"]["stopReason"] == "cancelled"
-            assert (await a.result(PENDING, {"sessionId": session}))["pending"] == []
+        async with world() as own:
+
+            async def pending() -> list[Json]:
+                return result_of(await own.request(PENDING, {"sessionId": "s"}))["pending"]
+
+            turn = own.prompt()
+            asked = await own.process.request("session/prompt")
+            for number in range(MANY):
+                own.asks(number)
+            waiting = await pending()
+            assert len({each["id"] for each in waiting}) == MANY
+            await own.from_client.answer(own.client, envelope(id=waiting[MANY // 2]["id"], result=ALLOW))
+            assert len(await pending()) == MANY - 1
+            await own.notify("session/cancel", sessionId="s")
+            own.says(id=asked["id"], result={"stopReason": "cancelled"})
+            assert result_of(await turn)["stopReason"] == "cancelled"
+            assert await pending() == []
+            answers = [line for line in own.process.sent if "method" not in line]
+            assert [line["id"] for line in answers if line["result"] == ALLOW] == [MANY // 2]
+            assert {line["id"] for line in answers} == set(range(MANY)), "the agent has an answer to each"
 
     run(main())

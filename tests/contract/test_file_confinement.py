@@ -14,7 +14,7 @@ from tests.support.hosting import READ, WRITE, gets, refused
 from tests.support.running import Server
 from tests.support.swapping import exchange, swapping
 
-ROUNDS = 25
+ROUNDS = 12
 """Times that each request is tried while names are swapped; tests/host/test_confined.py does so without a server, and
 thousands of times."""
 OUTSIDE = (403, "outside-roots")

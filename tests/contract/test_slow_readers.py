@@ -127,7 +127,7 @@ def test_a_reader_that_takes_a_large_event_slowly_but_steadily_gets_it() -> None
 @pytest.mark.requirement("4.slow-resumes")
 def test_a_replay_of_more_than_memory_holds_is_complete_while_more_is_said() -> None:
     async def main(server: Server) -> None:
-        count, size = 10_000, 500
+        count, size = 3_000, 500
         async with Client(server) as client, Client(server) as other:
             session, noise = await client.new_session(), await other.new_session()
             await client.prompt(session, [["flood", count, size]])
