@@ -187,7 +187,7 @@ def test_a_reader_that_goes_away_is_no_failure(calling: Calling) -> None:
 def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> None:
     with Server("--stream-buffer", "64KiB", "--stall-timeout", "100ms") as server:
         session = new(server)
-        process = Calling(place, server).start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 9000, 2000]], 1)))
+        process = Calling(place, server).start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 2000, 9000]], 1)))
         try:
             # The whole turn goes by while no program reads.
             eventually(lambda: turn_is_over(server, session), "the end of the turn")
@@ -199,14 +199,14 @@ def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> No
     numbers = [int(text.split()[0]) for text in texts(came)]
     assert (process.returncode, stderr) == (0, b"")
     assert numbers == sorted(set(numbers))
-    assert len(numbers) == 9000
+    assert len(numbers) == 2000
     assert came[-1]["id"] == 1
 
 
 def turn_is_over(server: Server, session: str) -> bool:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     view = httpx.get(f"{server.url}/v1/sessions/{session}", headers=headers, trust_env=False, verify=False).json()
-    return view["eventCount"] > 9000 and not view["running"]
+    return view["eventCount"] > 2000 and not view["running"]
 
 
 # --- connections ------------------------------------------------------------------------------------------------------

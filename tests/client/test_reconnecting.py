@@ -151,10 +151,9 @@ def test_a_client_with_the_generated_token_survives_the_servers_crash(tmp_path: 
             assert session.prompt(json.dumps([["say", "two"]])).text() == "two"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(
-    way: str, own: Server, number: signal.Signals
-) -> None:
+def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(way: str, own: Server) -> None:
+    number = signal.SIGTERM if way == "http" else signal.SIGKILL
+
     async def scenario() -> None:
         async with proxy(own.url) as cutting, connected(own, cutting.url, transport=way) as client:
             session = await new_session(client, own, "keeping")

@@ -168,7 +168,7 @@ def test_the_newest_output_is_kept_cut_between_characters(server: Server) -> Non
 
 
 @pytest.mark.requirement("5.host-limits")
-def test_200_mib_of_output_and_the_most_of_terminals_cost_no_memory() -> None:
+def test_64_mib_of_output_and_the_most_of_terminals_cost_no_memory() -> None:
     def memory(server: Server) -> int:
         status = Path(f"/proc/{server.process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0])
@@ -179,7 +179,7 @@ def test_200_mib_of_output_and_the_most_of_terminals_cost_no_memory() -> None:
             first = await runs(a, session, "true")
             before = memory(server)
             large = await runs(
-                a, session, "sh", "-c", "head -c 200M /dev/zero | tr '\\0' x; echo end", outputByteLimit=1 << 40
+                a, session, "sh", "-c", "head -c 64M /dev/zero | tr '\\0' x; echo end", outputByteLimit=1 << 40
             )
             await gets(a, session, WAIT, terminalId=large)
             assert memory(server) - before < 24 * 1024, "KiB"

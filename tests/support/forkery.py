@@ -171,6 +171,10 @@ _IMPORTED = (
     "sandbox_agent.opencode.file_routes",
     "prompt_toolkit",
     "rich.markdown",
+    # What the first server of a process imports, whatever it serves.
+    "encodings.idna",
+    "encodings.utf_8_sig",
+    "uvicorn.lifespan.off",
 )
 _IMPORTED_FOR = {
     "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
@@ -191,6 +195,7 @@ _IMPORTED_FOR = {
 def serve(descriptor: int) -> NoReturn:
     """Fork for each request, until the tests have ended."""
     _import(_IMPORTED)
+    _warm_up()
     tests = socket.socket(fileno=descriptor)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -249,6 +254,17 @@ def _import(names: Sequence[str]) -> None:
     for name in names:
         importlib.import_module(name)
     # Nor does a program that was forked look through it.
+    gc.collect()
+    gc.freeze()
+
+
+def _warm_up() -> None:
+    """Do once what every server does first: Python and msgspec compile patterns and types when they are first used."""
+    from sandbox_agent.agents.manifest import load_manifest
+    from sandbox_agent.cli.commands.server import server_command
+
+    load_manifest(None)
+    server_command()
     gc.collect()
     gc.freeze()
 
