@@ -252,7 +252,7 @@ def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: Shelf, tmp_path: 
 
 @pytest.mark.requirement("9.leftovers")
 def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.box()
+    id = shelf.put()
     held = shelf.index.hold(shelf.tarball(id))
     server = shelf.another(tmp_path / "killed").start()
     agents = tmp_path / "killed" / "data" / "agents"
