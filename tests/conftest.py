@@ -69,7 +69,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"at a gateway: {alone.args[0]}")
 
 
-STORAGE = {"test_idempotency", "test_post", "test_session_deleting", "test_sse"}
+STORAGE = {"test_idempotency", "test_post", "test_sse"}
 """Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
 `--no-persist`, and there with `--read-every-head`, so that no request goes the short way. All else is the same code:
 without a file, the log is a database in memory."""

@@ -17,6 +17,7 @@ from sandbox_agent.cli.fleet.local import LocalFleet
 from sandbox_agent.cli.main import main
 from sandbox_agent.gateway import run as gateway_run
 from sandbox_agent.settings import OPTIONS
+from tests.support.forkery import forkery
 from tests.support.nats import PROGRAM
 from tests.support.running import BOUND, eventually
 
@@ -38,7 +39,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
         [gateway], [node] = re.findall(r"gateway: +(\S+)", said), re.findall(r"node-1: +(\S+)", said)
         headers = {"Authorization": f"Bearer {token}"}
         prompt, status = re.findall(r"^ .*\bsandbox-agent .*$", said, re.M)
-        here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        here = {**os.environ, "PATH": f"{forkery().programs}:{os.environ['PATH']}"}
         for words in (prompt, status):
             done = subprocess.run(
                 words, shell=True, check=True, capture_output=True, timeout=BOUND, env=here, text=True
