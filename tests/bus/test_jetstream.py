@@ -4,13 +4,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlparse
 
+import pytest
 from nats.aio.client import Server
 
 from sandbox_agent.bus.api import Arrival, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
 from sandbox_agent.bus.jetstream import JetStream, JetStreamTable
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import Append, Message, Unreachable
+from sandbox_agent.bus.ports import Append, Conflict, Message, Unreachable
 from tests.support.client import run
 from tests.support.nats import NatsServer
 
@@ -69,6 +70,39 @@ def test_what_a_frozen_server_does_not_answer_is_asked_again(nats_of_tests: Nats
         assert entry.value == b"value"
         assert (await describe(frozen, unique)).messages == 3
         assert len(frozen.forgotten) == 4
+        await bus.close()
+
+    run(main())
+
+
+@dataclass
+class Silent(Forgetful):
+    """A connection that loses the first answer to each write; with `deaf`, the servers do not get that write either."""
+
+    deaf: bool = False
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+        if subject in self.forgotten or not subject.startswith("$KV."):
+            return await self.bus.ask(subject, body, headers, patience)
+        self.forgotten.add(subject)
+        if not self.deaf:
+            await self.bus.ask(subject, body, headers, patience)
+        raise Unreachable(subject)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_write_to_a_table_whose_answer_is_lost_happens_once(
+    nats_of_tests: NatsServer, unique: str, deaf: bool
+) -> None:
+    async def main() -> None:
+        bus = await connect([nats_of_tests.url], "gw.g.in", "g")
+        table = await bus.table(unique)
+        first = await table.put("key", b"first")
+        revision = await JetStreamTable(Silent(bus, deaf=deaf), unique).put("key", b"second", expected=first)
+        assert revision == first + 1
+        with pytest.raises(Conflict):
+            await JetStreamTable(Silent(bus, deaf=deaf), unique).put("key", b"third", expected=first)
+        assert await table.put("key", b"fourth", expected=revision) == revision + 1
         await bus.close()
 
     run(main())

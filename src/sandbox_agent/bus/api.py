@@ -65,7 +65,9 @@ class _Error(Struct):
     description: str = "no reason given"
 
 
-class _Stored(Struct):
+class Stored(Struct):
+    """A message as a stream has it."""
+
     seq: int
     data: bytes = b""
     hdrs: bytes = b""
@@ -102,7 +104,7 @@ class Answer(Struct):
     seq: int = 0
     name: str = ""
     num_pending: int = 0
-    message: _Stored | None = None
+    message: Stored | None = None
     state: _State | None = None
     config: _Limits | None = None
     cluster: _Group | None = None

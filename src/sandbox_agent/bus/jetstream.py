@@ -17,6 +17,7 @@ from sandbox_agent.bus.api import (
     Arrival,
     Connection,
     Json,
+    Stored,
     call_api,
     nanoseconds,
     read_api,
@@ -26,6 +27,7 @@ from sandbox_agent.bus.ports import (
     MOST_MESSAGES,
     Append,
     BusError,
+    Conflict,
     Entry,
     Message,
     Nowhere,
@@ -36,6 +38,8 @@ from sandbox_agent.bus.ports import (
 
 logger = logging.getLogger(__name__)
 
+WRITE_PATIENCE = 10.0
+"""How long a write to a table may take: the servers elect a new leader in that time."""
 READER_PATIENCE = 2.0
 """How long it may take to make or change a reader."""
 HEARTBEAT = 0.5
@@ -45,6 +49,8 @@ MARKERS = 3600
 """Seconds for which a table remembers that a key's time has passed."""
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_ID = "Sa-Id"
+"""Of a write to a table: by it, one that has happened is known when its answer was lost."""
 _BACK = "Sa-Back"
 """How many messages before it in the same append its subject had its last one."""
 
@@ -163,13 +169,14 @@ class JetStreamTable:
         self._stream = f"KV_{name}"
 
     async def get(self, key: str) -> Entry | None:
-        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
-        if found.error_code == NOT_FOUND:
-            return None
-        stored = found.check(key).message
+        stored = await self._newest(key)
         if stored is None or _is_marker(_read_headers(stored.hdrs)):
             return None
         return Entry(key, stored.data, stored.seq)
+
+    async def _newest(self, key: str) -> Stored | None:
+        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
+        return None if found.error_code == NOT_FOUND else found.check(key).message
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
         headers: dict[str, str] = {}
@@ -183,8 +190,23 @@ class JetStreamTable:
         await self._publish(key, b"", {"KV-Operation": "DEL"})
 
     async def _publish(self, key: str, value: bytes, headers: Mapping[str, str]) -> int:
-        answer = await self._connection.ask(self._prefix + key, value, headers or None, PATIENCE)
-        return msgspec.json.decode(answer.data, type=Answer).check(key).seq
+        """Write, and ask again when no answer comes, under an id, by which one that has happened is known."""
+        id = self._connection.new_inbox()
+        clock = asyncio.get_running_loop().time
+        ends_at, is_repeat = clock() + WRITE_PATIENCE, False
+        while True:
+            try:
+                answer = await self._connection.ask(self._prefix + key, value, {**headers, _ID: id}, ASK_AGAIN)
+                return msgspec.json.decode(answer.data, type=Answer).check(key).seq
+            except Unreachable:
+                if clock() >= ends_at:
+                    raise
+                is_repeat = True
+            except Conflict:
+                stored = await self._newest(key) if is_repeat else None
+                if stored is None or _read_headers(stored.hdrs).get(_ID) != id:
+                    raise
+                return stored.seq
 
     async def watch(self, changed: Callable[[Entry], None]) -> "_Reader":
         def take(message: Arrival, sequence: int) -> None:
