@@ -45,6 +45,7 @@ SandboxAgentError
 ├── WatchesExhausted        503  the kernel gives no more watches
 ├── NoNode                  503  no node of the fleet can do it
 ├── NodeUnreachable         503  the node that it is about is not there, or does not answer
+├── FleetUnreachable        503  the gateway is cut off from NATS, and so from every node
 ├── AgentTimeout            504  no answer in time
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
@@ -369,6 +370,16 @@ class NodeUnreachable(SandboxAgentError):
     def __init__(self, node: str, reason: str) -> None:
         again = "repeat the request when it is back; GET /v1/nodes lists the nodes that are there"
         super().__init__(f"the node {node} {reason}; {again}", node=node)
+
+
+class FleetUnreachable(SandboxAgentError):
+    slug, title, status = "fleet-unreachable", "Fleet Unreachable", 503
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this gateway cannot reach the NATS servers, and so no node; go to another gateway, "
+            "or see that the servers which --join names run and can be reached: then it goes on by itself"
+        )
 
 
 class SessionDamaged(SandboxAgentError):

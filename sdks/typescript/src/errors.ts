@@ -171,7 +171,8 @@ export function foreign(url: string, status: number, contentType: string | null,
 /** Whether a refusal only says that the server is not there at the moment. */
 export function isAway(error: unknown): boolean {
   if (!(error instanceof ServerProblem)) return error instanceof ConnectionLost;
-  return error.slug === "shutting-down" || (error instanceof ForeignAnswer && [502, 503, 504].includes(error.status));
+  const away = error.slug === "shutting-down" || error.slug === "fleet-unreachable";
+  return away || (error instanceof ForeignAnswer && [502, 503, 504].includes(error.status));
 }
 
 /** The failure of calls that are pending when the client is closed. */

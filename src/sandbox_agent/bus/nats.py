@@ -78,6 +78,9 @@ async def connect(
         if client.max_payload < LEAST_PAYLOAD:
             bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
 
+    async def note_cut() -> None:
+        bus.cut_at = asyncio.get_running_loop().time()
+
     client = Dialer(proxy)
     bus = NatsBus(client)
     try:
@@ -89,6 +92,7 @@ async def connect(
                 inbox_prefix=inbox,
                 error_cb=report,
                 closed_cb=close,
+                disconnected_cb=note_cut,
                 reconnected_cb=check_again,
                 connect_timeout=CONNECT,
                 reconnect_to_server_handler=client.rota.choose,
@@ -132,6 +136,8 @@ class NatsBus:
 
     def __init__(self, client: Client) -> None:
         self.was_connected = False
+        self.cut_at = 0.0
+        """When the connection was lost last, by the event loop's clock."""
         self.denied = ""
         """The newest thing that the servers did not allow, in their words."""
         self._client = client
@@ -151,6 +157,11 @@ class NatsBus:
     def connected(self) -> bool:
         """Whether the servers can be reached right now."""
         return self._client.is_connected
+
+    @property
+    def cut_off_for(self) -> float:
+        """Seconds since the servers cannot be reached; 0 while they can."""
+        return 0.0 if self.connected else asyncio.get_running_loop().time() - self.cut_at
 
     async def may_hear(self, subject: str) -> bool:
         """Whether the servers let this member subscribe to a subject."""

@@ -28,7 +28,7 @@ from sandbox_agent.client.errors import (
 from sandbox_agent.client.loopback import Loopback
 from sandbox_agent.client.ways import Content, Request, Response, Way
 from sandbox_agent.client.websocket import ClientSocket, open_socket
-from sandbox_agent.errors import ShuttingDown, UnknownConnection
+from sandbox_agent.errors import FleetUnreachable, ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
@@ -335,7 +335,7 @@ def is_passing(error: ClientError) -> bool:
         case ForeignAnswer(status=status):
             return status in _UNREACHED
         case ServerProblem(slug=slug):
-            return slug in (UnknownConnection.slug, ShuttingDown.slug)
+            return slug in (UnknownConnection.slug, ShuttingDown.slug, FleetUnreachable.slug)
         case _:
             return False
 

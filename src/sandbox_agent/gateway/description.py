@@ -6,7 +6,7 @@ from typing import TypeVar, cast
 
 from sandbox_agent.agents.provision import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
-from sandbox_agent.errors import MissingNode, NodeUnreachable, NoNode, SessionNotFound, TooMany
+from sandbox_agent.errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode, SessionNotFound, TooMany
 from sandbox_agent.gateway.forwarding import NODE, is_forwarded
 from sandbox_agent.host.search import Searches
 from sandbox_agent.host.transfer.archives import UploadLimits
@@ -22,7 +22,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.pools import Pool, Pools
 
-_PROBLEMS = (MissingNode, NoNode, NodeUnreachable, SessionNotFound, TooMany)
+_PROBLEMS = (MissingNode, NoNode, NodeUnreachable, FleetUnreachable, SessionNotFound, TooMany)
 
 
 T = TypeVar("T")

@@ -121,9 +121,14 @@ async def _serve_on(
     rpc, acp = Rpc(*shared, short_way=False), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    views = GatewayViews(name, roster, flows, lambda: None if bus.connected else "NATS cannot be reached")
+    views = GatewayViews(
+        name,
+        roster,
+        flows,
+        lambda: None if bus.connected else "NATS cannot be reached; see whether the servers which --join names run",
+    )
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
-    app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui)
+    app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui, lambda: bus.cut_off_for)
     server, sockets = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)
