@@ -55,14 +55,17 @@ from sandbox_agent.wire.fleet import ANSWER_EARLY
 logger = logging.getLogger(__name__)
 
 LISTED = 2.0
-"""Seconds that the answer to a request that makes or deletes a session waits for the fleet's list to show it."""
+"""Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
 ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _EARLY = (ANSWER_EARLY, b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
-_FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK, methods.DELETE)
+_FINISHED_HERE = (
+    *(methods.ATTACH, methods.DETACH, methods.PENDING),
+    *(methods.NEW, methods.FORK, methods.DELETE, methods.SET_METADATA, methods.TERMINATE, methods.CLOSE),
+)
 """Requests whose response has something in it that only gateways know, or waits for the fleet's list."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
@@ -227,18 +230,32 @@ class Calls:
         return seen is None or seen.node == node
 
     async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
-        """Lists show a session when its client knows of it, and no longer when it has deleted it; or a moment later."""
+        """Clients find what they have changed in the lists of this gateway; or, if its node is slow, a moment later."""
         made = text_at(response.result(), "sessionId") if envelope.method in _LISTING else None
-        deleted = envelope.session_id if envelope.method == methods.DELETE else None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LISTED):
-                if made is not None:
-                    await self._roster.until(lambda: self._roster.find(made) is not None)
-                if deleted is not None:
-                    await self._roster.until(lambda: self._roster.find(deleted) is None)
+        is_listed = self._listing_of(envelope, response, made)
+        if is_listed is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTED):
+                    await self._roster.until(is_listed)
         if made is not None and await self._methods.owner(made) not in (node, None):
             # Some agents count their sessions, the same on every machine.
             raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
+
+    def _listing_of(self, envelope: Envelope, response: Envelope, made: str | None) -> Callable[[], bool] | None:
+        """Tells whether the list shows what a request has changed; None when it changes nothing of that."""
+        name = made or envelope.session_id or ""
+        match envelope.method:
+            case methods.NEW | methods.FORK | methods.LOAD | methods.RESUME:
+                return None if made is None else lambda: self._roster.find(name) is not None
+            case methods.DELETE:
+                return lambda: self._roster.find(name) is None
+            case methods.SET_METADATA:
+                metadata = response.result().get("metadata")
+                return lambda: self._roster.view(name).get("metadata") == metadata
+            case methods.TERMINATE | methods.CLOSE:
+                return lambda: self._roster.view(name).get("ended") is not False
+            case _:
+                return None
 
     def _with_position(self, connection: FleetConnection, attached: bool, response: Envelope) -> bytes:
         """A node's positions are its own: its clients here know others.

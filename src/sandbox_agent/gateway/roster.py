@@ -134,6 +134,11 @@ class Roster:
             raise UnknownSession(name or "")
         return seen
 
+    def view(self, name: str) -> dict[str, object]:
+        """What the list shows of a session; nothing of one that it does not have."""
+        seen = self.find(name)
+        return {} if seen is None else msgspec.json.decode(seen.view, type=dict[str, object])
+
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Seen], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
         before = None if cursor is None else _decode_cursor(cursor)
