@@ -480,3 +480,31 @@ def test_a_file_that_cannot_be_read_is_a_database_error(tmp_path: Path, read: Ca
     with pytest.raises(DatabaseError):
         read(database)
     database.close()
+
+
+def test_records_and_counts_of_many_sessions_are_those_of_each() -> None:
+    database = Database(None)
+    group = Group()
+    for number in range(5):
+        group.sessions[f"s{number}"] = b"record %d" % number
+        for at in range(number):
+            position = len(group.chunks) * 10 + 1
+            lines = [b"{}"] * (at + 1)
+            group.chunks.append(Chunk(position, lines, Direction.FROM_AGENT, f"s{number}", NO_CLIENT, float(position)))
+    database.write(group)
+    cards, names = database.cards, [f"s{number}" for number in range(7)]
+
+    assert cards.records(names) == {name: cards.record(name) for name in names[:5]}
+    for position in (0, 1, 31, 42, 1000):
+        each = {name: cards.count_since(name, position) for name in names}
+        many = cards.counts_since(dict.fromkeys(names, position))
+        assert {name: many.get(name, (0, 0.0)) for name in names} == each
+    assert cards.counts_since({}) == {}
+
+
+def test_a_damaged_record_among_many_is_named_and_hides_no_other() -> None:
+    database = Database(None)
+    database.write(Group(sessions={"a": b"1", "b": b"2"}))
+    database._sqlite.execute("update sessions set record = ? where session_id = 'b'", (b"3",))
+
+    assert database.cards.records(["a", "b", "c"]) == {"a": b"1", "b": None}

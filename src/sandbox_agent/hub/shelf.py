@@ -7,7 +7,7 @@ session.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import islice
@@ -26,6 +26,8 @@ from sandbox_agent.log.rows import DamagedRow
 
 logger = logging.getLogger(__name__)
 
+READ_AT_ONCE = 250
+"""How many sessions one question to the disk is about."""
 RESTS_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
 
@@ -125,13 +127,12 @@ class Shelf:
 
     def all_of(self, session_ids: Iterable[str]) -> list[Session]:
         """Those that are still there, and can be read."""
-        found: list[Session] = []
-        for session_id in session_ids:
-            # One that cannot be read keeps no client from the others.
-            with suppress(SessionDamaged):
-                session = self.find(session_id)
-                found += [] if session is None else [session]
-        return found
+        ids = list(session_ids)
+        found = {id: session for id in ids if (session := self._objects.get(id)) is not None}
+        unread = [id for id in ids if id not in found and not self._log.is_deleted(id)]
+        for at in range(0, len(unread), READ_AT_ONCE):
+            found |= self._read_all(unread[at : at + READ_AT_ONCE])
+        return [found[id] for id in ids if id in found]
 
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """The newest ones, or those older than `before`; of one directory, or of all."""
@@ -312,13 +313,28 @@ class Shelf:
         if record is None:
             return None
         facts = self._decode(session_id, record)
-        events, at = self._log.ask(lambda cards: cards.count_since(session_id, facts.counted_through))
+        return self._recall(facts, *self._log.ask(lambda cards: cards.count_since(session_id, facts.counted_through)))
+
+    def _read_all(self, session_ids: Sequence[str]) -> dict[str, Session]:
+        """The same for many, with two questions. One that cannot be read keeps no client from the others."""
+        known: dict[str, SessionFacts] = {}
+        for session_id, record in self._log.ask(lambda cards: cards.records(session_ids)).items():
+            with suppress(SessionDamaged):
+                if record is None:
+                    raise self._make_damaged(session_id)
+                known[session_id] = self._decode(session_id, record)
+        positions = {session_id: facts.counted_through for session_id, facts in known.items()}
+        counts = self._log.ask(lambda cards: cards.counts_since(positions))
+        return {id: self._recall(facts, *counts.get(id, (0, 0.0))) for id, facts in known.items()}
+
+    def _recall(self, facts: SessionFacts, events: int, at: float) -> Session:
+        """The session of a record, after which some events came, the last one then."""
         facts.updated_at = max(facts.updated_at, at)
         terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
         session = Session(facts, state, event_count=facts.event_count + events)
         session.saved_offers, session.saved_card = facts.offers, card_of(facts)
-        self._objects[session_id] = session
+        self._objects[facts.session_id] = session
         self._holders.complete(session)
         return session
 

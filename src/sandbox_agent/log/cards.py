@@ -4,7 +4,8 @@ A card follows from its record; a session without one gets it at the next start.
 of an index, which the event loop can afford to wait for. Knows nothing of what is in a record.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import cast
 
 from msgspec import Struct
@@ -73,6 +74,12 @@ class Cards:
             raise DamagedRow
         return cast(bytes, record)
 
+    def records(self, session_ids: Sequence[str]) -> dict[str, bytes | None]:
+        """The records of some sessions, by their ids; None for one that is damaged."""
+        query = f"select session_id, record, checksum from sessions where session_id in ({_marks(session_ids)})"
+        rows = cast("list[tuple[str, bytes, int | None]]", self._ask(query, session_ids))
+        return {id: record if check in (None, checksum(id, record)) else None for id, record, check in rows}
+
     def has(self, session_id: str) -> bool:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
 
@@ -84,6 +91,16 @@ class Cards:
         )
         ((count, at),) = cast("list[tuple[int, float]]", self._ask(query, (session_id, position)))
         return count, at
+
+    def counts_since(self, positions: Mapping[str, int]) -> dict[str, tuple[int, float]]:
+        """The same for some sessions, each after a position of its own; those without such events are not in it."""
+        query = (
+            f"with asked(id, position) as (values {', '.join(['(?, ?)'] * len(positions))})"
+            " select id, sum(last - first + 1), max(at) from asked cross join events"
+            " on session_id = id and history = 1 and last > position group by id"
+        )
+        rows = self._ask(query, [*chain.from_iterable(positions.items())]) if positions else []
+        return {id: (count, at) for id, count, at in cast("list[tuple[str, int, float]]", rows)}
 
     def trimmed(self, channel: str) -> int:
         """The last position that was dropped from a channel, or from a history; 0 for none."""
@@ -129,6 +146,10 @@ class Cards:
         """Sessions that have a record and no card."""
         query = "select session_id, record from sessions where session_id not in (select session_id from cards)"
         return cast("list[tuple[str, bytes]]", self._ask(query, ()))
+
+
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def _ids(rows: Rows) -> list[str]:
