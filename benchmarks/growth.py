@@ -2,12 +2,14 @@
 
 A turn among more and more sessions, an update at more and more of them a second, and what a start, a page of the list
 of sessions and a replay cost on a log that gets longer. CPU time is the scheduler's own count, in nanoseconds, without
-what an idle server uses.
+what an idle server uses, which has a curve of its own.
 """
 
-import http.client
+import contextlib
 import math
+import socket
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ import msgspec
 from build import Tools
 from load import Load
 from msgspec import Raw
-from servers import Ours, Running, Target
+from servers import Failed, Ours, Running, Target
 
 from sandbox_agent.hub.session import SessionFacts
 from sandbox_agent.hub.shelf import card_of
@@ -32,12 +34,17 @@ TURNS = 60
 SECONDS = 3
 """How long updates come at each rate."""
 IDLE = 2.0
+STARTS = 3
 PAGES = 15
+ROUND = 100
+"""So many sessions one client opens before it leaves."""
 TEXT = 120
 SESSIONS_IN_LOG = 1000
 BATCH = 2000
+LEAST = 12
+"""Updates that are measured at the least, however seldom they come."""
 KIB = 1 << 10
-_UPDATE = b'"agent_message_chunk"'
+_ID = b"\nid: "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,56 +61,90 @@ class Curve:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     sessions: Sequence[int] = (1, 10, 100, 1000, 5000)
-    rates: Sequence[int] = (10, 50, 200, 400, 1000)
+    resting: Sequence[int] = (500, 1000, 2000, 4000)
+    rates: Sequence[int] = (1, 10, 50, 200, 400, 1000)
     events: Sequence[int] = (0, 10_000, 100_000, 1_000_000)
+    replays: Sequence[int] = (100_000, 300_000, 1_000_000)
 
 
-QUICK = Sizes((1, 10, 100), (50, 400), (0, 10_000))
+QUICK = Sizes((1, 10, 100), (100, 200), (50, 400), (0, 10_000), (50_000,))
 
 
 def measure(tools: Tools, sizes: Sizes, say: Callable[[str], None]) -> list[Curve]:
     ours = Ours(tools.agent)
     say("growth: turns among more and more sessions")
     sessions = _sessions(ours, tools, sizes.sessions)
+    say("growth: more and more sessions at rest")
+    sessions.append(_resting(ours, sizes.resting))
     say("growth: more and more updates a second")
     updates = _updates(ours, tools, sizes.rates)
     say("growth: a log that gets longer")
-    return [*sessions, updates, *_log(ours, tools, sizes.events)]
+    return [*sessions, updates, *_log(ours, tools, sizes.events), _replays(ours, tools, sizes.replays)]
 
 
 # Sessions and updates
 
-
 def _sessions(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
-    turns = Curve("A turn, by open sessions", "sessions, each with a connection", "CPU µs/turn", "flat")
-    memory = Curve("Memory of an open session", "sessions, each with a connection", "KiB each", "")
+    across = "sessions, each with a connection"
+    turns = Curve("A turn, by open sessions", across, "CPU µs/turn", "flat")
+    idle = Curve("A server with nothing to do, by open sessions", across, "CPU ms/s", "")
+    memory = Curve("Memory of an open session and its connection", across, "KiB each", "")
     with ours.start() as running:
         targets: list[Target] = []
-        before, empty = 0, running.resident()
+        before, resident = 0, 0
         for count in counts:
             targets += ours.connect_apart(running, count - len(targets))
             busy = targets[:: max(1, count // CLIENTS)][:CLIENTS]
             each = max(1, TURNS * CLIENTS // len(busy))
-            # A first run of it: what is allocated once is no cost of a turn.
+            # A first run of it: what is allocated once is no cost of a turn, nor is what new sessions have left to do.
             Load(tools, running).turn(busy, each // 4 + 1, 0, "keyed")
+            time.sleep(IDLE)
+            at_rest = _cpu_of(running, partial(time.sleep, IDLE)) / IDLE
+            began = time.perf_counter()
             spent = _cpu_of(running, partial(Load(tools, running).turn, busy, each, 0, "keyed"))
+            spent -= at_rest * (time.perf_counter() - began)
             turns.points.append((count, spent / (each * len(busy)) * 1e6))
+            idle.points.append((count, at_rest * 1e3))
+            if before >= ROUND // 10:
+                memory.points.append((count, (running.resident() - resident) / (count - before) / KIB))
+            before, resident = count, running.resident()
+    return [turns, idle, memory]
+
+
+def _resting(ours: Ours, counts: Sequence[int]) -> Curve:
+    """Sessions whose clients have left: the log has them. Memory that was freed is used again by the next ones."""
+    wanted = "≤ 4 KiB beyond its facts"
+    curve = Curve("Memory of a session at rest", "sessions, each with a turn on disk", "KiB each", wanted)
+    with ours.start() as running:
+        made = 0
+        for count in counts:
+            before, resident = made, running.resident()
+            while made < count:
+                (target,) = ours.connect(running, 1)
+                for _ in range(min(ROUND, count - made)):
+                    session = ours.new_session(running, target)
+                    prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hello"}]}
+                    running.call(target, {"jsonrpc": "2.0", "id": 4, "method": "session/prompt", "params": prompt})
+                    made += 1
+                ours.leave(running, target)
+            time.sleep(IDLE)
             if before:
-                memory.points.append((count, (running.resident() - empty) / (count - before) / KIB))
-            before, empty = count, running.resident()
-    return [turns, memory]
+                curve.points.append((count, max(0.0, (running.resident() - resident) / (made - before) / KIB)))
+    return curve
 
 
 def _updates(ours: Ours, tools: Tools, rates: Sequence[int]) -> Curve:
-    curve = Curve("An update, by their rate", "updates a second", "CPU µs/update", "flat")
+    curve = Curve("An update, by their rate", "updates a second", "CPU µs/update", "no more at higher rates")
     for rate in rates:
         with ours.start() as running:
             (target,) = ours.connect_apart(running, 1)
+            time.sleep(IDLE / 2)
             idle = _cpu_of(running, partial(time.sleep, IDLE)) / IDLE
+            count = max(rate * SECONDS, LEAST)
             began = time.perf_counter()
-            spent = _cpu_of(running, partial(Load(tools, running).pace, target, rate * SECONDS, rate))
+            spent = _cpu_of(running, partial(Load(tools, running).pace, target, count, rate))
             spent -= idle * (time.perf_counter() - began)
-            curve.points.append((rate, max(0.0, spent) / (rate * SECONDS) * 1e6))
+            curve.points.append((rate, max(0.0, spent) / count * 1e6))
     return curve
 
 
@@ -122,35 +163,40 @@ def _cpu_seconds(running: Running) -> float:
 # The log
 
 
-class _OfLength(Ours):
-    """Ours, on a log that has some events."""
+class _OnLog(Ours):
+    """Ours, on a data directory that is there already."""
 
-    def __init__(self, agent: Path, events: int) -> None:
+    def __init__(self, agent: Path, data: Path) -> None:
         super().__init__(agent)
-        self._events = events
+        self._data = data
 
-    def prepare(self, folder: Path) -> None:
-        super().prepare(folder)
-        (folder / "data").mkdir(mode=0o700)
-        if self._events:
-            _fill(folder / "data" / "log.db", self._events)
+    def command(self, port: int, folder: Path) -> list[str]:
+        return [str(self._data) if word == str(folder / "data") else word for word in super().command(port, folder)]
 
 
 def _log(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
     starts = Curve("Start, by the length of the log", "events", "ms to healthy", "≤ 2× an empty one")
     lists = Curve("`session/list`, by the length of the log", "events", "ms/page", "< 5 ms")
-    replays = Curve("Replay from disk", "events", "thousand events/s", "> 200")
-    for count in counts:
-        with _OfLength(tools.agent, count).start() as running:
-            starts.points.append((max(1, count), running.started_after * 1e3))
-            (target,) = ours.connect(running, 1)
-            lists.points.append((max(1, count), _list_page(running, target)))
-        if count:
-            replays.points.append((count, _replay(ours, tools, count) / 1e3))
-    return [starts, lists, replays]
+    with tempfile.TemporaryDirectory(prefix="sandbox-agent-bench-") as folder:
+        data, filled = Path(folder) / "data", 0
+        data.mkdir(mode=0o700)
+        program = _OnLog(tools.agent, data)
+        for count in counts:
+            if count > filled:
+                _fill(data / "log.db", filled, count)
+                filled = count
+            took: list[float] = []
+            for number in range(STARTS):
+                with program.start() as running:
+                    took.append(running.started_after * 1e3)
+                    if number == STARTS - 1:
+                        (target,) = ours.connect(running, 1)
+                        lists.points.append((max(1, count), _list_page(running, target)))
+            starts.points.append((max(1, count), statistics.median(took)))
+    return [starts, lists]
 
 
-def _fill(path: Path, events: int) -> None:
+def _fill(path: Path, filled: int, events: int) -> None:
     """A log as a server leaves it: a thousand sessions that have ended, and their events, each a row of its own."""
     database = open_database(path).database
     text = "x" * TEXT
@@ -161,6 +207,8 @@ def _fill(path: Path, events: int) -> None:
     }
     names = list(lines)
     group = Group()
+    # Servers before have given out positions.
+    start = database.load().reserved
     for number, name in enumerate(names):
         facts = SessionFacts(
             session_id=name,
@@ -173,15 +221,16 @@ def _fill(path: Path, events: int) -> None:
             can_resume=True,
             opened_with=Raw(b"{}"),
             event_count=events // SESSIONS_IN_LOG,
-            counted_through=events,
+            counted_through=start + events,
         )
         group.sessions[name] = msgspec.json.encode(facts)
         group.cards[name] = card_of(facts)
-    for first in range(1, events + 1, BATCH):
-        for position in range(first, min(first + BATCH, events + 1)):
-            name = names[position % SESSIONS_IN_LOG]
-            chunk = Chunk(position, [lines[name]], Direction.FROM_AGENT, name, session_channel(name), 1.0)
+    for first in range(filled, events, BATCH):
+        for number in range(first, min(first + BATCH, events)):
+            name = names[number % SESSIONS_IN_LOG]
+            chunk = Chunk(start + number + 1, [lines[name]], Direction.FROM_AGENT, name, session_channel(name), 1.0)
             group.chunks.append(chunk)
+        group.reserve = group.chunks[-1].last
         database.write(group)
         group = Group()
     database.close()
@@ -197,25 +246,37 @@ def _list_page(running: Running, target: Target) -> float:
     return statistics.median(sorted(took)[: PAGES // 2 + 1])
 
 
-def _replay(ours: Ours, tools: Tools, count: int) -> float:
-    """Events a second that a reader gets who comes back after a burst, all of which it has missed."""
-    with ours.start() as running:
-        (target,) = ours.connect(running, 1)
-        session = ours.new_session(running, target)
-        Load(tools, running).burst([target], session, count, TEXT)
-        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=60)
+def _replays(ours: Ours, tools: Tools, counts: Sequence[int]) -> Curve:
+    curve = Curve("Replay from disk", "events", "thousand events/s", "> 200")
+    for count in counts:
+        with ours.start() as running:
+            (target,) = ours.connect(running, 1)
+            session = ours.new_session(running, target)
+            Load(tools, running).burst([target], session, count, TEXT)
+            time.sleep(IDLE)
+            curve.points.append((count, count / _replay(running, target, count) / 1e3))
+    return curve
+
+
+def _replay(running: Running, target: Target, count: int) -> float:
+    """Seconds until a reader has so many events that it has missed. Of these memory has the last few ten thousand."""
+    head = "".join(f"{name}: {value}\r\n" for name, value in (*target.headers, ("Last-Event-ID", "0")))
+    request = f"GET {target.path} HTTP/1.1\r\nHost: 127.0.0.1:{running.port}\r\n{head}\r\n"
+    with contextlib.closing(socket.create_connection(("127.0.0.1", running.port), timeout=60)) as reader:
         began = time.perf_counter()
-        connection.request("GET", target.path, headers={**dict(target.headers), "Last-Event-ID": "0"})
-        response = connection.getresponse()
-        seen, rest = 0, b""
-        while seen < count:
-            data = rest + response.read1(1 << 20)
-            seen += data.count(_UPDATE)
-            # One may lie across two reads.
-            rest = data[1 - len(_UPDATE) :]
-        took = time.perf_counter() - began
-        connection.close()
-        return count / took
+        reader.sendall(request.encode())
+        first, seen, rest = 0, 0, b""
+        while not first or seen - first < count:
+            # Only the last id of each piece is looked at: a client that read all of them would be measured, too.
+            data = rest + reader.recv(1 << 20)
+            if len(data) == len(rest):
+                raise Failed(f"the replay ended after {seen - first:,} events")
+            at = data.rfind(_ID, 0, data.rfind(b"\n"))
+            if at >= 0:
+                seen = int(data[at + len(_ID) : data.index(b"\n", at + 1)])
+                first = first or int(data[data.index(_ID) + len(_ID) :].split(b"\n", 1)[0])
+            rest = data[-40:]
+        return time.perf_counter() - began
 
 
 # The page and its plot

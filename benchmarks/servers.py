@@ -214,6 +214,15 @@ class Ours(Program):
             targets.append(Target(bare.path, (*bare.headers, ("X-ACP-Connection-Id", connection))))
         return targets
 
+    @staticmethod
+    def leave(running: Running, target: Target) -> None:
+        """Close a client's connection; its sessions stay."""
+        running.http.request("DELETE", target.path, headers=dict(target.headers))
+        response = running.http.getresponse()
+        response.read()
+        if response.status >= 300:
+            raise Failed(f"DELETE was answered {response.status}")
+
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
         method = "_sandboxagent/session/attach"
         for target in targets:
