@@ -84,6 +84,7 @@ def measure(tools: Tools, sizes: Sizes, say: Callable[[str], None]) -> list[Curv
 
 # Sessions and updates
 
+
 def _sessions(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
     across = "sessions, each with a connection"
     turns = Curve("A turn, by open sessions", across, "CPU µs/turn", "flat")

@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
+from msgspec import Struct
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
@@ -104,8 +105,7 @@ LAST_GRACE = 0.5
 """How long agents get when the server itself stops: it promises to exit within two seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerParts:
+class ServerParts(Struct, frozen=True):
     """What a running server consists of, as far as it has to be started and ended."""
 
     app: App

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 Scope = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny] - ASGI defines it so
 Message = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny]
@@ -13,8 +14,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(Struct, frozen=True):
     """A whole response."""
 
     status: int

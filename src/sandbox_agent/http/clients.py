@@ -5,8 +5,9 @@ A server has the hub behind both, a gateway the nodes of its fleet.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, parse, text_at
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
@@ -93,8 +94,7 @@ class Intake(Protocol):
     async def answer(self, connection: Connection, envelope: Envelope) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class HubClients:
+class HubClients(Struct, frozen=True):
     """Those of a server."""
 
     hub: Hub

@@ -7,9 +7,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
+
+from msgspec import Struct
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,7 @@ class Wait(Enum):
     """The client, which is to take what is left before the socket is closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class SocketLimits:
+class SocketLimits(Struct, frozen=True):
     """Seconds, and a number of sockets."""
 
     anonymous: int = 512

@@ -9,8 +9,9 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import notification
 from sandbox_agent.http.encoding import SSE, Encoding
@@ -30,8 +31,7 @@ TICK = 0.25
 TAKEN_OVER = "another stream took over"
 
 
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
+class StreamLimits(Struct, frozen=True):
     """What one stream may take, in bytes and seconds."""
 
     buffer: int = 8 << 20
@@ -47,8 +47,7 @@ class StreamSocket(Protocol):
     def abort(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StreamPart:
+class StreamPart(Struct, frozen=True):
     """The events that one stream of a connection has: those of a session, or those of no session's own stream."""
 
     session_id: str | None

@@ -12,7 +12,6 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from urllib.parse import quote
 
 import msgspec
@@ -41,8 +40,7 @@ _MIME = re.compile(r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?
 _NAME = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}")
 
 
-@dataclass(frozen=True, slots=True)
-class Takes:
+class Takes(Struct, frozen=True):
     """What an agent takes in a prompt."""
 
     style: Attaching = "link"
@@ -147,8 +145,7 @@ def _encoded(path: str) -> str:
     return f"file://{quote(os.fsencode(path))}"
 
 
-@dataclass(frozen=True, slots=True)
-class Attachment:
+class Attachment(Struct, frozen=True):
     """One entry of `attachments`, checked."""
 
     path: str
@@ -156,8 +153,7 @@ class Attachment:
     filename: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AttachmentLimits:
+class AttachmentLimits(Struct, frozen=True):
     """For one prompt: how many attachments, and how many bytes of images."""
 
     count: int

@@ -1,9 +1,10 @@
 """Calls: clients' requests that wait on an agent process, under the id they have on stdio. Pure."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.errors import SandboxAgentError
@@ -13,8 +14,7 @@ from sandbox_agent.hub.session import Session
 from sandbox_agent.wire import methods
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A response for a client."""
 
     line: bytes
@@ -22,8 +22,7 @@ class Answer:
     """Position that has to be on disk before the client may read this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """A request that was accepted."""
 
     position: int
@@ -40,8 +39,7 @@ class Waiter(Protocol):
     def set_exception(self, error: Exception, /) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Call:
+class Call(Struct, eq=False):
     """One request that waits on an agent process."""
 
     method: str

@@ -6,14 +6,14 @@ reads all sessions again. Knows nothing of what has changed.
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST = 500
 """Sessions whose newest change is kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Struct, frozen=True):
     """What has changed since a client looked."""
 
     sessions: list[str]

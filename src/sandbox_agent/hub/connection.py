@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from msgspec import Struct
+
 from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.asking import Speech, render
@@ -36,8 +38,7 @@ class Downlink(Protocol):
     def apply_backpressure(self, resume: Callable[[], None]) -> bool: ...
 
 
-@dataclass(slots=True)
-class Window:
+class Window(Struct):
     """A connection follows a session after `start`, up to `end`."""
 
     start: int
@@ -53,8 +54,7 @@ class Window:
         return through if self.end is None else min(through, self.end)
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(Struct):
     """What is left of a request: whose id it had, and what became of it."""
 
     key: int

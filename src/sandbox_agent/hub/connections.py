@@ -6,11 +6,11 @@ No method here awaits. Knows nothing of what sessions do.
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Protocol
 
 import msgspec
+from msgspec import Struct
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import UnknownConnection
@@ -23,8 +23,7 @@ from sandbox_agent.wire.fleet import Attachment
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Guest:
+class Guest(Struct, frozen=True):
     """A client of a gateway: its tag in the whole fleet, and the name of this node."""
 
     tag: str

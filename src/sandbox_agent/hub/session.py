@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import InvalidRequest, QueueFull
@@ -89,8 +89,7 @@ class Prompt:
         return f"turn-{self.position}"
 
 
-@dataclass(slots=True)
-class Replay:
+class Replay(Struct):
     """An agent replays a session's history: for one connection, not for all attached ones."""
 
     channel: str

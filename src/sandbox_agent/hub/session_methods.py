@@ -6,10 +6,9 @@ Loading, settings and endings are in modules of their own; the table has them al
 import asyncio
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import (
     META,
@@ -60,8 +59,7 @@ from sandbox_agent.wire import methods
 _ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
 
 
-@dataclass(frozen=True, slots=True)
-class SessionMethods:
+class SessionMethods(Struct, frozen=True):
     """The methods, and what they work on."""
 
     hub: Hub

@@ -4,10 +4,9 @@ A prompt waits while another runs, and while its session is on its way back to a
 """
 
 import asyncio
-from dataclasses import dataclass
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import (
     Envelope,
@@ -33,8 +32,7 @@ from sandbox_agent.log.event import Direction
 from sandbox_agent.wire import methods
 
 
-@dataclass(slots=True, eq=False)
-class _Turn:
+class _Turn(Struct, eq=False):
     """A prompt until it is answered."""
 
     connection: Connection

@@ -9,11 +9,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar, cast
+
+from msgspec import Struct
 
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
@@ -75,8 +76,7 @@ class DatabaseError(Exception):
     """The file cannot be read or written; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """What a server finds when it starts."""
 
     reserved: int

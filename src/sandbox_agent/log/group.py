@@ -1,7 +1,9 @@
 """Groups: what is written to the log in one transaction, and what carries them on. Pure: knows no SQL and no files."""
 
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.event import Chunk
@@ -10,8 +12,7 @@ KeptOutcome = tuple[bytes, bytes | None]
 """Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """What is written in one transaction."""
 
     chunks: list[Chunk] = field(default_factory=list)

@@ -16,12 +16,12 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 from zlib import crc32
 
 import msgspec
+from msgspec import Struct, field
 
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.event import Chunk, Direction
@@ -171,8 +171,7 @@ def open_journal(path: Path, witness: Witness) -> Journal | None:
         return None
 
 
-@dataclass(slots=True)
-class Half:
+class Half(Struct):
     """The records of one half."""
 
     number: int

@@ -12,9 +12,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import accumulate, count
 from typing import Protocol, TypeVar
+
+from msgspec import Struct, field
 
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
@@ -50,15 +51,13 @@ class Follower(Protocol):
     def appended(self, chunk: Chunk) -> None: ...
 
 
-@dataclass(slots=True)
-class _Channel:
+class _Channel(Struct):
     tail: deque[Chunk] | tuple[()] = ()
     """A deque while there is something in it: most channels of connections are empty."""
     followers: set[Follower] = field(default_factory=set[Follower])
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How much is kept, in bytes and seconds."""
 
     max_bytes: int = 1 << 30

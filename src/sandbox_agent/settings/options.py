@@ -4,9 +4,12 @@ A default is written as a user would write it.
 """
 # ruff: noqa: RUF009 - option() and derived() declare a field, as dataclasses.field() does
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TypeVar, cast, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sandbox_agent.settings.values import (
     AGENT,
@@ -36,8 +39,7 @@ PREFIX = "SANDBOX_AGENT_"
 REGISTRY = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option: what it takes, what it does, and what it is called in each place (its name is its key)."""
 
     group: str
@@ -294,8 +296,7 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One line of the reference."""
 
     group: str
