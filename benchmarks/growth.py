@@ -41,6 +41,8 @@ ROUND = 100
 TEXT = 120
 SESSIONS_IN_LOG = 1000
 BATCH = 2000
+RUN = 100
+"""So many events of a session come one after another, as in turns."""
 LEAST = 12
 """Updates that are measured at the least, however seldom they come."""
 KIB = 1 << 10
@@ -228,7 +230,7 @@ def _fill(path: Path, filled: int, events: int) -> None:
         group.cards[name] = card_of(facts)
     for first in range(filled, events, BATCH):
         for number in range(first, min(first + BATCH, events)):
-            name = names[number % SESSIONS_IN_LOG]
+            name = names[number // RUN % SESSIONS_IN_LOG]
             chunk = Chunk(start + number + 1, [lines[name]], Direction.FROM_AGENT, name, session_channel(name), 1.0)
             group.chunks.append(chunk)
         group.reserve = group.chunks[-1].last
