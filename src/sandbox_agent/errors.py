@@ -480,7 +480,7 @@ class NodeLost(RpcError):
     slug, title = "node-lost", "Node Lost"
 
     def __init__(self, node: str) -> None:
-        super().__init__(f"the node {node}, which ran this turn, is gone; prompt again when it is back", node=node)
+        super().__init__(f"the node {node}, which had this request, is gone; send it again when it is back", node=node)
 
 
 class AgentNotReading(RpcError):

@@ -480,6 +480,7 @@ class FleetConnections:
         if self._by_tag.get(connection.tag) is not connection:
             return
         del self._by_tag[connection.tag]
+        logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
         connection.closed = True
         for task in self._settling.pop(connection, ()):
             task.cancel()
