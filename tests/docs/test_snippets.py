@@ -129,9 +129,12 @@ def test_a_shell_block_is_a_shells(block: Block) -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-@of("json")
-def test_a_json_block_is_json(block: Block) -> None:
-    json.loads(block.code)
+def test_every_json_block_is_json() -> None:
+    for block in blocks("json"):
+        try:
+            json.loads(block.code)
+        except ValueError as error:
+            pytest.fail(f"{block}: {error}")
 
 
 @of("html")

@@ -36,15 +36,13 @@ def running(text: object, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.requirement("7.starter")
-@pytest.mark.parametrize("command", HOSTILE)
-def test_a_hostile_command_is_not_allowed(command: str) -> None:
-    assert decide(running(command)).action != "allow"
+def test_no_hostile_command_is_allowed() -> None:
+    assert [command for command in HOSTILE if decide(running(command)).action == "allow"] == []
 
 
-@pytest.mark.parametrize("command", HONEST)
-def test_an_honest_command_is_allowed(command: str) -> None:
-    decision = decide(running(command))
-    assert decision.action == "allow", decision.why
+def test_every_honest_command_is_allowed() -> None:
+    decisions = {command: decide(running(command)) for command in HONEST}
+    assert {command: made.why for command, made in decisions.items() if made.action != "allow"} == {}
 
 
 def test_the_tables_are_large() -> None:
