@@ -51,9 +51,9 @@ async def answer(session: Session, request: Event, result: Json) -> None:
     assert response.status_code == 202, response.text
 
 
-@pytest.mark.every_run
+# Every run asks in one speech: the server translates between the two, and one agent is enough for the other.
 @asking
-@spoken
+@pytest.mark.parametrize("speech", [pytest.param("questions", marks=pytest.mark.every_run), "forms"])
 def test_model_hears_what_was_chosen(real: RealAgent, speech: str) -> None:
     async def scenario() -> None:
         asker, script = asker_of(real), asking_script(real)
@@ -195,7 +195,6 @@ def test_cancel_of_the_turn_withdraws_the_question_from_everybody(real: RealAgen
     run(scenario())
 
 
-@pytest.mark.every_run
 @asking
 def test_question_waits_for_a_client_that_comes_back(real: RealAgent) -> None:
     async def scenario() -> None:
