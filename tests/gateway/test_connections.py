@@ -397,3 +397,40 @@ def test_a_client_waits_for_no_event_that_its_stream_does_not_bring() -> None:
         assert [each.last_event for each in (client, await two.take_over(client))] == [0, 0]
 
     run(main())
+
+
+def test_an_idle_stream_keeps_nothing_in_memory_that_it_does_not_need() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "s")
+        tell(cluster, "n", opened.tag, OWN)
+        assert await read_until(gateway.read(opened), OWN) == [OWN]
+        await gateway.connections.settled(opened)
+        await asyncio.sleep(0)
+        feed, connections = gateway.feed, gateway.connections
+        # What nodes and gateways say about a connection is taken as it comes.
+        assert [chunk.lines for _, chunk in feed._tail] == [[OWN]]  # pyright: ignore[reportPrivateUsage]
+        assert not connections._settling  # pyright: ignore[reportPrivateUsage]
+        assert not hasattr(opened, "__dict__")
+
+    run(main())
+
+
+def test_a_connection_that_could_not_be_read_leaves_its_successors_attachments_alone() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        gateway.feed.fell_behind()
+        again = await gateway.connections.find(opened.connection_id)
+        assert again is not None
+        gateway.connections._unfollow(opened, "n")  # pyright: ignore[reportPrivateUsage]
+        attach(cluster, "n", opened.tag, "s")
+        speak(cluster, "n", "s", b"seen")
+        assert await read_until(gateway.read(again), b"seen") == [b"seen"]
+
+    run(main())

@@ -1,7 +1,6 @@
 """JetStream's API: what is asked of it, what it answers, and what its errors mean, on any connection."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -130,7 +129,7 @@ class Answer(Struct):
 async def call_api(connection: Connection, call: str, body: Json, patience: float = PATIENCE) -> Answer:
     """A call of JetStream's management; raises Refused when the servers have no JetStream."""
     try:
-        answer = await connection.ask(f"$JS.API.{call}", json.dumps(body).encode(), None, patience)
+        answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, patience)
     except Nowhere as error:
         raise Refused("the NATS servers have no JetStream for this account; turn it on") from error
     return msgspec.json.decode(answer.data, type=Answer)

@@ -1,7 +1,6 @@
 """Streams and tables on JetStream, on any connection that can ask and subscribe."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
@@ -102,7 +101,7 @@ class JetStream:
             asked = {"seq": after + 1, "next_by_subj": subject, "batch": 1024, "max_bytes": max(limit, 2 * MOST_BYTES)}
             try:
                 # Any of the servers answers.
-                request = json.dumps(asked).encode()
+                request = msgspec.json.encode(asked)
                 await self._connection.publish(f"$JS.API.DIRECT.GET.{self._name}", request, reply=inbox)
                 return await page.whole()
             except TimeoutError as error:

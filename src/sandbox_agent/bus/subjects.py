@@ -69,6 +69,11 @@ def attachments(tag: str, source: str) -> str:
     return f"ev.w.{tag}.{source}"
 
 
+def is_attachments(subject: str) -> bool:
+    """Whether it is about a connection, not to its client."""
+    return subject.startswith("ev.w.")
+
+
 def filter_of(subject: str) -> str:
     """What a reader of a subject asks for: everything of a connection at once, so that readers have few filters."""
     kind, _, rest = subject.removeprefix("ev.").partition(".")

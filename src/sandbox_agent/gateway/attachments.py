@@ -28,6 +28,8 @@ class Taker(Protocol):
 class Attachments:
     """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
 
+    __slots__ = ("_connection", "_early", "_source", "_taker")
+
     def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
         self._taker = taker
         self._connection = connection

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import hmac
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ class Promise(NamedTuple):
     after: int
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class FleetConnection(Connection):
     """One client, as a gateway knows it."""
 
@@ -38,7 +37,7 @@ class FleetConnection(Connection):
     home: str | None = None
     guests: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
-    joining: set[str] = field(default_factory=set[str])
+    joining: frozenset[str] = frozenset()
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
     gone: dict[str, int] = field(default_factory=dict[str, int])
     """Sessions that their node had no longer, while it is not known here when it was attached to them → since when."""
@@ -46,13 +45,15 @@ class FleetConnection(Connection):
     """Sessions to which a node has attached it again → the position: it has another one of the same id by now."""
     opened: dict[str, str] = field(default_factory=dict[str, str])
     """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
+    unattached: frozenset[str] = frozenset()
+    """Nodes that have learnt of it, and not yet of all sessions that it is attached to."""
     revision: int = 0
     """Of its record in the fleet's table."""
     kept_at: float = 0.0
     """When that was written last, by the monotonic clock."""
-    unanswered: OrderedDict[bytes, Promise] = field(default_factory=OrderedDict[bytes, Promise])
+    unanswered: dict[bytes, Promise] = field(default_factory=dict[bytes, Promise])
     """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
-    asked: OrderedDict[bytes, set[str]] = field(default_factory=OrderedDict[bytes, set[str]])
+    asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
     requests: dict[bytes, str | None] = field(default_factory=dict[bytes, str | None])
@@ -88,14 +89,14 @@ class FleetConnection(Connection):
         `after` is a position before the response.
         """
         name = same_id(id)
-        self.asked.setdefault(name, set()).add(node)
-        self.asked.move_to_end(name)
+        before = self.asked.pop(name, ())
+        self.asked[name] = before if node in before else (*before, node)
         if promised_by is not None:
+            self.unanswered.pop(name, None)
             self.unanswered[name] = Promise(node, promised_by, after)
-            self.unanswered.move_to_end(name)
         for table in (self.asked, self.unanswered):
             while len(table) > REMEMBERED_REQUESTS:
-                table.popitem(last=False)
+                del table[next(iter(table))]
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
         """Agents have asked its client."""

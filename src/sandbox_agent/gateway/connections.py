@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 PATIENCE = 10.0
 """Seconds that an answer waits for the events before it."""
 KNOWN_GUESTS = 50_000
-"""How many guests are remembered, so that the table is not asked about each."""
+"""How many guests at other gateways are remembered, so that the table is not asked about each."""
 
 
 class FleetConnections:
@@ -60,7 +60,6 @@ class FleetConnections:
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
         """By connection id: a wrong one with the right tag must not get into the way of the right one."""
         self._settling: dict[FleetConnection, set[asyncio.Task[None]]] = {}
-        self._writers: dict[tuple[FleetConnection, str], Attachments] = {}
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
@@ -301,7 +300,7 @@ class FleetConnections:
             subjects.connection_events(connection.tag, source),
             subjects.attachments(connection.tag, source),
         )
-        writer = self._writers[connection, source] = Attachments(self, connection, source)
+        writer = Attachments(self, connection, source)
         self._feed.follow(own, connection)
         self._feed.follow(attachments, writer)
         await self._feed.complete([own, attachments])
@@ -319,9 +318,9 @@ class FleetConnections:
 
     def _unfollow(self, connection: FleetConnection, source: str) -> None:
         self._feed.unfollow(subjects.connection_events(connection.tag, source), connection)
-        writer = self._writers.pop((connection, source), None)
-        if writer is not None:
-            self._feed.unfollow(subjects.attachments(connection.tag, source), writer)
+        if self._by_tag.get(connection.tag, connection) is connection:
+            # One follower alone takes these in. That of a client that has come back meanwhile is not ours.
+            self._feed.drop(subjects.attachments(connection.tag, source))
 
     async def _join(self, connection: FleetConnection, node: str) -> None:
         try:
@@ -331,7 +330,7 @@ class FleetConnections:
             self._drop(connection, "it could not be read")
             raise
         finally:
-            connection.joining.discard(node)
+            connection.joining -= {node}
             if connection.stream is not None:
                 connection.stream.look_back()
 
@@ -404,9 +403,15 @@ class FleetConnections:
             connection.last_event = max(connection.last_event, last)
 
         task = asyncio.create_task(find())
-        tasks = self._settling.setdefault(connection, set())
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        self._settling.setdefault(connection, set()).add(task)
+        task.add_done_callback(lambda done: self._note_settled(connection, done))
+
+    def _note_settled(self, connection: FleetConnection, task: "asyncio.Task[None]") -> None:
+        tasks = self._settling.get(connection)
+        if tasks is not None:
+            tasks.discard(task)
+            if not tasks:
+                del self._settling[connection]
 
     async def settled(self, connection: FleetConnection) -> None:
         """Wait until it is known which event is the last one that was meant for it. Raises LogUnavailable."""
@@ -426,13 +431,12 @@ class FleetConnections:
 
     async def is_guest(self, node: str, tag: str) -> bool:
         """Whether a connection was introduced to a node. Raises BusError."""
-        if (node, tag) in self._known_guests:
-            return True
         connection = self._by_tag.get(tag)
-        if connection is None or node not in connection.guests:
-            entry = await self._table.get(tag)
-            if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
-                return False
+        if (node, tag) in self._known_guests or (connection is not None and node in connection.guests):
+            return True
+        entry = await self._table.get(tag)
+        if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
+            return False
         self._known_guests[node, tag] = None
         while len(self._known_guests) > KNOWN_GUESTS:
             self._known_guests.popitem(last=False)
@@ -465,7 +469,7 @@ class FleetConnections:
         for node in msgspec.json.decode(value, type=Visit).nodes:
             if node not in connection.guests:
                 connection.guests[node] = ""
-                connection.joining.add(node)
+                connection.joining |= {node}
                 connection.unread |= {node}
                 if connection.stream is not None:
                     connection.stream.look_back()

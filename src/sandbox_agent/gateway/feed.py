@@ -7,16 +7,16 @@ A channel is complete in memory from the moment on at which the stream's reader 
 import asyncio
 import heapq
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Following, Record, Stream
 from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.gateway.channel import Channel, Holding, assemble, subject_of
 from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
-from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, ownership, position_of, sequence_of
+from sandbox_agent.log.wire import Assembly, end_of, ownership, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 
@@ -39,58 +39,6 @@ BEHIND_ATTEMPTS = 100
 """How often a server that is behind is asked again, before its reader has to come back."""
 
 
-@dataclass(slots=True)
-class _Channel:
-    subject: str
-    assembly: Assembly
-    followers: set[Follower] = field(default_factory=set[Follower])
-    tail: deque[Chunk] | tuple[()] = ()
-    """The newest chunks. Most channels are one connection's and silent, and an empty deque takes 600 bytes."""
-    complete_after: int | None = None
-    """Everything after this position is in the tail; None while the stream's reader does not know of it."""
-    sequence: int = 0
-    """Of the last message that came."""
-    held: list[Record] = field(default_factory=list[Record])
-    """Messages that came before it was known where memory begins."""
-    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list[tuple[int, "asyncio.Future[None]"]])
-    """Sequences that are waited for."""
-
-    def keep(self, chunk: Chunk) -> None:
-        """Add a chunk to the tail."""
-        if isinstance(self.tail, tuple):
-            self.tail = deque()
-        self.tail.append(chunk)
-
-    def drop_oldest(self) -> None:
-        """Of the tail; nothing when it was emptied meanwhile."""
-        if self.tail:
-            self.tail.popleft()
-
-    def reached(self, sequence: int) -> asyncio.Future[None]:
-        """Done when everything up to a sequence has been handed over."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if sequence <= self.sequence:
-            future.set_result(None)
-        else:
-            self.waiting.append((sequence, future))
-        return future
-
-    def move_on(self, sequence: int) -> None:
-        """Note that everything up to a sequence has come."""
-        self.sequence = sequence
-        for each in [each for each in self.waiting if each[0] <= sequence]:
-            self.waiting.remove(each)
-            if not each[1].done():
-                each[1].set_result(None)
-
-
-class _Holding:
-    """Keeps a channel followed until its first reader is there."""
-
-    def appended(self, chunk: Chunk) -> None:
-        pass
-
-
 class Feed:
     """What one gateway reads of the stream, shared by all its clients."""
 
@@ -104,7 +52,7 @@ class Feed:
         self._stream = stream
         self._tail_bytes = tail_bytes
         self._most_untaken = most_untaken
-        self._tail: deque[tuple[_Channel, Chunk]] = deque()
+        self._tail: deque[tuple[Channel, Chunk]] = deque()
         self._size = 0
         self._seen: dict[str, int] = {}
         """Node → the last of its own positions that has come by."""
@@ -112,8 +60,12 @@ class Feed:
         """Node → those who wait for it, and for which of its positions."""
         self._runs: dict[str, str] = {}
         """Node → the nonce of its run."""
-        self._channels: dict[str, _Channel] = {}
-        self._by_subject: dict[str, _Channel] = {}
+        self._channels: dict[str, Channel] = {}
+        """By name. All but sessions' are named after their subjects."""
+        self._by_subject: dict[str, Channel] = {}
+        """Those of sessions."""
+        self._filters: Counter[str] = Counter()
+        """What the stream's reader is asked for → how many channels need it."""
         self._records: asyncio.Queue[Record] = asyncio.Queue()
         self._untaken = 0
         """Bytes of records that have arrived, and are not handed over."""
@@ -153,10 +105,12 @@ class Feed:
         """
         found = self._channels.get(channel)
         if found is None:
-            found = self._channels[channel] = _Channel(_subject(channel), Assembly(channel))
-            self._by_subject[found.subject] = found
+            found = self._channels[channel] = Channel(channel)
+            if found.subject != channel:
+                self._by_subject[found.subject] = found
+            self._filters[subjects.filter_of(found.subject)] += 1
             self._changed.set()
-        found.followers.add(follower)
+        found.add(follower)
 
     async def complete(self, channels: Iterable[str]) -> None:
         """Wait until new events of all these come as they happen. Raises LogUnavailable."""
@@ -192,7 +146,7 @@ class Feed:
 
         That position is not before anything that a client has seen at another gateway. Raises LogUnavailable.
         """
-        holding = _Holding()
+        holding = Holding()
         followed_before = channel in self._channels
         self.follow(channel, holding)
         found = self._channels[channel]
@@ -215,7 +169,7 @@ class Feed:
             await self._wait_for([found])
             await self._catch_up(found)
 
-    async def _catch_up(self, channel: _Channel) -> None:
+    async def _catch_up(self, channel: Channel) -> None:
         """Wait until this gateway has what the stream has by now: another gateway may be ahead of it."""
         last = await self._last(channel.subject)
         try:
@@ -228,13 +182,26 @@ class Feed:
         found = self._channels.get(channel)
         if found is None:
             return
-        found.followers.discard(follower)
-        if not found.followers:
-            del self._channels[channel]
-            del self._by_subject[found.subject]
-            self._changed.set()
-            if found.complete_after is None:
-                self._wake()
+        found.discard(follower)
+        if not found.is_followed:
+            self._drop(channel, found)
+
+    def drop(self, channel: str) -> None:
+        """Let nothing follow a channel any more."""
+        found = self._channels.get(channel)
+        if found is not None:
+            self._drop(channel, found)
+
+    def _drop(self, channel: str, found: Channel) -> None:
+        del self._channels[channel]
+        self._by_subject.pop(found.subject, None)
+        wanted = subjects.filter_of(found.subject)
+        self._filters[wanted] -= 1
+        if not self._filters[wanted]:
+            del self._filters[wanted]
+        self._changed.set()
+        if found.complete_after is None:
+            self._wake()
 
     def forget(self, channel: str) -> None:
         self.trims.pop(channel, None)
@@ -300,7 +267,7 @@ class Feed:
             through = wanted
             runs: list[list[Chunk]] = []
             for each in found:
-                chunks, more = await self._read(each.assembly.channel, after, through, each.sequence, PAGE)
+                chunks, more = await self._read(each.channel, after, through, each.sequence, PAGE)
                 if more:
                     through = min(through, chunks[-1].last)
                 runs.append(chunks)
@@ -334,7 +301,7 @@ class Feed:
         Pages come from any server of the cluster, which may be behind: reading goes on until it has come to `needed`,
         the last message of the subject as the leader knows it.
         """
-        subject = _subject(channel)
+        subject = subject_of(channel)
         assembly = Assembly(channel)
         chunks: list[Chunk] = []
         # A position inside a message: that one is read again, and cut.
@@ -350,7 +317,7 @@ class Feed:
                     self.trims[channel] = max(self.trims.get(channel, 0), end_of(record.predecessor))
                 first = False
                 cursor = record.sequence
-                chunk = _assemble(assembly, record)
+                chunk = assemble(assembly, record)
                 if chunk is not None and chunk.last > after:
                     chunks.append(chunk.after(after))
                     size += chunk.size
@@ -389,18 +356,21 @@ class Feed:
         except BusError as error:
             raise LogUnavailable(str(error)) from error
 
-    async def _wait_for(self, channels: Iterable[_Channel]) -> None:
+    async def _wait_for(self, channels: Iterable[Channel]) -> None:
         wanted = list(channels)
         try:
             async with asyncio.timeout(LONGEST_CHANGE):
                 while missing := [each for each in wanted if each.complete_after is None]:
-                    if any(self._by_subject.get(each.subject) is not each for each in missing):
+                    if any(self._find(each.subject) is not each for each in missing):
                         raise LogUnavailable("what was to be read was closed meanwhile; try again")
                     await self._settled.wait()
         except TimeoutError as error:
             raise LogUnavailable(
                 "this gateway cannot follow the fleet's stream; try again, or at another one"
             ) from error
+
+    def _find(self, subject: str) -> Channel | None:
+        return self._by_subject.get(subject) or self._channels.get(subject)
 
     def _wake(self) -> None:
         settled, self._settled = self._settled, asyncio.Event()
@@ -417,7 +387,7 @@ class Feed:
             await asyncio.sleep(max(0.0, not_before - clock()))
             began = clock()
             self._changed.clear()
-            wanted = list({subjects.filter_of(subject) for subject in self._by_subject})
+            wanted = list(self._filters)
             new = [each for each in self._channels.values() if each.complete_after is None]
             assert self._reader is not None
             try:
@@ -431,12 +401,10 @@ class Feed:
             not_before = clock() + GATHER * (clock() - began)
             for each, last in zip(new, ends, strict=True):
                 # What is newer comes by the reader, which knows of the subject by now.
-                each.move_on(0 if last is None else last.sequence)
+                each.begin(0 if last is None else last.sequence)
                 if last is not None:
                     self._note_seen(last)
-                each.complete_after = end_of(each.sequence)
-                held, each.held = each.held, []
-                for record in held:
+                for record in each.release():
                     if record.sequence > each.sequence:
                         self._hand_over(each, record)
             self._wake()
@@ -462,7 +430,7 @@ class Feed:
         self._tasks[:1] = [asyncio.create_task(self._pump())]
         for channel in self._channels.values():
             channel.complete_after = None
-            channel.held.clear()
+            channel.release()
             channel.tail = ()
         self._tail.clear()
         self._size = 0
@@ -486,17 +454,17 @@ class Feed:
 
     async def _take(self, record: Record) -> None:
         self.position = max(self.position, end_of(record.sequence))
-        channel = self._by_subject.get(record.subject)
+        channel = self._find(record.subject)
         if channel is None or record.sequence <= channel.sequence:
             return
         if channel.complete_after is None:
-            channel.held.append(record)
+            channel.hold(record)
             return
         if record.predecessor > channel.sequence:
             await self._fetch_missing(channel, record)
         self._hand_over(channel, record)
 
-    async def _fetch_missing(self, channel: _Channel, record: Record) -> None:
+    async def _fetch_missing(self, channel: Channel, record: Record) -> None:
         """Hand over what the reader has left out before a record."""
         while channel.sequence < record.predecessor:
             missing = await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE)
@@ -511,32 +479,19 @@ class Feed:
             for missed in missing:
                 self._hand_over(channel, missed)
 
-    def _hand_over(self, channel: _Channel, record: Record) -> None:
+    def _hand_over(self, channel: Channel, record: Record) -> None:
         channel.move_on(record.sequence)
-        chunk = _assemble(channel.assembly, record)
+        chunk = assemble(channel, record)
         if chunk is None or not chunk.channel:
             return
-        channel.keep(chunk)
-        self._tail.append((channel, chunk))
-        self._size += chunk.size + CHUNK_COST
-        for follower in tuple(channel.followers):
+        if channel.is_kept:
+            channel.keep(chunk)
+            self._tail.append((channel, chunk))
+            self._size += chunk.size + CHUNK_COST
+        for follower in channel.followers:
             follower.appended(chunk)
         while self._size > self._tail_bytes and len(self._tail) > 1:
             owner, oldest = self._tail.popleft()
             self._size -= oldest.size + CHUNK_COST
             owner.drop_oldest()
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
-
-
-def _subject(channel: str) -> str:
-    """A session's channel is that of its events; every other one is named after its subject."""
-    session_id = channel.removeprefix(session_channel(""))
-    return channel if session_id == channel else subjects.session_events(session_id)
-
-
-def _assemble(assembly: Assembly, record: Record) -> Chunk | None:
-    try:
-        return assembly.take(record)
-    except NotAChunk as error:
-        logger.warning("record not read subject=%s sequence=%d reason=%s", record.subject, record.sequence, error)
-        return None

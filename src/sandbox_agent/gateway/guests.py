@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Raw
@@ -64,8 +63,6 @@ class Guests:
         self._most = most
         self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._to_attach: WeakKeyDictionary[FleetConnection, set[str]] = WeakKeyDictionary()
-        """Nodes that have learnt of a connection, and not yet of all sessions that it is attached to."""
         roster.watch(self._take_change)
         connections.watch_closed(self._forget_guests)
         connections.watch_streams(self._meet_nodes)
@@ -124,10 +121,9 @@ class Guests:
 
     async def _attach_again(self, connection: FleetConnection, node: str, *, known: bool) -> None:
         """Attach it at a node that did not know it; what an earlier attempt did not come to is not forgotten."""
-        unfinished = self._to_attach.setdefault(connection, set())
-        if known and node not in unfinished:
+        if known and node not in connection.unattached:
             return
-        unfinished.add(node)
+        connection.unattached |= {node}
         for session_id in self._attached_at(connection, node):
             attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
             answer = await self._call(node, self._asked(connection, node, []), attach)
@@ -136,7 +132,7 @@ class Guests:
             if text_at(_decode(answer.body), "error", "data", "type") == UnknownSession.slug:
                 # It has lost its disk.
                 self._connections.endings.tell_gone(connection, session_id)
-        unfinished.discard(node)
+        connection.unattached -= {node}
 
     def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:
         attached = [session_id for session_id in connection.windows if connection.attached(session_id)]

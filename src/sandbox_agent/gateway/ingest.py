@@ -311,6 +311,9 @@ class Ingest:
         return end
 
     def _remember(self, subject: str, end: _End) -> None:
+        if subjects.is_attachments(subject):
+            # There is one for each connection, and it is seldom asked for again.
+            return
         self._ends[subject] = end
         self._ends.move_to_end(subject)
         while len(self._ends) > REMEMBERED:

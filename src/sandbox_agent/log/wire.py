@@ -5,7 +5,7 @@ A position there is `sequence · 4096 + place`: one number that rises over all s
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
@@ -161,7 +161,8 @@ class Assembly:
     """Records of one subject, in order, as chunks: parts of a line come together."""
 
     channel: str
-    parts: list[bytes] = field(default_factory=list[bytes])
+    parts: list[bytes] | tuple[()] = ()
+    """Those of a line that is not complete. A gateway has many of these, and nearly none has any."""
 
     def take(self, record: Record) -> Chunk | None:
         """The chunk that is complete with this record; None for a grant, or while parts are missing."""
@@ -172,12 +173,11 @@ class Assembly:
         if part := record.headers.get(PART):
             number, of = read_part(part)
             # A first part after some others: their node began again.
-            del self.parts[number - 1 :]
-            self.parts.append(record.body)
+            self.parts = [*self.parts[: number - 1], record.body]
             if number < of or len(self.parts) < of:
                 return None
             lines = [b"".join(self.parts)]
-        self.parts.clear()
+        self.parts = ()
         return Chunk(
             position_of(record.sequence),
             lines,

@@ -1,0 +1,138 @@
+"""One channel of a gateway's feed: its followers, its newest chunks, and how far it has come. Pure.
+
+A gateway has four for each connection, nearly all of them silent: what such a one does not need is not made.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import Record
+from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.log.log import Follower
+from sandbox_agent.log.wire import Assembly, NotAChunk, end_of
+
+logger = logging.getLogger(__name__)
+
+_BEGINNING = end_of(0)
+"""Shared by all channels that have no message."""
+
+
+class Holding:
+    """Keeps a channel followed until its first reader is there."""
+
+    def appended(self, chunk: Chunk) -> None:
+        pass
+
+
+class Channel(Assembly):
+    """A session's events, or what is for one connection."""
+
+    __slots__ = ("_first", "_others", "complete_after", "held", "is_kept", "sequence", "subject", "tail", "waiting")
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.subject = subject_of(name)
+        self.is_kept = not subjects.is_attachments(self.subject)
+        """Its chunks are in memory for readers; those about attachments have none: they are taken as they come."""
+        self.tail: deque[Chunk] | tuple[()] = ()
+        """The newest chunks."""
+        self.complete_after: int | None = None
+        """Everything after this position is in the tail, or was taken; None while the stream's reader does not know of
+        the channel."""
+        self.sequence = 0
+        """Of the last message that came."""
+        self.held: list[Record] | tuple[()] = ()
+        """Messages that came before it was known where memory begins."""
+        self.waiting: list[tuple[int, asyncio.Future[None]]] | tuple[()] = ()
+        """Sequences that are waited for."""
+        self._first: Follower | None = None
+        self._others: set[Follower] | None = None
+        """Most channels have one follower."""
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """As they are now."""
+        return (*(() if self._first is None else (self._first,)), *(self._others or ()))
+
+    @property
+    def is_followed(self) -> bool:
+        return self._first is not None or bool(self._others)
+
+    def add(self, follower: Follower) -> None:
+        if self._first is None and not (self._others and follower in self._others):
+            self._first = follower
+        elif follower is not self._first:
+            self._others = self._others or set()
+            self._others.add(follower)
+
+    def discard(self, follower: Follower) -> None:
+        if self._first is follower:
+            self._first = None
+        elif self._others is not None:
+            self._others.discard(follower)
+
+    def begin(self, sequence: int) -> None:
+        """The stream's reader knows of it now: everything after a sequence comes by it."""
+        self.move_on(sequence)
+        self.complete_after = end_of(sequence) if sequence else _BEGINNING
+
+    def hold(self, record: Record) -> None:
+        """Keep a message until it is known where memory begins."""
+        if isinstance(self.held, tuple):
+            self.held = []
+        self.held.append(record)
+
+    def release(self) -> Sequence[Record]:
+        """Those that were held, which it holds no longer."""
+        held, self.held = self.held, ()
+        return held
+
+    def keep(self, chunk: Chunk) -> None:
+        """Add a chunk to the tail."""
+        if isinstance(self.tail, tuple):
+            self.tail = deque()
+        self.tail.append(chunk)
+
+    def drop_oldest(self) -> None:
+        """Of the tail; nothing when it was emptied meanwhile."""
+        if self.tail:
+            self.tail.popleft()
+        if not self.tail:
+            self.tail = ()
+
+    def reached(self, sequence: int) -> "asyncio.Future[None]":
+        """Done when everything up to a sequence has been handed over."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if sequence <= self.sequence:
+            future.set_result(None)
+        else:
+            self.waiting = [*self.waiting, (sequence, future)]
+        return future
+
+    def move_on(self, sequence: int) -> None:
+        """Note that everything up to a sequence has come."""
+        self.sequence = sequence
+        if not self.waiting:
+            return
+        for wanted, future in self.waiting:
+            if wanted <= sequence and not future.done():
+                future.set_result(None)
+        self.waiting = [each for each in self.waiting if each[0] > sequence] or ()
+
+
+def subject_of(channel: str) -> str:
+    """A session's channel is that of its events; every other one is named after its subject."""
+    session_id = channel.removeprefix(session_channel(""))
+    return channel if session_id == channel else subjects.session_events(session_id)
+
+
+def assemble(assembly: Assembly, record: Record) -> Chunk | None:
+    """The chunk that is complete with a record; None while there is none, and for what cannot be read."""
+    try:
+        return assembly.take(record)
+    except NotAChunk as error:
+        logger.warning("record not read subject=%s sequence=%d reason=%s", record.subject, record.sequence, error)
+        return None
