@@ -37,8 +37,8 @@ other a 404 `not-found`. Without a token there are `GET /openapi.json`, this doc
 for people, where `/` and `/ui` lead. `/opencode/*` is for [OpenCode](../opencode.md)'s programs.
 
 At the gateway of a [fleet](../fleet.md), routes for files and agents also take `node`, and may answer 400
-`missing-node`, 503 `no-node` or 503 `node-unreachable`. It has `GET /v1/nodes` and `GET /v1/nodes/{node}` besides, and
-says all of this in its own `/openapi.json`.
+`missing-node`, 503 `no-node` or 503 `node-unreachable`; every route may answer 503 `fleet-unreachable`. It has
+`GET /v1/nodes` and `GET /v1/nodes/{node}` besides, and says all of this in its own `/openapi.json`.
 
 """
 
