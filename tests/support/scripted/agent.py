@@ -1,9 +1,9 @@
 """The methods of the scripted agent, and what it knows of its sessions."""
 
-import json
 import os
-import threading
+from _thread import start_new_thread
 
+from scripted.light import Event, loads
 from scripted.program import Program, programs_in, steps_of
 from scripted.wire import UPDATE, Answers, Wire, chunk, encode
 
@@ -26,7 +26,7 @@ class Agent:
     def run(self):
         for line in self.wire.lines():
             try:
-                message = json.loads(line)
+                message = loads(line)
             except (ValueError, RecursionError):
                 continue
             if not isinstance(message, dict):
@@ -42,13 +42,13 @@ class Agent:
                 self.cancellation(message["params"]["sessionId"]).set()
 
     def cancellation(self, session_id):
-        return self._cancellations.setdefault(session_id, threading.Event())
+        return self._cancellations.setdefault(session_id, Event())
 
     def _request(self, message, line):
         id, method, params = message["id"], message["method"], message.get("params") or {}
         if method == "session/prompt":
             program = Program(self, id, params["sessionId"], steps_of(params["prompt"], self.programs))
-            threading.Thread(target=program.run, daemon=True).start()
+            start_new_thread(program.run, ())
         elif method == "x/hang":
             self._hanging.append(id)
         elif method == "x/echo":
@@ -84,7 +84,7 @@ class Agent:
 
     def _capabilities(self):
         if "capabilities" in self.options:
-            return json.loads(self.options["capabilities"])
+            return loads(self.options["capabilities"])
         offered = {
             name: {} for name in ("list", "resume", "fork", "close", "delete") if f"no-{name}" not in self.options
         }
@@ -106,7 +106,7 @@ class Agent:
         self.sessions[session_id] = {"cwd": params.get("cwd")}
         self._remember({"session": session_id, "cwd": params.get("cwd")})
         early = Program(self, None, session_id, [])
-        for name, *arguments in json.loads(self.options.get("before-new", "[]")):
+        for name, *arguments in loads(self.options.get("before-new", "[]")):
             getattr(early, f"do_{name}")(*arguments)
         return {"result": {"sessionId": session_id, **self._settings(session_id)}}
 
@@ -166,7 +166,7 @@ class Agent:
             self._tell_options(session_id)
 
     def _tells(self, method, params):
-        tells = json.loads(self.options.get("tells", '{"set_mode": ["mode"]}'))
+        tells = loads(self.options.get("tells", '{"set_mode": ["mode"]}'))
         name = method.removeprefix("session/")
         return tells.get(f"{name}:{params.get('configId')}", tells.get(name, []))
 
@@ -196,7 +196,7 @@ class Agent:
 
     def _offered(self):
         if "settings" in self.options:
-            return json.loads(self.options["settings"])
+            return loads(self.options["settings"])
         if "plain" in self.options:
             return {}
         modes = [{"id": "default", "name": "Default"}, {"id": "plan", "name": "Plan"}]
@@ -223,5 +223,5 @@ class Agent:
         if "state" not in self.options:
             return {}
         with open(self.options["state"], "rb") as file:
-            facts = [json.loads(line) for line in file]
+            facts = [loads(line) for line in file]
         return {fact["session"]: fact["cwd"] for fact in facts if "session" in fact}

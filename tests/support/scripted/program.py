@@ -1,11 +1,11 @@
 """What the scripted agent does with a prompt: one step after another."""
 
-import json
 import os
-import signal
 import sys
 import time
+from _signal import SIGKILL
 
+from scripted.light import dumps, loads
 from scripted.wire import UPDATE, chunk, encode
 
 SLEEPER = """
@@ -108,8 +108,8 @@ class Program:
         self.do_ask_id(self.agent.answers.next_id(), method, params)
 
     def do_ask_id(self, id, method, params=None):
-        text = id if isinstance(id, str) else json.dumps(id)
-        self.last_id = json.loads(text)
+        text = id if isinstance(id, str) else dumps(id)
+        self.last_id = loads(text)
         self.asked.append(self.agent.answers.expect(self.last_id))
         params = {"sessionId": self.session_id, **(params or {})}
         if params["sessionId"] is None:
@@ -152,7 +152,7 @@ class Program:
         os._exit(code)
 
     def do_kill(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), SIGKILL)
 
     def do_stop_reading(self):
         self.wire.stop_reading()
@@ -173,10 +173,10 @@ class Program:
         self.do_say(pid)
 
     def do_env(self, name):
-        self.do_say(json.dumps(os.environ.get(name)))
+        self.do_say(dumps(os.environ.get(name)))
 
     def do_environ(self):
-        self.do_say(json.dumps(sorted(os.environ)))
+        self.do_say(dumps(sorted(os.environ)))
 
     def do_pid(self):
         self.do_say(str(os.getpid()))
@@ -185,7 +185,7 @@ class Program:
 def programs_in(path):
     # Not pathlib: importing it takes longer than the rest of a start.
     with open(path) as file:
-        return json.load(file)
+        return loads(file.read())
 
 
 def steps_of(prompt, programs):
@@ -193,7 +193,7 @@ def steps_of(prompt, programs):
     if text in programs:
         return programs[text]
     try:
-        program = json.loads(text)
+        program = loads(text)
     except ValueError:
         program = None
     if isinstance(program, list) and all(isinstance(step, list) and step for step in program):

@@ -1,10 +1,11 @@
 """Stdin and stdout of the scripted agent: lines, answers to its own requests, and what its updates look like."""
 
-import json
 import os
 import select
-import threading
-from collections import deque
+from _collections import deque
+from _thread import allocate_lock
+
+from scripted.light import Event, dumps
 
 UPDATE = "session/update"
 LONG, FEW, MANY, FIRST = 4096, 100, 1000, 10
@@ -18,7 +19,7 @@ class Wire:
     def __init__(self):
         self.received = []
         self._long = deque()
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._stop, self._wake = os.pipe()
 
     def write(self, data):
@@ -45,7 +46,7 @@ class Wire:
         while True:
             ready, _, _ = select.select([0, self._stop], [], [])
             if self._stop in ready:
-                threading.Event().wait()
+                Event().wait()
             data = os.read(0, 1 << 16)
             if not data:
                 return
@@ -73,36 +74,36 @@ class Answers:
     """Answers to our own requests, by id; several requests may share one."""
 
     def __init__(self):
-        self._changed = threading.Condition()
+        self._lock = allocate_lock()
         self._waiting = {}
         self._count = 0
 
     def next_id(self):
-        with self._changed:
+        with self._lock:
             self._count += 1
             return self._count - 1
 
     def expect(self, id):
-        ask = {"key": json.dumps(id), "line": None}
-        with self._changed:
-            self._waiting.setdefault(ask["key"], []).append(ask)
+        ask = {"line": None, "arrived": Event()}
+        with self._lock:
+            self._waiting.setdefault(dumps(id), []).append(ask)
         return ask
 
     def arrived(self, id, line):
-        with self._changed:
-            asks = self._waiting.get(json.dumps(id))
-            if asks:
-                asks.pop(0)["line"] = line.decode("utf-8", "replace")
-                self._changed.notify_all()
+        with self._lock:
+            asks = self._waiting.get(dumps(id))
+            ask = asks.pop(0) if asks else None
+        if ask:
+            ask["line"] = line.decode("utf-8", "replace")
+            ask["arrived"].set()
 
     def wait(self, ask):
-        with self._changed:
-            self._changed.wait_for(lambda: ask["line"] is not None)
-            return ask["line"]
+        ask["arrived"].wait()
+        return ask["line"]
 
 
 def encode(message):
-    return json.dumps(message, separators=(",", ":")).encode()
+    return dumps(message).encode()
 
 
 def chunk(text, kind="agent_message_chunk"):
