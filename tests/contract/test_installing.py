@@ -242,10 +242,8 @@ def test_progress_comes_as_events_and_the_result_as_the_last(shelf: Shelf) -> No
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http:
-            watching = asyncio.create_task(events(client, id))
-            await asyncio.to_thread(held.wait)
-            held.release.set()
-            seen = await watching
+            # One that reads late misses states: it goes on when the client has seen this one.
+            seen = await events(client, id, held.release.set)
             stages = [data["stage"] for name, data in seen if name == "progress"]
             assert "fetching" in stages
             assert set(stages) <= {"waiting", "resolving", "fetching", "unpacking", "verifying", "done"}

@@ -120,12 +120,18 @@ async def installed(client: Client, id: str, body: Json | None = None) -> Json:
     return response.json()
 
 
-async def events(client: Client, id: str, body: Json | None = None) -> list[tuple[str, Json]]:
-    """The events of an install that is watched to its end."""
-    response = await install(client, id, body, accept="text/event-stream")
-    assert response.status_code == 200, response.text
-    assert response.headers["content-type"].startswith("text/event-stream")
-    frames, _ = parse(response.content)
+async def events(client: Client, id: str, fetching: Callable[[], None] = lambda: None) -> list[tuple[str, Json]]:
+    """The events of an install that is watched to its end; calls `fetching` when they say that it fetches."""
+    seen = b""
+    headers = {"accept": "text/event-stream"}
+    async with client.http.stream("POST", f"/v1/agents/{id}/install", headers=headers) as response:
+        assert response.status_code == 200, (await response.aread()).decode()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        async for piece in response.aiter_bytes():
+            seen += piece
+            if b'"fetching"' in seen:
+                fetching()
+    frames, _ = parse(seen)
     return [(frame.event, json.loads(frame.data)) for frame in _checked(frames)]
 
 
