@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from tests.sdk_typescript.node import LONGEST, run_suite, suites
+from tests.support.nats import PROGRAM
 
 OLDEST = "v20."
 
@@ -16,6 +17,16 @@ def test_the_suite_passes(name: str) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Warning" not in done.stderr, done.stderr
+
+
+def test_the_suite_passes_at_a_gateway() -> None:
+    """All of them do, with `--gateway`; this one in every run."""
+    if not PROGRAM.exists():
+        pytest.skip(f"{PROGRAM} is not installed")
+
+    done = run_suite("following", gateway=True)
+
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_there_are_suites() -> None:
