@@ -14,7 +14,7 @@ from report import table
 from servers import Failed
 
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Append, Conflict, Message
+from sandbox_agent.bus.ports import Append, Conflict, StreamMessage
 from sandbox_agent.bus.subjects import inbox_of_gateway, session_events
 
 BUSY = 8
@@ -154,7 +154,7 @@ async def _append_for_a_while(fleet: Joined) -> float:
         last, count = 0, 0
         while time.monotonic() < ends_at:
             try:
-                last = await stream.append(Append([Message(subject, bytes(300))], {subject: last}))
+                last = await stream.append(Append([StreamMessage(subject, bytes(300))], {subject: last}))
             except Conflict:
                 # As at a gateway: an answer was lost, and the stream knows what it has.
                 newest = await stream.last(subject)

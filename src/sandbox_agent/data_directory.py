@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 
 from sandbox_agent.archives.removal import discard
-from sandbox_agent.processes.table import Process, read_process
+from sandbox_agent.processes.table import ProcessId, read_process
 
 LOCK, NOTICE = "server.lock", "server.json"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
@@ -67,7 +67,7 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
     """It stops after a while without work, unless it gets the signal `STAY`."""
 
     @property
-    def process(self) -> Process | None:
+    def process(self) -> ProcessId | None:
         """The server's process; None when it is not there any more, or cannot be seen from here."""
         process = read_process(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None

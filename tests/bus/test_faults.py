@@ -7,18 +7,18 @@ import pytest
 
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Append, Conflict, Message, Record, Refused, Stream, Unreachable
+from sandbox_agent.bus.ports import Append, BusRefused, BusStream, Conflict, StreamMessage, StreamRecord, Unreachable
 from tests.support.client import run
 from tests.support.nats import PROGRAM, nats_server
 
 needs_nats = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
 
 
-async def append_surely(stream: Stream, subject: str, last: int, body: bytes) -> int:
+async def append_surely(stream: BusStream, subject: str, last: int, body: bytes) -> int:
     """Append once, whatever happens to the answers; a predecessor that is ours tells a repeat from a conflict."""
     while True:
         try:
-            return await stream.append(Append([Message(subject, body)], {subject: last}))
+            return await stream.append(Append([StreamMessage(subject, body)], {subject: last}))
         except Conflict:
             newest = await stream.last(subject)
             assert newest is not None
@@ -48,10 +48,10 @@ def test_a_server_killed_under_writer_and_reader_costs_nothing_but_time(tmp_path
         with nats_server(tmp_path / "killed") as server:
             bus = await connect([server.url], "gw.a.in", "a")
             stream = await bus.stream("EV", ["ev.>"], max_bytes=64 << 20, max_age=3600)
-            got: list[Record] = []
+            got: list[StreamRecord] = []
             all_there = asyncio.Event()
 
-            def take(record: Record) -> None:
+            def take(record: StreamRecord) -> None:
                 got.append(record)
                 if len(got) == 60:
                     all_there.set()
@@ -78,7 +78,7 @@ def test_a_reader_that_has_heard_nothing_yet_survives_its_server(tmp_path: Path)
             bus = await connect([server.url], "gw.a.in", "a")
             stream = await bus.stream("EV", ["ev.>"], max_bytes=64 << 20, max_age=3600)
             last = await append_surely(stream, "ev.s.a", 0, b"before")
-            got: asyncio.Queue[Record] = asyncio.Queue()
+            got: asyncio.Queue[StreamRecord] = asyncio.Queue()
             reader = await stream.follow([], last, got.put_nowait)
             await reader.change(["ev.s.a"])
             server.kill()
@@ -98,19 +98,19 @@ def test_a_server_that_cannot_be_used_says_why(tmp_path: Path) -> None:
         users = [{"user": "u", "password": "p"}]
         with (
             nats_server(tmp_path / "guarded", authorization={"users": users}) as server,
-            pytest.raises(Refused, match="credentials"),
+            pytest.raises(BusRefused, match="credentials"),
         ):
             await connect([server.url], "gw.a.in", "a")
         with pytest.raises(Unreachable):
             await connect([server.url], "gw.a.in", "a")
         with nats_server(tmp_path / "plain", jetstream=False) as server:
             bus = await connect([server.url], "gw.a.in", "a")
-            with pytest.raises(Refused, match="have no JetStream for this account; turn it on"):
+            with pytest.raises(BusRefused, match="have no JetStream for this account; turn it on"):
                 await bus.stream("EV", ["ev.>"], max_bytes=1 << 20, max_age=60)
             await bus.close()
         with nats_server(tmp_path / "single") as server:
             bus = await connect([server.url], "gw.a.in", "a")
-            with pytest.raises(Refused, match="not a cluster of 3 that have JetStream; run so many: --replicas"):
+            with pytest.raises(BusRefused, match="not a cluster of 3 that have JetStream; run so many: --replicas"):
                 await bus.stream("EV", ["ev.>"], max_bytes=1 << 20, max_age=60, replicas=3)
             await bus.close()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from sandbox_agent.bus.flow import PATIENCE, PIECE, SIGN_EVERY, WINDOW, Flow, FlowBroken, FlowTable, Kind, Reason
+from sandbox_agent.bus.flow import PATIENCE, PIECE, SIGN_EVERY, WINDOW, Flow, FlowBroken, FlowKind, FlowTable, Reason
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus
 from tests.bus.conftest import Members
@@ -77,13 +77,13 @@ async def take_until_broken(flow: Flow) -> tuple[list[bytes], Reason]:
 
 async def send_all(flow: Flow, pieces: Iterable[bytes]) -> None:
     for piece in pieces:
-        await flow.put(Kind.BODY, piece)
-    await flow.put(Kind.LAST, b"")
+        await flow.put(FlowKind.BODY, piece)
+    await flow.put(FlowKind.LAST, b"")
 
 
 async def take_all(flow: Flow) -> list[bytes]:
     taken: list[bytes] = []
-    while (piece := await flow.take()).kind is not Kind.LAST:
+    while (piece := await flow.take()).kind is not FlowKind.LAST:
         taken.append(piece.body)
     return taken
 
@@ -125,7 +125,7 @@ def test_nothing_hears_it(members: Members, unique: str) -> None:
             table = FlowTable()
             flow = table.open(Way(one, f"dn.{unique}.flow.f", f"up.{unique}.flow.g.f"), ends_with_them=True)
             stop = await one.hear(f"up.{unique}.flow.g.f", lambda _, message: flow.accept(message))
-            await flow.put(Kind.OPENING, b"")
+            await flow.put(FlowKind.OPENING, b"")
             with pytest.raises(FlowBroken) as caught:
                 await flow.take()
             assert caught.value.reason is Reason.ABSENT
@@ -137,14 +137,14 @@ def test_nothing_hears_it(members: Members, unique: str) -> None:
 def test_breaking_off_reaches_the_other_side_after_what_was_sent(members: Members, unique: str) -> None:
     async def main() -> None:
         async with members(2) as [one, other], pair(one, other, unique) as flow, asyncio.timeout(BOUND):
-            await flow.answering.put(Kind.BODY, b"half")
+            await flow.answering.put(FlowKind.BODY, b"half")
             flow.answering.break_off(Reason.ABORTED)
             assert (await flow.asking.take()).body == b"half"
             with pytest.raises(FlowBroken) as caught:
                 await flow.asking.take()
             assert caught.value.reason is Reason.ABORTED
             with pytest.raises(FlowBroken):
-                await flow.asking.put(Kind.BODY, b"")
+                await flow.asking.put(FlowKind.BODY, b"")
 
     run(main())
 
@@ -210,9 +210,9 @@ def test_a_piece_that_is_lost_doubled_or_swapped_ends_the_flow(harm: str) -> Non
                 return [body, body] if harm == "doubled" else []
 
             cluster.disturb = disturb
-            await flow.answering.put(Kind.BODY, b"first")
-            await flow.answering.put(Kind.BODY, b"harmed!")
-            await flow.answering.put(Kind.BODY, b"third")
+            await flow.answering.put(FlowKind.BODY, b"first")
+            await flow.answering.put(FlowKind.BODY, b"harmed!")
+            await flow.answering.put(FlowKind.BODY, b"third")
             taken, reason = await take_until_broken(flow.asking)
             assert reason is Reason.LOST
             assert taken == ([b"first", b"harmed!"] if harm == "doubled" else [b"first"])
@@ -224,7 +224,7 @@ def test_a_lost_last_piece_is_noticed_by_the_next_sign_of_life() -> None:
     async def main() -> None:
         async with in_memory() as (flow, cluster), asyncio.timeout(BOUND):
             cluster.disturb = lambda subject, body: ()
-            await flow.answering.put(Kind.HEAD, b"the answer, after hours")
+            await flow.answering.put(FlowKind.HEAD, b"the answer, after hours")
             cluster.disturb = None
             await flow.pass_time(SIGN_EVERY)
             with pytest.raises(FlowBroken) as caught:
@@ -260,12 +260,12 @@ def pack(kind: int, sent: int, finished: int, body: bytes = b"") -> bytes:
     [
         [b"\x00"],
         [pack(9, 1, 0)],
-        [pack(Kind.BODY, 1, 5)],
-        [pack(Kind.BODY, 1, 0, b"x" * (PIECE + 1))],
-        [pack(Kind.BODY, number, 0) for number in range(1, WINDOW + 2)],
-        [pack(Kind.LAST, 1, 0), pack(Kind.BODY, 2, 0)],
-        [pack(Kind.BREAK, 0, 0, b"\xff" * 1000)],
-        [pack(Kind.SIGN, 7, 0)],
+        [pack(FlowKind.BODY, 1, 5)],
+        [pack(FlowKind.BODY, 1, 0, b"x" * (PIECE + 1))],
+        [pack(FlowKind.BODY, number, 0) for number in range(1, WINDOW + 2)],
+        [pack(FlowKind.LAST, 1, 0), pack(FlowKind.BODY, 2, 0)],
+        [pack(FlowKind.BREAK, 0, 0, b"\xff" * 1000)],
+        [pack(FlowKind.SIGN, 7, 0)],
     ],
 )
 def test_what_makes_no_sense_ends_the_flow_at_once_and_costs_a_window(messages: list[bytes]) -> None:
@@ -290,7 +290,7 @@ def test_a_flow_ends_when_the_bus_is_cut() -> None:
         async with pair(one, other) as flow, asyncio.timeout(BOUND):
             one.cut = True
             with pytest.raises(FlowBroken) as caught:
-                await flow.asking.put(Kind.BODY, b"")
+                await flow.asking.put(FlowKind.BODY, b"")
             assert caught.value.reason is Reason.CUT_OFF
             one.cut = False
 

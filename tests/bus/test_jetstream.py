@@ -7,11 +7,11 @@ from urllib.parse import urlparse
 import pytest
 from nats.aio.client import Server
 
-from sandbox_agent.bus.api import Arrival, describe
+from sandbox_agent.bus.api import NatsMessage, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
 from sandbox_agent.bus.jetstream import JetStream, JetStreamTable
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import Append, Conflict, Message, Unreachable
+from sandbox_agent.bus.ports import Append, Conflict, StreamMessage, Unreachable
 from tests.support.client import run
 from tests.support.nats import NatsServer
 
@@ -23,7 +23,7 @@ class Forgetful:
     bus: NatsBus
     forgotten: set[str] = field(default_factory=set[str])
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
         if self._forgets(subject):
             raise Unreachable(subject)
         return await self.bus.ask(subject, body, headers, patience)
@@ -35,7 +35,7 @@ class Forgetful:
             await self.bus.publish(subject, body, reply, headers)
 
     async def subscribe(
-        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
         return await self.bus.subscribe(subject, take)
 
@@ -57,7 +57,7 @@ def test_what_a_frozen_server_does_not_answer_is_asked_again(nats_of_tests: Nats
         table = await bus.table(unique)
         await table.put("key", b"value")
         for place in range(3):
-            await stream.append(Append([Message(subject, b"%d" % place)], {subject: place}))
+            await stream.append(Append([StreamMessage(subject, b"%d" % place)], {subject: place}))
         frozen = Forgetful(bus)
         read = JetStream(frozen, unique)
         assert [record.body for record in await read.page(subject, 0, 3, 1 << 20)] == [b"0", b"1", b"2"]
@@ -81,7 +81,7 @@ class Silent(Forgetful):
 
     deaf: bool = False
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
         if subject in self.forgotten or not subject.startswith("$KV."):
             return await self.bus.ask(subject, body, headers, patience)
         self.forgotten.add(subject)

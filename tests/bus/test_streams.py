@@ -9,21 +9,21 @@ from sandbox_agent.bus.ports import (
     MOST_MESSAGES,
     Append,
     Bus,
+    BusRefused,
+    BusStream,
     Conflict,
-    Message,
-    Record,
-    Refused,
-    Stream,
+    StreamMessage,
+    StreamRecord,
 )
 from tests.bus.conftest import Members
 from tests.support.client import run
 
 
-async def open_stream(bus: Bus, name: str) -> Stream:
+async def open_stream(bus: Bus, name: str) -> BusStream:
     return await bus.stream(name, [f"{name}.>"], max_bytes=64 << 20, max_age=3600)
 
 
-def bodies(records: list[Record]) -> list[bytes]:
+def bodies(records: list[StreamRecord]) -> list[bytes]:
     return [record.body for record in records]
 
 
@@ -33,10 +33,13 @@ def test_an_append_is_all_or_nothing_and_has_consecutive_sequences(members: Memb
             stream = await open_stream(bus, unique)
             a, b = f"{unique}.a", f"{unique}.b"
             first = await stream.append(
-                Append([Message(a, b"1", {"Sa-Node": "n"}), Message(b, b"2"), Message(a, b"3")], {a: 0, b: 0})
+                Append(
+                    [StreamMessage(a, b"1", {"Sa-Node": "n"}), StreamMessage(b, b"2"), StreamMessage(a, b"3")],
+                    {a: 0, b: 0},
+                )
             )
             with pytest.raises(Conflict):
-                await stream.append(Append([Message(b, b"x"), Message(a, b"y")], {b: first + 1, a: first}))
+                await stream.append(Append([StreamMessage(b, b"x"), StreamMessage(a, b"y")], {b: first + 1, a: first}))
             assert bodies(await stream.page(b, 0, 1 << 40, 1 << 20)) == [b"2"]
             records = await stream.page(a, 0, 1 << 40, 1 << 20)
             assert [(each.sequence, each.predecessor, each.body) for each in records] == [
@@ -44,7 +47,7 @@ def test_an_append_is_all_or_nothing_and_has_consecutive_sequences(members: Memb
                 (first + 2, first, b"3"),
             ]
             assert dict(records[0].headers) == {"Sa-Node": "n"}
-            assert await stream.append(Append([Message(a, b"4")], {a: first + 2})) == first + 3
+            assert await stream.append(Append([StreamMessage(a, b"4")], {a: first + 2})) == first + 3
             last = await stream.last(a)
             assert last is not None
             assert (last.sequence, last.predecessor, last.body) == (first + 3, first + 2, b"4")
@@ -61,7 +64,7 @@ def test_of_two_appends_one_wins(members: Members, unique: str) -> None:
             subject = f"{unique}.a"
             for after in range(5):
                 attempts = [
-                    stream.append(Append([Message(subject, b"%d" % place)], {subject: after}))
+                    stream.append(Append([StreamMessage(subject, b"%d" % place)], {subject: after}))
                     for place, stream in enumerate(streams)
                 ]
                 outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -77,8 +80,8 @@ def test_pages_are_bounded_and_go_on(members: Members, unique: str) -> None:
             stream = await open_stream(bus, unique)
             subject, last = f"{unique}.a", 0
             for place in range(20):
-                last = await stream.append(Append([Message(subject, b"%d" % place * 100_000)], {subject: last}))
-            found: list[Record] = []
+                last = await stream.append(Append([StreamMessage(subject, b"%d" % place * 100_000)], {subject: last}))
+            found: list[StreamRecord] = []
             pages = 0
             while page := await stream.page(subject, found[-1].sequence if found else 0, last - 1, 1):
                 found += page
@@ -96,13 +99,13 @@ def test_what_the_stream_does_not_take_is_refused(members: Members, unique: str)
             subject = f"{unique}.a"
             for messages in (
                 [],
-                [Message(subject, b"x")] * (MOST_MESSAGES + 1),
-                [Message(subject, b"x" * (MOST_BYTES + 1))],
-                [Message("elsewhere.a", b"x")],
+                [StreamMessage(subject, b"x")] * (MOST_MESSAGES + 1),
+                [StreamMessage(subject, b"x" * (MOST_BYTES + 1))],
+                [StreamMessage("elsewhere.a", b"x")],
             ):
-                with pytest.raises(Refused):
+                with pytest.raises(BusRefused):
                     await stream.append(Append(messages, {subject: 0, "elsewhere.a": 0}))
-            assert await stream.append(Append([Message(subject, b"x" * MOST_BYTES)] * 3, {subject: 0}))
+            assert await stream.append(Append([StreamMessage(subject, b"x" * MOST_BYTES)] * 3, {subject: 0}))
 
     run(main())
 
@@ -112,20 +115,22 @@ def test_a_reader_gets_all_from_where_it_asks_and_what_comes(members: Members, u
         async with members(2) as [bus, other]:
             stream, reading = await open_stream(bus, unique), await open_stream(other, unique)
             a, b, c = (f"{unique}.{name}" for name in "abc")
-            first = await stream.append(Append([Message(a, b"1"), Message(b, b"2"), Message(a, b"3")], {a: 0, b: 0}))
-            got: asyncio.Queue[Record] = asyncio.Queue()
+            first = await stream.append(
+                Append([StreamMessage(a, b"1"), StreamMessage(b, b"2"), StreamMessage(a, b"3")], {a: 0, b: 0})
+            )
+            got: asyncio.Queue[StreamRecord] = asyncio.Queue()
             reader = await reading.follow([a], first, got.put_nowait)
             assert (await got.get()).body == b"3"
-            await stream.append(Append([Message(b, b"4"), Message(a, b"5")], {a: first + 2, b: first + 1}))
+            await stream.append(Append([StreamMessage(b, b"4"), StreamMessage(a, b"5")], {a: first + 2, b: first + 1}))
             record = await got.get()
             assert (record.body, record.predecessor) == (b"5", first + 2)
             await reader.change([a, c])
-            await stream.append(Append([Message(c, b"6"), Message(b, b"7")], {c: 0, b: first + 3}))
+            await stream.append(Append([StreamMessage(c, b"6"), StreamMessage(b, b"7")], {c: 0, b: first + 3}))
             assert (await got.get()).body == b"6"
             await reader.change([])
-            await stream.append(Append([Message(c, b"8")], {c: first + 5}))
+            await stream.append(Append([StreamMessage(c, b"8")], {c: first + 5}))
             await reader.change([c])
-            await stream.append(Append([Message(c, b"9")], {c: first + 7}))
+            await stream.append(Append([StreamMessage(c, b"9")], {c: first + 7}))
             assert (await got.get()).body == b"9"
             await reader.close()
             assert got.empty()
@@ -138,10 +143,10 @@ def test_a_reader_of_much_gets_it_in_order(members: Members, unique: str) -> Non
         async with members(1) as [bus]:
             stream = await open_stream(bus, unique)
             subject, last = f"{unique}.a", 0
-            got: asyncio.Queue[Record] = asyncio.Queue()
+            got: asyncio.Queue[StreamRecord] = asyncio.Queue()
             reader = await stream.follow([f"{unique}.>"], 0, got.put_nowait)
             for _ in range(30):
-                messages = [Message(subject, b"x" * 1000)] * MOST_MESSAGES
+                messages = [StreamMessage(subject, b"x" * 1000)] * MOST_MESSAGES
                 last = await stream.append(Append(messages, {subject: last})) + MOST_MESSAGES - 1
             records = [await got.get() for _ in range(30 * MOST_MESSAGES)]
             assert [record.sequence for record in records] == list(range(1, last + 1))
@@ -156,7 +161,7 @@ def test_a_purged_subject_is_empty_and_others_are_not(members: Members, unique: 
         async with members(1) as [bus]:
             stream = await open_stream(bus, unique)
             a, b = f"{unique}.a", f"{unique}.b"
-            await stream.append(Append([Message(a, b"1"), Message(b, b"2")], {a: 0, b: 0}))
+            await stream.append(Append([StreamMessage(a, b"1"), StreamMessage(b, b"2")], {a: 0, b: 0}))
             await stream.purge(a)
             assert await stream.page(a, 0, 1 << 40, 1) == []
             assert bodies(await stream.page(b, 0, 1 << 40, 1)) == [b"2"]

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandbox_agent.bus.ports import Conflict, Entry
+from sandbox_agent.bus.ports import Conflict, TableEntry
 from tests.bus.conftest import Members
 from tests.support.client import run
 
@@ -18,7 +18,7 @@ def test_a_value_is_replaced_only_by_the_one_who_knows_it(members: Members, uniq
             with pytest.raises(Conflict):
                 await same.put("k", b"2", expected=0)
             second = await same.put("k", b"2", expected=first)
-            assert await table.get("k") == Entry("k", b"2", second)
+            assert await table.get("k") == TableEntry("k", b"2", second)
             assert await table.put("k", b"3") > second
             await same.delete("k")
             assert await table.get("k") is None
@@ -30,7 +30,7 @@ def test_a_value_goes_when_its_time_has_passed_unless_it_is_renewed(members: Mem
     async def main() -> None:
         async with members(1) as [bus]:
             table = await bus.table(unique)
-            changes: asyncio.Queue[Entry] = asyncio.Queue()
+            changes: asyncio.Queue[TableEntry] = asyncio.Queue()
             watching = await table.watch(changes.put_nowait)
             revision = await table.put("node", b"a", expected=0, ttl=1)
             revision = await table.put("node", b"b", expected=revision, ttl=1)
@@ -50,7 +50,7 @@ def test_a_watcher_knows_all_values_when_it_begins_and_every_change(members: Mem
             known: dict[str, bytes | None] = {}
             changed = asyncio.Event()
 
-            def take(entry: Entry) -> None:
+            def take(entry: TableEntry) -> None:
                 known[entry.key] = entry.value
                 changed.set()
 

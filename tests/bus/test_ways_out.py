@@ -16,7 +16,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Append, BusError, Message, Refused, Unreachable
+from sandbox_agent.bus.ports import Append, BusError, BusRefused, StreamMessage, Unreachable
 from sandbox_agent.cli.fleet.directory import FleetDirectory
 from tests.support.client import run
 from tests.support.nats import PROGRAM, Issuer, NatsServer, nats_server
@@ -185,7 +185,7 @@ def test_credentials_that_are_taken_away_end_the_connection_with_the_reason(tmp_
             assert "taken away" in reason
             assert "fleet invite" in reason
             await node.close()
-            with pytest.raises(Refused, match=r"do not accept the credentials in .*n1\.nk"):
+            with pytest.raises(BusRefused, match=r"do not accept the credentials in .*n1\.nk"):
                 await connect([server.url], subjects.inbox_of_node("n1"), "n1", key)
 
     run(main())
@@ -198,12 +198,14 @@ def test_credentials_that_expire_end_the_connection_and_are_named_before_and_aft
             good = issuer.write_credentials(tmp_path / "good.creds", time.time() + 3600)
             other = await connect([server.url], subjects.inbox_of_node("n2"), "n2", good)
             old = issuer.write_credentials(tmp_path / "old.creds", time.time() - 60)
-            with pytest.raises(Refused, match=r"do not accept the credentials in .*old\.creds.*have expired.*invite"):
+            with pytest.raises(
+                BusRefused, match=r"do not accept the credentials in .*old\.creds.*have expired.*invite"
+            ):
                 await connect([server.url], subjects.inbox_of_node("n1"), "n1", old)
             # Time enough to connect on a busy machine, unless it is not; then it is refused, and another one is made.
             while True:
                 brief = issuer.write_credentials(tmp_path / "brief.creds", time.time() + 3)
-                with suppress(Refused):
+                with suppress(BusRefused):
                     node = await connect([server.url], subjects.inbox_of_node("n1"), "n1", brief)
                     break
             reason = await node.lost()
@@ -228,12 +230,12 @@ def test_credentials_of_another_member_are_named_with_what_to_give_instead(tmp_p
 
     async def main() -> None:
         with nats_server(tmp_path / "nats", authorization=keys.authorization()) as server:
-            with pytest.raises(Refused, match=r"n1\.nk are not those of the node n2; .*fleet invite .*--node"):
+            with pytest.raises(BusRefused, match=r"n1\.nk are not those of the node n2; .*fleet invite .*--node"):
                 await connect([server.url], subjects.inbox_of_node("n2"), "n2", keys.node_key("n1"))
-            with pytest.raises(Refused, match=r"n1\.nk are not those of a gateway; give gateway\.nk"):
+            with pytest.raises(BusRefused, match=r"n1\.nk are not those of a gateway; give gateway\.nk"):
                 await connect([server.url], subjects.inbox_of_gateway("g"), "g", keys.node_key("n1"))
             node = await connect([server.url], subjects.inbox_of_node("n1"), "n1", keys.node_key("n1"))
-            with pytest.raises(Refused, match="do not allow it"):
+            with pytest.raises(BusRefused, match="do not allow it"):
                 await node.request("up.n2.beat.g", b"", 1)
             await node.close()
 
@@ -255,10 +257,10 @@ def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, plain: NatsSe
     async def main() -> None:
         path = tmp_path / "broken.nk"
         path.write_bytes(content)
-        with pytest.raises(Refused, match=r"broken\.nk"):
+        with pytest.raises(BusRefused, match=r"broken\.nk"):
             await connect([plain.url], "gw.a.in", "a", path)
         path.unlink()
-        with pytest.raises(Refused, match=r"cannot be read: .*broken\.nk: No such file"):
+        with pytest.raises(BusRefused, match=r"cannot be read: .*broken\.nk: No such file"):
             await connect([plain.url], "gw.a.in", "a", path)
 
     run(main())
@@ -267,7 +269,7 @@ def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, plain: NatsSe
 def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) -> None:
     async def main() -> None:
         small = nats_server(tmp_path / "small", max_payload=65536)
-        with small as server, pytest.raises(Refused, match=r"messages of 65536 bytes at most; set max_payload"):
+        with small as server, pytest.raises(BusRefused, match=r"messages of 65536 bytes at most; set max_payload"):
             await connect([server.url], "gw.a.in", "a")
 
     run(main())
@@ -293,7 +295,7 @@ def test_servers_that_take_only_small_messages_from_now_on_end_the_connection_an
                 await asyncio.sleep(0.01)
             assert re.search("maximum payload|set max_payload to 1MB or more", losing.result())
             await bus.close()
-            with pytest.raises(Refused, match="messages of 65536 bytes at most; set max_payload to 1MB or more"):
+            with pytest.raises(BusRefused, match="messages of 65536 bytes at most; set max_payload to 1MB or more"):
                 await connect([server.url], "gw.a.in", "a")
 
     run(main())
@@ -304,7 +306,7 @@ def test_servers_without_room_for_the_log_say_so(tmp_path: Path) -> None:
         storage = {"store_dir": str(tmp_path / "streams"), "max_file_store": 1 << 20}
         with nats_server(tmp_path / "full", jetstream=storage) as server:
             bus = await connect([server.url], "gw.a.in", "a")
-            with pytest.raises(Refused, match=r"no room for the stream EV.*--log-max-bytes"):
+            with pytest.raises(BusRefused, match=r"no room for the stream EV.*--log-max-bytes"):
                 await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
             await bus.close()
 
@@ -319,10 +321,10 @@ def test_servers_that_fill_up_say_so_and_take_more_when_there_is_room(tmp_path: 
             stream = await bus.stream("EV", [subjects.EVENTS], max_bytes=2 << 20, max_age=60)
             table = await bus.table("sess")
             no_room = r"JetStream has no room for .*max_file_store.*--log-max-bytes"
-            with pytest.raises(Refused, match=no_room):
+            with pytest.raises(BusRefused, match=no_room):
                 await asyncio.gather(*(table.put(f"k{number}", b"x" * (400 << 10)) for number in range(30)))
-            said = Append([Message("ev.s.a", b"x")], {"ev.s.a": 0})
-            with pytest.raises(Refused, match=no_room):
+            said = Append([StreamMessage("ev.s.a", b"x")], {"ev.s.a": 0})
+            with pytest.raises(BusRefused, match=no_room):
                 await stream.append(said)
             server.kill()
             server.configure(jetstream={**storage, "max_file_store": 64 << 20})

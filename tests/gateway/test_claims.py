@@ -11,7 +11,7 @@ from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.fleet import LogReply, Outgoing
+from sandbox_agent.wire.fleet import LogReply, OutgoingMessage
 from tests.gateway.test_rights import Gateway
 from tests.support.client import run
 
@@ -39,7 +39,7 @@ async def open_gateways() -> tuple[list[Gateway], Cluster]:
     return gateways, cluster
 
 
-def own(*lines: bytes, session_id: str | None = None) -> list[Outgoing]:
+def own(*lines: bytes, session_id: str | None = None) -> list[OutgoingMessage]:
     chunk = Chunk(1, list(lines), Direction.FROM_SERVER, session_id, connection_channel(TAG), 0.0, history=False)
     return list(wire.outgoing(chunk, OWN))
 
@@ -50,7 +50,7 @@ def line(**fields: object) -> bytes:
 
 def published(cluster: Cluster) -> list[bytes]:
     """Lines for the client, as gateways read them."""
-    assembly = wire.Assembly(OWN)
+    assembly = wire.ChunkAssembly(OWN)
     records = [record for record in cluster.streams["EV"].records if record.subject == OWN]
     chunks = [assembly.take(record) for record in records]
     return [each for chunk in chunks if chunk is not None for each in chunk.lines]
@@ -95,7 +95,7 @@ def test_a_long_line_is_checked_as_a_whole_though_its_parts_come_by_several_gate
         gateways, cluster = await open_gateways()
         end = 0
 
-        async def send(messages: list[Outgoing]) -> None:
+        async def send(messages: list[OutgoingMessage]) -> None:
             nonlocal end
             for place, message in enumerate(messages):
                 reply: LogReply = await gateways[place % 2].log("n2", [message], expected=end)

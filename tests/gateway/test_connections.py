@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Append, Message, Record
+from sandbox_agent.bus.ports import Append, StreamMessage, StreamRecord
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.connection import FleetConnection, Promise
@@ -21,7 +21,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.stream import Stream, StreamLimits, Streams
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
-from sandbox_agent.wire.fleet import Attachment, Lease, Visit
+from sandbox_agent.wire.fleet import AttachmentChange, Lease, Visit
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -87,11 +87,11 @@ def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
         last = stream.newest(subject)
         headers = {wire.NODE: node, wire.EPOCH: "1", wire.LAST: str(stream.position + 1), wire.META: each.meta}
         expected = {subject: 0 if last is None else last.sequence}
-        stream.append(Append([Message(subject, each.body, headers)], expected))
+        stream.append(Append([StreamMessage(subject, each.body, headers)], expected))
 
 
 def attach(cluster: Cluster, node: str, tag: str, session_id: str, *, attached: bool = True) -> None:
-    line = msgspec.json.encode(Attachment(session_id, attached=attached))
+    line = msgspec.json.encode(AttachmentChange(session_id, attached=attached))
     say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
 
 
@@ -142,7 +142,7 @@ def test_a_connection_that_is_closed_elsewhere_while_it_is_read_here_keeps_no_re
         opened = await first.open()
         reading, find_last = asyncio.Event(), second.feed.last
 
-        async def wait(subject: str) -> Record | None:
+        async def wait(subject: str) -> StreamRecord | None:
             await reading.wait()
             return await find_last(subject)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
-from sandbox_agent.bus.ports import MOST_BYTES, Append, Message, Stream
+from sandbox_agent.bus.ports import MOST_BYTES, Append, BusStream, StreamMessage
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway import feed as feed_module
 from sandbox_agent.gateway.feed import Feed
@@ -24,7 +24,7 @@ from tests.support.client import run
 class Writer:
     """Appends events of sessions, as gateways do for nodes."""
 
-    stream: Stream
+    stream: BusStream
     said: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     ends: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -37,7 +37,7 @@ class Writer:
             headers = {wire.NODE: "n", wire.EPOCH: "1", wire.LAST: "1", wire.META: message.meta}
             if message.part:
                 headers[wire.PART] = message.part
-            append = Append([Message(subject, message.body, headers)], {subject: self.ends.get(subject, 0)})
+            append = Append([StreamMessage(subject, message.body, headers)], {subject: self.ends.get(subject, 0)})
             self.ends[subject] = await self.stream.append(append)
         self.said.setdefault(session_id, []).extend(lines)
 
@@ -346,7 +346,7 @@ def test_a_prompt_is_found_by_the_position_that_it_has_at_its_node(said: list[tu
                 headers |= {wire.PART: message.part} if message.part else {}
                 before = await stream.last(subject)
                 expected = {subject: before.sequence if before else 0}
-                await stream.append(Append([Message(subject, message.body, headers)], expected))
+                await stream.append(Append([StreamMessage(subject, message.body, headers)], expected))
             last = chunk.last
         for position in range(last + 3):
             found = await find_prompt(feed, "s", position)

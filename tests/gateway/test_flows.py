@@ -11,7 +11,7 @@ from sandbox_agent.bus.memory import MemoryBus
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.errors import NodeUnreachable, TooMany
-from sandbox_agent.gateway.flows import INLINE, Asked, NodeFlows
+from sandbox_agent.gateway.flows import INLINE, NodeFlows, NodeRequest
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond, transport
 from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.wire.fleet import Lease
@@ -60,7 +60,7 @@ def test_a_request_and_its_answer_pass_whole(fleets: Open, size: int) -> None:
             client = Client("PUT", body=[sent[at : at + 60_000] for at in range(0, size, 60_000)])
             await client.ask(fleet.gateway)
             assert (client.status, b"".join(client.got) == sent, client.whole) == (201, True, True)
-            answer = await fleet.gateway.call("n1", Asked("PUT", b"/"), sent, most=size)
+            answer = await fleet.gateway.call("n1", NodeRequest("PUT", b"/"), sent, most=size)
             assert (answer.status, answer.body == sent) == (201, True)
 
     run(main())
@@ -100,7 +100,7 @@ def test_an_answer_comes_after_hours() -> None:
                 await respond(send, 200, [], b"at last")
 
             await fleet.join("n1", think)
-            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
             await fleet.pass_time(2 * 3600, of_node="n1")
             ready.set()
             assert (await asking).body == b"at last"
@@ -147,7 +147,7 @@ def test_a_cancelled_call_is_gone_for_the_app_too() -> None:
                 noticed.set()
 
             await fleet.join("n1", wait)
-            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
             async with asyncio.timeout(BOUND):
                 await begun.wait()
                 asking.cancel()
@@ -344,7 +344,7 @@ def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node
         stream, ends = Stream(), asyncio.Event()
         async with in_memory(seen=stream.seen) as fleet:
             await fleet.join("n1", early(7, ends))
-            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
             async with asyncio.timeout(BOUND):
                 node, position, seen = await stream.asked.get()
                 assert (node, position, asking.done()) == ("n1", 7, False)
@@ -357,7 +357,7 @@ def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node
             assert seen.done()
             # What the node says afterwards is dropped, and blocks nothing.
             ends.set()
-            assert (await fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100)).body == b"early"
+            assert (await fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100)).body == b"early"
 
     run(main())
 
@@ -368,7 +368,7 @@ def test_an_early_answer_that_does_not_get_into_the_stream_is_a_problem() -> Non
         ends.set()
         async with in_memory(seen=stream.seen) as fleet:
             await fleet.join("n1", early(7, ends, b'{"type":"x"}'))
-            answer = await fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100)
+            answer = await fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100)
             assert (answer.status, answer.body) == (507, b'{"type":"x"}')
 
     run(main())
@@ -379,7 +379,7 @@ def test_an_early_answer_of_a_node_that_falls_silent_is_not_passed_on() -> None:
         stream = Stream()
         async with in_memory(seen=stream.seen) as fleet:
             bus = await fleet.join("n1", early(7, asyncio.Event()))
-            asking = asyncio.create_task(fleet.gateway.call("n1", Asked("POST", b"/"), b"{}", most=100))
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
             async with asyncio.timeout(BOUND):
                 _, _, seen = await stream.asked.get()
             assert isinstance(bus, MemoryBus)
@@ -398,7 +398,7 @@ def test_a_small_answer_is_one_message_and_a_head_without_a_length_does_not_wait
             heard: list[bytes] = []
             await fleet.gateway_bus.hear("up.n1.flow.g.*", lambda _, message: heard.append(message))
             await fleet.join("n1", echo)
-            answer = await fleet.gateway.call("n1", Asked("PUT", b"/"), b"small", most=100)
+            answer = await fleet.gateway.call("n1", NodeRequest("PUT", b"/"), b"small", most=100)
             assert (answer.body, len(heard)) == (b"small", 1)
             over = asyncio.Event()
 
@@ -407,7 +407,7 @@ def test_a_small_answer_is_one_message_and_a_head_without_a_length_does_not_wait
                 await over.wait()
 
             await fleet.join("n2", stream)
-            async with fleet.gateway.open("n2", Asked("GET", b"/")) as exchange, asyncio.timeout(BOUND):
+            async with fleet.gateway.open("n2", NodeRequest("GET", b"/")) as exchange, asyncio.timeout(BOUND):
                 assert (await exchange.head()).status == 200
             over.set()
 
@@ -419,11 +419,11 @@ def test_nodes_that_are_lost_are_not_heard_any_more() -> None:
         async with in_memory() as fleet:
             for number in range(5):
                 await fleet.join(f"n{number}", echo)
-                assert (await fleet.gateway.call(f"n{number}", Asked("PUT", b"/"), b"x", most=9)).body == b"x"
+                assert (await fleet.gateway.call(f"n{number}", NodeRequest("PUT", b"/"), b"x", most=9)).body == b"x"
                 del fleet.leases[f"n{number}"]
             await fleet.gateway.table.settle()
             assert list(fleet.gateway._heard) == ["n4"]  # pyright: ignore[reportPrivateUsage]
             await fleet.join("n0", echo)
-            assert (await fleet.gateway.call("n0", Asked("PUT", b"/"), b"again", most=9)).body == b"again"
+            assert (await fleet.gateway.call("n0", NodeRequest("PUT", b"/"), b"again", most=9)).body == b"again"
 
     run(main())

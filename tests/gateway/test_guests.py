@@ -10,17 +10,17 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Entry
+from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import Envelope, failure, parse, success
 from sandbox_agent.errors import LogUnavailable, NodeUnreachable, UnknownSession
 from sandbox_agent.gateway import guests as guests_module
 from sandbox_agent.gateway import promises as promises_module
-from sandbox_agent.gateway.calls import ONE_OF_MANY, Calls
+from sandbox_agent.gateway.calls import ONE_OF_MANY, FleetCalls
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
-from sandbox_agent.gateway.flows import Answer, Asked
-from sandbox_agent.gateway.guests import Guests, Refusal
+from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
+from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -35,24 +35,24 @@ INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}'
 PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","params":{}}'
 PROMPT = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
 INTRODUCED = fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))
-KNOWN = Answer(200, [], msgspec.json.encode(INTRODUCED), "")
-STRANGER = Answer(200, [], msgspec.json.encode(fleet.Introduced(known=False, agent="a")), "")
-FORGOTTEN = Answer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}', "")
-ACCEPTED = Answer(202, [], b"", "")
-REFUSED = Answer(409, [], b'{"type":"urn:sandbox-agent:error:turn-running","title":"Busy"}', "")
+KNOWN = NodeAnswer(200, [], msgspec.json.encode(INTRODUCED), "")
+STRANGER = NodeAnswer(200, [], msgspec.json.encode(fleet.Introduced(known=False, agent="a")), "")
+FORGOTTEN = NodeAnswer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}', "")
+ACCEPTED = NodeAnswer(202, [], b"", "")
+REFUSED = NodeAnswer(409, [], b'{"type":"urn:sandbox-agent:error:turn-running","title":"Busy"}', "")
 
-Reply = Callable[[Asked, bytes], Awaitable[Answer]]
+Reply = Callable[[NodeRequest, bytes], Awaitable[NodeAnswer]]
 
 
-async def never(asked: Asked, body: bytes) -> Answer:
+async def never(asked: NodeRequest, body: bytes) -> NodeAnswer:
     await asyncio.Event().wait()
     raise AssertionError
 
 
-def replying(answer: Answer) -> Reply:
+def replying(answer: NodeAnswer) -> Reply:
     """Knows every guest, and answers all else with this."""
 
-    async def reply(asked: Asked, body: bytes) -> Answer:
+    async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:
         return KNOWN if asked.target == PATH.encode() else answer
 
     return reply
@@ -66,7 +66,7 @@ class Nodes:
     leases: dict[str, fleet.Lease]
     called: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
 
-    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+    async def call(self, node: str, asked: NodeRequest, body: bytes = b"", *, most: int) -> NodeAnswer:
         self.called.append((node, asked.target))
         run = self.leases[node].nonce
         return replace(await self.replies[node](asked, body), run=run)
@@ -75,8 +75,8 @@ class Nodes:
 @dataclass
 class Gateway:
     connections: FleetConnections
-    guests: Guests
-    calls: Calls
+    guests: GuestCalls
+    calls: FleetCalls
     nodes: Nodes
     roster: Roster
     feed: Feed
@@ -101,9 +101,9 @@ async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gate
         roster.leases[name] = lease_of(name, f"of {name}")
     await feed.start()
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
-    guests = Guests(connections, nodes, roster, 1 << 20)
+    guests = GuestCalls(connections, nodes, roster, 1 << 20)
     own = GatewayMethods(feed, roster)
-    calls = Calls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
+    calls = FleetCalls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
 
 
@@ -154,11 +154,14 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
     def listing(*sessions: str) -> Reply:
         pending = [{"sessionId": session_id} for session_id in sessions]
         result = {"jsonrpc": "2.0", "id": 1, "result": {"pending": pending}}
-        return replying(Answer(200, [], msgspec.json.encode(result), ""))
+        return replying(NodeAnswer(200, [], msgspec.json.encode(result), ""))
 
     async def main() -> None:
         gateway = await open_gateway(
-            silent=never, broken=replying(Answer(200, [], b"{", "")), good=listing("s"), liar=listing("s", "its-own")
+            silent=never,
+            broken=replying(NodeAnswer(200, [], b"{", "")),
+            good=listing("s"),
+            liar=listing("s", "its-own"),
         )
         listed = fleet.Listed("good", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/","pending":1}'))
         tables = MemoryBus(Cluster())
@@ -259,7 +262,7 @@ def test_a_gateway_that_has_not_heard_of_a_nodes_new_run_does_not_call_it_lost()
         client.note_asked(b"1", "n", "new run")
         before = asyncio.all_tasks()
         gateway.roster.leases.pop("n", None)
-        cluster.tables["nodes"].entries["n"] = Entry("n", msgspec.json.encode(lease), 1)
+        cluster.tables["nodes"].entries["n"] = TableEntry("n", msgspec.json.encode(lease), 1)
         gateway.connections.announce_stream(client)
         assert not client.unanswered
         await until_done_since(before)
@@ -273,7 +276,7 @@ def test_a_prompt_that_is_repeated_at_the_next_run_of_its_node_is_owed_by_that_r
     async def main() -> None:
         cluster = Cluster()
 
-        async def restart(asked: Asked, body: bytes) -> Answer:
+        async def restart(asked: NodeRequest, body: bytes) -> NodeAnswer:
             if asked.target == PATH.encode():
                 return KNOWN
             if gateway.roster.leases["n"].nonce == "second":
@@ -343,7 +346,7 @@ def test_a_run_that_ends_as_soon_as_it_has_accepted_a_request_is_answered_for() 
     async def main() -> None:
         cluster = Cluster()
 
-        async def accept_and_end(asked: Asked, body: bytes) -> Answer:
+        async def accept_and_end(asked: NodeRequest, body: bytes) -> NodeAnswer:
             gateway.roster.leases["n"] = lease_of("n", "second")
             return ACCEPTED
 
@@ -364,7 +367,7 @@ def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -
     async def main() -> None:
         cluster = Cluster()
 
-        async def respond(asked: Asked, body: bytes) -> Answer:
+        async def respond(asked: NodeRequest, body: bytes) -> NodeAnswer:
             tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"turn","result":{}}')
             await gateway.feed.catch_up(subjects.connection_events(client.tag, "n"))
             return ACCEPTED
@@ -399,11 +402,11 @@ async def attached_clients(cluster: Cluster, gateways: list[Gateway]) -> list[Fl
     return found
 
 
-def attaching(*answers: Answer) -> Reply:
+def attaching(*answers: NodeAnswer) -> Reply:
     """Knows no guest, and answers with each of these; the last one ever again."""
     left = list(answers)
 
-    async def reply(asked: Asked, body: bytes) -> Answer:
+    async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:
         if asked.target == PATH.encode():
             return STRANGER
         return left.pop(0) if len(left) > 1 else left[0]
@@ -414,7 +417,7 @@ def attaching(*answers: Answer) -> Reply:
 def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk() -> None:
     async def main() -> None:
         cluster = Cluster()
-        reply = attaching(Answer(200, [], failure(b'"again"', UnknownSession("s")), ""))
+        reply = attaching(NodeAnswer(200, [], failure(b'"again"', UnknownSession("s")), ""))
         gateways = [await open_gateway(cluster, n=reply) for _ in range(2)]
         clients = await attached_clients(cluster, gateways)
         # Both introduce it to the new run of the node, at once; and to the one after that.
@@ -437,7 +440,7 @@ def test_a_client_is_no_longer_attached_to_a_session_that_its_node_has_lost() ->
     async def main() -> None:
         cluster = Cluster()
         gateways = [
-            await open_gateway(cluster, n=attaching(Answer(200, [], failure(b'"again"', UnknownSession("s")), "")))
+            await open_gateway(cluster, n=attaching(NodeAnswer(200, [], failure(b'"again"', UnknownSession("s")), "")))
             for _ in range(3)
         ]
         here, there = await attached_clients(cluster, gateways[:2])
@@ -469,8 +472,8 @@ def test_a_client_is_no_longer_attached_to_a_session_that_its_node_has_lost() ->
 def test_a_node_that_cannot_attach_a_client_at_the_moment_is_asked_again() -> None:
     async def main() -> None:
         cluster = Cluster()
-        busy = Answer(503, [], b'{"type":"urn:sandbox-agent:error:log-unavailable"}', "")
-        gateway = await open_gateway(cluster, n=attaching(busy, Answer(200, [], success(b'"again"', {}), "")))
+        busy = NodeAnswer(503, [], b'{"type":"urn:sandbox-agent:error:log-unavailable"}', "")
+        gateway = await open_gateway(cluster, n=attaching(busy, NodeAnswer(200, [], success(b'"again"', {}), "")))
         [client] = await attached_clients(cluster, [gateway])
         with pytest.raises(Refusal):
             await gateway.guests.introduce(client, "n")

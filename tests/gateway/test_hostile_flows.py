@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW, Kind
+from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW, FlowKind
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.errors import NodeUnreachable
@@ -42,15 +42,15 @@ def piece(kind: int, sent: int, body: bytes = b"") -> bytes:
 
 
 def head(status: int, *headers: tuple[bytes, bytes]) -> bytes:
-    return piece(Kind.HEAD, 1, msgspec.msgpack.encode(AnswerHead(status, list(headers))))
+    return piece(FlowKind.HEAD, 1, msgspec.msgpack.encode(AnswerHead(status, list(headers))))
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         [b"nonsense"],
-        [piece(Kind.BODY, 1, b"no head")],
-        [piece(Kind.HEAD, 1, b"\xc1")],
+        [piece(FlowKind.BODY, 1, b"no head")],
+        [piece(FlowKind.HEAD, 1, b"\xc1")],
         [head(101)],
         [head(700)],
         [head(200, (b"content-type", b"text/html\r\nset-cookie: a=b"))],
@@ -58,7 +58,7 @@ def head(status: int, *headers: tuple[bytes, bytes]) -> bytes:
         [head(200, (b"content-length", b"-1"))],
         [head(200, (b"content-length", b"9" * 4000))],
         [head(200, *[(b"x", b"y")] * 201)],
-        [piece(Kind.HEAD, 2)],
+        [piece(FlowKind.HEAD, 2)],
     ],
 )
 def test_a_head_that_makes_no_sense_is_not_passed_on(answer: list[bytes]) -> None:
@@ -80,12 +80,12 @@ def test_a_head_that_makes_no_sense_is_not_passed_on(answer: list[bytes]) -> Non
 @pytest.mark.parametrize(
     "answer",
     [
-        [head(200, (b"content-length", b"3")), piece(Kind.BODY, 2, b"four")],
-        [head(200, (b"content-length", b"3")), piece(Kind.LAST, 2, b"ab")],
-        [head(204), piece(Kind.LAST, 2, b"a body")],
-        [head(200), piece(Kind.BODY, 3, b"a hole before it")],
-        [head(200), piece(Kind.HEAD, 2)],
-        [head(200), *(piece(Kind.BODY, number, b"x" * PIECE) for number in range(2, 100))],
+        [head(200, (b"content-length", b"3")), piece(FlowKind.BODY, 2, b"four")],
+        [head(200, (b"content-length", b"3")), piece(FlowKind.LAST, 2, b"ab")],
+        [head(204), piece(FlowKind.LAST, 2, b"a body")],
+        [head(200), piece(FlowKind.BODY, 3, b"a hole before it")],
+        [head(200), piece(FlowKind.HEAD, 2)],
+        [head(200), *(piece(FlowKind.BODY, number, b"x" * PIECE) for number in range(2, 100))],
     ],
 )
 def test_a_body_that_breaks_its_word_is_cut(answer: list[bytes]) -> None:
@@ -141,7 +141,7 @@ def test_a_node_that_floods_or_never_ends_costs_others_nothing() -> None:
             )
             asking = [asyncio.create_task(each.ask(fleet.gateway, "evil")) for each in (flooded, stuck)]
             first = (await evil.opened.get()).rpartition(".")[2]
-            await evil.send("evil", first, head(200), *(piece(Kind.BODY, 2, b"x") for _ in range(5000)))
+            await evil.send("evil", first, head(200), *(piece(FlowKind.BODY, 2, b"x") for _ in range(5000)))
             client = Client("PUT", body=[b"y" * PIECE] * 30)
             await client.ask(fleet.gateway, "good")
             assert (client.status, sum(map(len, client.got))) == (201, 30 * PIECE)
@@ -152,8 +152,8 @@ def test_a_node_that_floods_or_never_ends_costs_others_nothing() -> None:
             with pytest.raises(NodeUnreachable):
                 await asking[1]
             # What it sends into flows that are over, or that it made up, reaches no hearer.
-            await evil.send("evil", first, piece(Kind.BODY, 1))
-            await evil.send("evil", "made-up", piece(Kind.OPENING, 1))
+            await evil.send("evil", first, piece(FlowKind.BODY, 1))
+            await evil.send("evil", "made-up", piece(FlowKind.OPENING, 1))
 
     run(main())
 
@@ -192,7 +192,7 @@ def test_a_node_cannot_speak_in_the_flow_of_another_one(tmp_path: Path) -> None:
         client = Client()
         asking = asyncio.create_task(client.ask(fleet.gateway, "good"))
         flow = (await flows.get()).rpartition(".")[2]
-        lie = [head(200), piece(Kind.LAST, 2, b"forged")]
+        lie = [head(200), piece(FlowKind.LAST, 2, b"forged")]
         await evil.send("good", flow, *lie)
         await evil.send("evil", flow, *lie)
         for message in lie:

@@ -8,7 +8,7 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.errors import NodeUnreachable
-from sandbox_agent.gateway.flows import ANSWERS, Answer, Asked
+from sandbox_agent.gateway.flows import ANSWERS, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.quota import BURST, LEAST, MOST_OPEN, Quotas
 from sandbox_agent.http.asgi import Receive, Scope, Send
@@ -96,8 +96,8 @@ def test_answers_that_are_large_together_end_for_their_node_alone() -> None:
             await fleet.join("evil", answer)
             await fleet.join("other", answer)
 
-            def call(node: str) -> "asyncio.Task[Answer]":
-                return asyncio.create_task(fleet.gateway.call(node, Asked("POST", b"/"), b"{}", most=100))
+            def call(node: str) -> "asyncio.Task[NodeAnswer]":
+                return asyncio.create_task(fleet.gateway.call(node, NodeRequest("POST", b"/"), b"{}", most=100))
 
             asking = {call("evil") for _ in range(ANSWERS + 1)}
             ended, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)

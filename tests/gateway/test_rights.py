@@ -11,14 +11,22 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import Append, BusError, Message, Unreachable
+from sandbox_agent.bus.ports import Append, BusError, StreamMessage, Unreachable
 from sandbox_agent.cli.fleet.directory import FleetDirectory
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.wire import outgoing
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest, Outgoing
+from sandbox_agent.wire.fleet import (
+    BeatReply,
+    BeatRequest,
+    FactsReply,
+    FactsRequest,
+    LogReply,
+    LogRequest,
+    OutgoingMessage,
+)
 from tests.support.client import run
 from tests.support.nats import PROGRAM, NatsServer, nats_server
 
@@ -58,7 +66,7 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
         leases = await gateway.table("nodes")
         lease = await leases.put("good", b"its lease", ttl=60)
         subject = subjects.session_events("s")
-        kept = await stream.append(Append([Message(subject, b"mine")], {subject: 0}))
+        kept = await stream.append(Append([StreamMessage(subject, b"mine")], {subject: 0}))
         heard: list[str] = []
 
         async def hear(subject: str, body: bytes) -> bytes:
@@ -143,7 +151,7 @@ class Gateway:
             raise Unreachable("dropped")
         return answer
 
-    async def log(self, node: str, messages: list[Outgoing], nonce: str = "", expected: int = 0) -> LogReply:
+    async def log(self, node: str, messages: list[OutgoingMessage], nonce: str = "", expected: int = 0) -> LogReply:
         request = LogRequest(messages, {each.subject: expected for each in messages}, nonce or f"of {node}")
         return msgspec.msgpack.decode(await self.ask(node, fleet.LOG, request), type=LogReply)
 
@@ -160,7 +168,7 @@ async def _is_there(node: str, nonce: str) -> bool:
     return True
 
 
-def said(session_id: str, subject: str | None = None) -> list[Outgoing]:
+def said(session_id: str, subject: str | None = None) -> list[OutgoingMessage]:
     chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, session_id, session_channel(session_id), 0.0)
     return list(outgoing(chunk, subject or subjects.session_events(session_id)))
 

@@ -9,7 +9,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.envelope import notification, parse, request, success
 from sandbox_agent.gateway.connection import FleetConnection
-from sandbox_agent.gateway.flows import Answer, Asked
+from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.wire import methods
 from tests.gateway.test_connections import Socket, tell
@@ -130,7 +130,7 @@ def test_a_run_that_was_away_asks_again_what_was_withdrawn() -> None:
     async def main() -> None:
         cluster, deleted = Cluster(), asyncio.Event()
 
-        async def reply(asked: Asked, body: bytes) -> Answer:
+        async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:
             if asked.method == "DELETE":
                 deleted.set()
                 return ACCEPTED

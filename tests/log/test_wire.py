@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.bus.ports import MOST_BYTES, Record
+from sandbox_agent.bus.ports import MOST_BYTES, StreamRecord
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, agent_channel, connection_channel, session_channel
-from sandbox_agent.wire.fleet import Outgoing
+from sandbox_agent.wire.fleet import OutgoingMessage
 
 LINES = st.lists(st.binary(max_size=40).map(lambda raw: raw.translate(None, b"\r\n") or b"x"), min_size=1, max_size=30)
 
@@ -16,14 +16,14 @@ def chunk(lines: list[bytes], session_id: str = "s", channel: str | None = None)
     return Chunk(7, lines, Direction.FROM_AGENT, session_id, session_channel("s") if channel is None else channel, 1.5)
 
 
-def records(messages: list[Outgoing], first: int = 1) -> list[Record]:
-    found: list[Record] = []
+def records(messages: list[OutgoingMessage], first: int = 1) -> list[StreamRecord]:
+    found: list[StreamRecord] = []
     for place, message in enumerate(messages):
         headers = {wire.META: message.meta, wire.NODE: "n", wire.EPOCH: "1", wire.LAST: str(message.last)}
         if message.part:
             headers[wire.PART] = message.part
         wire.check_outgoing(message)
-        found.append(Record(first + place, message.subject, message.body, headers, first + place - 1))
+        found.append(StreamRecord(first + place, message.subject, message.body, headers, first + place - 1))
     return found
 
 
@@ -31,7 +31,7 @@ def records(messages: list[Outgoing], first: int = 1) -> list[Record]:
 def test_a_chunk_comes_back_as_it_was(lines: list[bytes], session_id: str) -> None:
     sent = chunk(lines, session_id)
     [record] = records(list(wire.outgoing(sent, "ev.s.x")), 9)
-    back = wire.Assembly(session_channel(session_id)).take(record)
+    back = wire.ChunkAssembly(session_channel(session_id)).take(record)
     assert back is not None
     assert back.lines == sent.lines
     assert (back.session_id, back.direction, back.at) == (session_id, sent.direction, sent.at)
@@ -47,7 +47,7 @@ def test_many_lines_and_long_ones_become_messages_that_are_not_too_large() -> No
     assert [message.part for message in messages[:5]] == ["", "1/3", "2/3", "3/3", ""]
     assert messages[-1].last == 7 + len(lines) - 1
     assert [message.last for message in messages[:4]] == [7, 7, 7, 8]
-    assembly = wire.Assembly(session_channel("s"))
+    assembly = wire.ChunkAssembly(session_channel("s"))
     chunks = [each for each in map(assembly.take, records(messages)) if each]
     assert [line for each in chunks for line in each.lines] == lines
     positions = [place for each in chunks for place in range(each.first, each.last + 1)]
@@ -57,14 +57,14 @@ def test_many_lines_and_long_ones_become_messages_that_are_not_too_large() -> No
 def test_a_line_begun_again_counts_once() -> None:
     long = b"x" * (MOST_BYTES + 1)
     messages = list(wire.outgoing(chunk([long]), "ev.s.x"))
-    assembly = wire.Assembly(session_channel("s"))
+    assembly = wire.ChunkAssembly(session_channel("s"))
     cut = records([messages[0], *messages])
     assert [each.lines for each in map(assembly.take, cut) if each] == [[long]]
 
 
 def test_a_grant_is_no_event() -> None:
-    record = Record(1, "ev.s.x", b"", {wire.GRANT: "1", wire.NODE: "n", wire.EPOCH: "1"}, 0)
-    assert wire.Assembly("c").take(record) is None
+    record = StreamRecord(1, "ev.s.x", b"", {wire.GRANT: "1", wire.NODE: "n", wire.EPOCH: "1"}, 0)
+    assert wire.ChunkAssembly("c").take(record) is None
     assert wire.ownership(record.headers) == wire.Ownership("n", 1, 0)
 
 
@@ -80,7 +80,7 @@ def test_what_one_connection_gets_stays_at_its_node() -> None:
 
 def test_what_is_in_the_history_alone_reaches_no_stream() -> None:
     [record] = records(list(wire.outgoing(chunk([b"{}"], channel=""), "ev.s.x")))
-    back = wire.Assembly(session_channel("s")).take(record)
+    back = wire.ChunkAssembly(session_channel("s")).take(record)
     assert back is not None
     assert back.channel == ""
 
@@ -88,16 +88,16 @@ def test_what_is_in_the_history_alone_reaches_no_stream() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Outgoing("ev.s.x", "[]", 1, "", b"{}"),
-        Outgoing("ev.s.x", '["fromNobody","s",1,true]', 1, "", b"{}"),
-        Outgoing("ev.s.x", '["fromAgent","s",1,true]', 1, "2/1", b"{}"),
-        Outgoing("ev.s.x", '["fromAgent","s",1,true]', 1, "x", b"{}"),
-        Outgoing("ev.s.x", '["fromAgent","s",1,true]', 1, "", b""),
-        Outgoing("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"\n" * 4096),
-        Outgoing("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"x" * (MOST_BYTES + 1)),
+        OutgoingMessage("ev.s.x", "[]", 1, "", b"{}"),
+        OutgoingMessage("ev.s.x", '["fromNobody","s",1,true]', 1, "", b"{}"),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "2/1", b"{}"),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "x", b"{}"),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b""),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"\n" * 4096),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"x" * (MOST_BYTES + 1)),
     ],
 )
-def test_a_message_that_no_reader_could_read_is_refused(message: Outgoing) -> None:
+def test_a_message_that_no_reader_could_read_is_refused(message: OutgoingMessage) -> None:
     with pytest.raises(wire.NotAChunk):
         wire.check_outgoing(message)
 

@@ -12,7 +12,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Bus, Refused, Unreachable
+from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.presence import Presence
@@ -167,7 +167,7 @@ def test_credentials_that_are_refused_are_named_until_there_are_others() -> None
 
         async def connect() -> Bus:
             if not good:
-                raise Refused("the NATS servers do not accept the credentials in n1.nk")
+                raise BusRefused("the NATS servers do not accept the credentials in n1.nk")
             return MemoryBus(world.cluster)
 
         node = world.join(log, connect=connect)

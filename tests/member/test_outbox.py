@@ -14,7 +14,7 @@ from sandbox_agent.bus.ports import MOST_BYTES, Unreachable
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
-from sandbox_agent.member.outbox import Outbox
+from sandbox_agent.member.outbox import NodeOutbox
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import LogReply, LogRequest
 from tests.support.client import run
@@ -68,7 +68,7 @@ class Fleet:
 
     def lines(self, session_id: str) -> list[bytes]:
         subject = subjects.session_events(session_id)
-        assembly = wire.Assembly(session_channel(session_id))
+        assembly = wire.ChunkAssembly(session_channel(session_id))
         found: list[bytes] = []
         last = 0
         for record in self.stream.records:
@@ -116,7 +116,7 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
         node.append("a", [b"repeated to one client"], history=False)
         end = node.chunks[-1].last
         while True:
-            outbox = Outbox("n1", node, node, ask)
+            outbox = NodeOutbox("n1", node, node, ask)
             running = asyncio.create_task(outbox.run())
             waits = [asyncio.create_task(outbox.drained(end)), asyncio.create_task(restarting.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -142,14 +142,14 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
     run(main())
 
 
-def publish(node: Node, net: Fleet, name: str = "n1") -> Outbox:
+def publish(node: Node, net: Fleet, name: str = "n1") -> NodeOutbox:
     async def ask(request: LogRequest) -> LogReply:
         return msgspec.msgpack.decode(await net.ask(0, name, fleet.LOG, msgspec.msgpack.encode(request)), type=LogReply)
 
-    return Outbox(name, node, node, ask)
+    return NodeOutbox(name, node, node, ask)
 
 
-async def drain(outbox: Outbox, node: Node) -> None:
+async def drain(outbox: NodeOutbox, node: Node) -> None:
     running = asyncio.create_task(outbox.run())
     await outbox.drained(node.chunks[-1].last)
     running.cancel()
@@ -185,7 +185,7 @@ def test_requests_are_as_large_as_every_server_takes_and_not_larger() -> None:
             sizes.append(len(body))
             return msgspec.msgpack.decode(await net.ask(0, "n1", fleet.LOG, body), type=LogReply)
 
-        await drain(Outbox("n1", node, node, ask), node)
+        await drain(NodeOutbox("n1", node, node, ask), node)
         assert MOST_BYTES < max(sizes) < 2 * MOST_BYTES
         assert net.lines("s1") == [line for chunk in node.chunks if chunk.session_id == "s1" for line in chunk.lines]
 

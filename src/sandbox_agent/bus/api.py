@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.bus.ports import Conflict, Nowhere, Refused, Unreachable
+from sandbox_agent.bus.ports import BusRefused, Conflict, Nowhere, Unreachable
 
 PATIENCE = 5.0
 """How long JetStream may take for one answer."""
@@ -36,7 +36,7 @@ Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class NatsMessage:
     """A message as it came."""
 
     subject: str
@@ -45,15 +45,17 @@ class Arrival:
     data: bytes
 
 
-class Connection(Protocol):
+class NatsConnection(Protocol):
     """What is needed of a connection to a NATS server."""
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival: ...
+    async def ask(
+        self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float
+    ) -> NatsMessage: ...
     async def publish(
         self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None: ...
     async def subscribe(
-        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]: ...
     def new_inbox(self) -> str: ...
 
@@ -96,7 +98,7 @@ class _Limits(Struct):
     max_bytes: int = -1
 
 
-class Answer(Struct):
+class ApiAnswer(Struct):
     """Of JetStream, whatever was asked."""
 
     error: _Error | None = None
@@ -112,7 +114,7 @@ class Answer(Struct):
     def error_code(self) -> int | None:
         return None if self.error is None else self.error.err_code or self.error.code
 
-    def check(self, what: str) -> "Answer":
+    def check(self, what: str) -> "ApiAnswer":
         """Raises what the error means, if there is one."""
         if self.error is None:
             return self
@@ -120,22 +122,22 @@ class Answer(Struct):
         if self.error_code in _CONFLICTS:
             raise Conflict(what)
         if self.error_code in _NO_ROOM:
-            raise Refused(f"JetStream has no room for {text}; {_MORE_ROOM}")
+            raise BusRefused(f"JetStream has no room for {text}; {_MORE_ROOM}")
         if self.error_code != _TOO_LARGE and self.error.code in _UNAVAILABLE:
             raise Unreachable(text)
-        raise Refused(text)
+        raise BusRefused(text)
 
 
-async def call_api(connection: Connection, call: str, body: Json, patience: float = PATIENCE) -> Answer:
+async def call_api(connection: NatsConnection, call: str, body: Json, patience: float = PATIENCE) -> ApiAnswer:
     """A call of JetStream's management; raises Refused when the servers have no JetStream."""
     try:
         answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, patience)
     except Nowhere as error:
-        raise Refused("the NATS servers have no JetStream for this account; turn it on") from error
-    return msgspec.json.decode(answer.data, type=Answer)
+        raise BusRefused("the NATS servers have no JetStream for this account; turn it on") from error
+    return msgspec.json.decode(answer.data, type=ApiAnswer)
 
 
-async def read_api(connection: Connection, call: str, body: Json) -> Answer:
+async def read_api(connection: NatsConnection, call: str, body: Json) -> ApiAnswer:
     """A call that changes nothing; asked again when no answer comes."""
     clock = asyncio.get_running_loop().time
     ends_at = clock() + PATIENCE
@@ -165,7 +167,7 @@ class StreamFacts:
     """How many keep it."""
 
 
-async def describe(connection: Connection, name: str) -> StreamFacts:
+async def describe(connection: NatsConnection, name: str) -> StreamFacts:
     """Raises BusError, Refused when there is no such stream."""
     answer = (await read_api(connection, f"STREAM.INFO.{name}", {})).check(name)
     assert answer.state is not None
@@ -176,7 +178,7 @@ async def describe(connection: Connection, name: str) -> StreamFacts:
     return StreamFacts(name, answer.state.messages, answer.state.bytes, most, group.leader, behind, servers)
 
 
-async def make(connection: Connection, config: Json) -> None:
+async def make(connection: NatsConnection, config: Json) -> None:
     """Make a stream, or give the one that is there these limits."""
     kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
     name = str(config["name"])
@@ -197,7 +199,7 @@ async def make(connection: Connection, config: Json) -> None:
         await asyncio.sleep(AGAIN)
     if made.error_code in _TOO_FEW:
         wanted = config.get("num_replicas", 1)
-        raise Refused(f"the NATS servers are not a cluster of {wanted} that have JetStream; run so many: --replicas")
+        raise BusRefused(f"the NATS servers are not a cluster of {wanted} that have JetStream; run so many: --replicas")
     made.check(f"the stream {name}")
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
-from sandbox_agent.bus.ports import Refused
+from sandbox_agent.bus.ports import BusRefused
 
 _SEED = re.compile(rb"\s*(SU[A-Z2-7]+=*)\s*")
 _CREDS = re.compile(
@@ -22,12 +22,12 @@ def holds_seed(path: Path) -> bool:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise Refused(f"the credentials cannot be read: {path}: {error.strerror}") from error
+        raise BusRefused(f"the credentials cannot be read: {path}: {error.strerror}") from error
     if (alone := _SEED.fullmatch(content)) is not None and _is_key(alone[1]):
         return True
     if (creds := _CREDS.match(content)) is not None and _is_key(creds[1]):
         return False
-    raise Refused(
+    raise BusRefused(
         f"there are no credentials in {path}; give a key of sandbox-agent fleet invite, or a .creds file of NATS"
     )
 

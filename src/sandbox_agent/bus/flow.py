@@ -32,7 +32,7 @@ _HEAD = struct.Struct(">BQQ")
 """Of a message: its kind, and how many pieces its sender has sent and is done with."""
 
 
-class Kind(IntEnum):
+class FlowKind(IntEnum):
     """What a message is. The first four are pieces: counted, and taken in order."""
 
     OPENING = 1
@@ -48,7 +48,7 @@ class Kind(IntEnum):
     """It is over before its end, and why."""
 
 
-_FIRST = _HEAD.pack(Kind.OPENING, 1, 0)
+_FIRST = _HEAD.pack(FlowKind.OPENING, 1, 0)
 
 
 class Reason(StrEnum):
@@ -86,11 +86,11 @@ class FlowBroken(Exception):
 class Piece:
     """One of them, in order."""
 
-    kind: Kind
+    kind: FlowKind
     body: bytes
 
 
-class Way(Protocol):
+class FlowWay(Protocol):
     """How messages reach the other side."""
 
     async def send(self, message: bytes) -> None:
@@ -101,7 +101,7 @@ class Way(Protocol):
 class Flow:
     """One side of a flow; both sides are alike. One task sends, and one takes."""
 
-    def __init__(self, way: Way, table: "FlowTable", *, ends_with_them: bool) -> None:
+    def __init__(self, way: FlowWay, table: "FlowTable", *, ends_with_them: bool) -> None:
         """`ends_with_them`: when the other side has sent its last piece, it need not be there any longer."""
         self.broken: Reason | None = None
         """Why nothing goes on."""
@@ -129,7 +129,7 @@ class Flow:
         """Pieces of ours that the other side is not done with."""
         return self._sent - self._finished
 
-    async def put(self, kind: Kind, body: bytes) -> None:
+    async def put(self, kind: FlowKind, body: bytes) -> None:
         """Send a piece when there is room for it. Raises FlowBroken."""
         while self.broken is None and self.unfinished >= WINDOW:
             self._room.clear()
@@ -171,7 +171,7 @@ class Flow:
     def break_off(self, reason: Reason) -> None:
         """End it, and tell the other side; it does not matter when it is over already."""
         if self.broken is None:
-            self._tell(Kind.BREAK, reason.encode())
+            self._tell(FlowKind.BREAK, reason.encode())
             self._end(reason)
 
     def finish(self) -> None:
@@ -180,7 +180,7 @@ class Flow:
 
     def give_sign(self) -> None:
         """Tell the other side that this one is there, and what it is done with."""
-        self._tell(Kind.SIGN, b"")
+        self._tell(FlowKind.SIGN, b"")
 
     def accept(self, message: bytes) -> None:
         """A message of the other side. What makes no sense ends the flow."""
@@ -192,7 +192,7 @@ class Flow:
             return
         try:
             number, sent, finished = _HEAD.unpack_from(message)
-            kind = Kind(number)
+            kind = FlowKind(number)
         except (struct.error, ValueError):
             self.break_off(Reason.ILL_BEHAVED)
             return
@@ -204,13 +204,13 @@ class Flow:
             self._room.set()
         self._accept(kind, sent, message[_HEAD.size :])
 
-    def _accept(self, kind: Kind, sent: int, body: bytes) -> None:
-        if kind is Kind.BREAK:
+    def _accept(self, kind: FlowKind, sent: int, body: bytes) -> None:
+        if kind is FlowKind.BREAK:
             try:
                 self._end(Reason(body[:20].decode("ascii", "replace")))
             except ValueError:
                 self._end(Reason.ABORTED)
-        elif kind is Kind.SIGN:
+        elif kind is FlowKind.SIGN:
             # It may be overtaken by a piece, and knows nothing of that one then; it never knows of more.
             if sent > self._received:
                 self.break_off(Reason.LOST)
@@ -220,7 +220,7 @@ class Flow:
             self.break_off(Reason.ILL_BEHAVED)
         else:
             self._received = sent
-            self._whole = kind is Kind.LAST
+            self._whole = kind is FlowKind.LAST
             self._waiting.append(Piece(kind, body))
             self._changed.set()
 
@@ -232,12 +232,12 @@ class Flow:
             elif self._table.clock - self._spoke_at >= SIGN_EVERY:
                 self.give_sign()
 
-    def _message(self, kind: Kind, body: bytes) -> bytes:
+    def _message(self, kind: FlowKind, body: bytes) -> bytes:
         self._spoke_at = self._table.clock
         self._granted = self._taken
         return _HEAD.pack(kind, self._sent, self._taken) + body
 
-    def _tell(self, kind: Kind, body: bytes) -> None:
+    def _tell(self, kind: FlowKind, body: bytes) -> None:
         self._table.spawn(self._try_to_send(self._message(kind, body)))
 
     async def _try_to_send(self, message: bytes) -> None:
@@ -272,7 +272,7 @@ class FlowTable:
         self._flows: set[Flow] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, way: Way, *, ends_with_them: bool) -> Flow:
+    def open(self, way: FlowWay, *, ends_with_them: bool) -> Flow:
         """A flow; it is in the table until it breaks or finishes."""
         flow = Flow(way, self, ends_with_them=ends_with_them)
         self._flows.add(flow)

@@ -12,10 +12,10 @@ from sandbox_agent.bus.api import (
     ASK_AGAIN,
     NOT_FOUND,
     PATIENCE,
-    Answer,
-    Arrival,
-    Connection,
+    ApiAnswer,
     Json,
+    NatsConnection,
+    NatsMessage,
     Stored,
     call_api,
     nanoseconds,
@@ -26,12 +26,12 @@ from sandbox_agent.bus.ports import (
     MOST_MESSAGES,
     Append,
     BusError,
+    BusRefused,
     Conflict,
-    Entry,
-    Message,
     Nowhere,
-    Record,
-    Refused,
+    StreamMessage,
+    StreamRecord,
+    TableEntry,
     Unreachable,
 )
 
@@ -57,16 +57,16 @@ _BACK = "Sa-Back"
 class JetStream:
     """A stream of JetStream's."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: NatsConnection, name: str) -> None:
         self._connection = connection
         self._name = name
 
     async def append(self, append: Append) -> int:
         messages = append.messages
         if not 0 < len(messages) <= MOST_MESSAGES:
-            raise Refused(f"an append has 1 to {MOST_MESSAGES} messages")
+            raise BusRefused(f"an append has 1 to {MOST_MESSAGES} messages")
         if any(len(message.body) > MOST_BYTES for message in messages):
-            raise Refused(f"a message has at most {MOST_BYTES} bytes")
+            raise BusRefused(f"a message has at most {MOST_BYTES} bytes")
         *before, last = _with_headers(append, self._connection.new_inbox().rpartition(".")[2])
         for message, headers in before:
             await self._connection.publish(message.subject, message.body, headers=headers)
@@ -74,24 +74,24 @@ class JetStream:
         try:
             answer = await self._connection.ask(message.subject, message.body, headers, PATIENCE)
         except Nowhere as error:
-            raise Refused(f"no stream takes {message.subject}") from error
-        acknowledged = msgspec.json.decode(answer.data, type=Answer).check(", ".join(append.expected))
+            raise BusRefused(f"no stream takes {message.subject}") from error
+        acknowledged = msgspec.json.decode(answer.data, type=ApiAnswer).check(", ".join(append.expected))
         return acknowledged.seq - len(messages) + 1
 
-    async def last(self, subject: str) -> Record | None:
+    async def last(self, subject: str) -> StreamRecord | None:
         return await self._get(subject, {"last_by_subj": subject})
 
-    async def next(self, subject: str, after: int) -> Record | None:
+    async def next(self, subject: str, after: int) -> StreamRecord | None:
         return await self._get(subject, {"seq": after + 1, "next_by_subj": subject})
 
-    async def _get(self, subject: str, asked: Json) -> Record | None:
+    async def _get(self, subject: str, asked: Json) -> StreamRecord | None:
         found = await read_api(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
         if found.error_code == NOT_FOUND:
             return None
         stored = found.check(subject).message
         return None if stored is None else _record(stored.seq, subject, stored.data, _read_headers(stored.hdrs))
 
-    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
         clock = asyncio.get_running_loop().time
         ends_at = clock() + PATIENCE
         while True:
@@ -115,8 +115,8 @@ class JetStream:
         assert info.state is not None
         return info.state.first_seq, info.state.last_seq
 
-    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> "_Reader":
-        def take(message: Arrival, sequence: int) -> None:
+    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]) -> "_Reader":
+        def take(message: NatsMessage, sequence: int) -> None:
             deliver(_record(sequence, message.subject, message.data, message.headers))
 
         reader = _Reader(self._connection, self._name, take)
@@ -133,11 +133,11 @@ class _Page:
     def __init__(self, subject: str, through: int) -> None:
         self._subject = subject
         self._through = through
-        self._records: list[Record] = []
+        self._records: list[StreamRecord] = []
         self._came = asyncio.Event()
         self._end: bool | BusError = False
 
-    async def take(self, message: Arrival) -> None:
+    async def take(self, message: NatsMessage) -> None:
         headers = message.headers
         self._came.set()
         if "Nats-Sequence" not in headers:
@@ -148,7 +148,7 @@ class _Page:
         if record.sequence <= self._through:
             self._records.append(record)
 
-    async def whole(self) -> list[Record]:
+    async def whole(self) -> list[StreamRecord]:
         """All of them. Raises TimeoutError when nothing comes for a while, and what was answered instead."""
         while not self._end:
             self._came.clear()
@@ -162,16 +162,16 @@ class _Page:
 class JetStreamTable:
     """A bucket of JetStream's key-value store."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
+    def __init__(self, connection: NatsConnection, name: str) -> None:
         self._connection = connection
         self._prefix = f"$KV.{name}."
         self._stream = f"KV_{name}"
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> TableEntry | None:
         stored = await self._newest(key)
         if stored is None or _is_marker(_read_headers(stored.hdrs)):
             return None
-        return Entry(key, stored.data, stored.seq)
+        return TableEntry(key, stored.data, stored.seq)
 
     async def _newest(self, key: str) -> Stored | None:
         found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
@@ -196,7 +196,7 @@ class JetStreamTable:
         while True:
             try:
                 answer = await self._connection.ask(self._prefix + key, value, {**headers, _ID: id}, ASK_AGAIN)
-                return msgspec.json.decode(answer.data, type=Answer).check(key).seq
+                return msgspec.json.decode(answer.data, type=ApiAnswer).check(key).seq
             except Unreachable:
                 if clock() >= ends_at:
                     raise
@@ -207,10 +207,10 @@ class JetStreamTable:
                     raise
                 return stored.seq
 
-    async def watch(self, changed: Callable[[Entry], None]) -> "_Reader":
-        def take(message: Arrival, sequence: int) -> None:
+    async def watch(self, changed: Callable[[TableEntry], None]) -> "_Reader":
+        def take(message: NatsMessage, sequence: int) -> None:
             gone = _is_marker(message.headers)
-            changed(Entry(message.subject.removeprefix(self._prefix), None if gone else message.data, sequence))
+            changed(TableEntry(message.subject.removeprefix(self._prefix), None if gone else message.data, sequence))
 
         reader = _Reader(self._connection, self._stream, take)
         await reader.start([self._prefix + ">"], {"deliver_policy": "last_per_subject"}, 0)
@@ -233,7 +233,7 @@ class _Reader:
     nats-py has ordered consumers; they cannot change their subjects while they run.
     """
 
-    def __init__(self, connection: Connection, stream: str, take: Callable[[Arrival, int], None]) -> None:
+    def __init__(self, connection: NatsConnection, stream: str, take: Callable[[NatsMessage, int], None]) -> None:
         self.caught_up = asyncio.Event()
         """Everything that was there at the start has been delivered."""
         self._connection = connection
@@ -334,7 +334,7 @@ class _Reader:
             with suppress(BusError):
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
-    async def _deliver(self, message: Arrival) -> None:
+    async def _deliver(self, message: NatsMessage) -> None:
         headers = message.headers
         if headers.get("Status"):
             self._heard_at = self._loop.time()
@@ -375,11 +375,11 @@ class _Reader:
                     logger.info("reader waits stream=%s reason=%s", self._stream, error)
 
 
-def _with_headers(append: Append, batch: str) -> list[tuple[Message, dict[str, str]]]:
+def _with_headers(append: Append, batch: str) -> list[tuple[StreamMessage, dict[str, str]]]:
     """Messages with what JetStream has to check, and with where each one's predecessor is."""
     several = len(append.messages) > 1
     last: dict[str, int] = {}
-    result: list[tuple[Message, dict[str, str]]] = []
+    result: list[tuple[StreamMessage, dict[str, str]]] = []
     for place, message in enumerate(append.messages, 1):
         headers = dict(message.headers)
         if message.subject in last:
@@ -396,13 +396,13 @@ def _with_headers(append: Append, batch: str) -> list[tuple[Message, dict[str, s
     return result
 
 
-def _record(sequence: int, subject: str, body: bytes, headers: Mapping[str, str]) -> Record:
+def _record(sequence: int, subject: str, body: bytes, headers: Mapping[str, str]) -> StreamRecord:
     if _BACK in headers:
         predecessor = sequence - int(headers[_BACK])
     else:
         predecessor = int(headers.get(_EXPECTED, 0))
     ours = {name: value for name, value in headers.items() if not name.startswith("Nats-") and name != _BACK}
-    return Record(sequence, subject, body, ours, predecessor)
+    return StreamRecord(sequence, subject, body, ours, predecessor)
 
 
 def _read_headers(raw: bytes) -> dict[str, str]:

@@ -8,14 +8,14 @@ from sandbox_agent.bus.ports import (
     MOST_BYTES,
     MOST_MESSAGES,
     Append,
+    BusRefused,
     Conflict,
-    Entry,
     Handler,
     Hearer,
     Nowhere,
-    Record,
-    Refused,
     StopHearing,
+    StreamRecord,
+    TableEntry,
     Unreachable,
 )
 
@@ -163,21 +163,21 @@ class _Reached:
         self.bus.check()
         return self.whole.append(append)
 
-    async def last(self, subject: str) -> Record | None:
+    async def last(self, subject: str) -> StreamRecord | None:
         self.bus.check()
         return self.whole.newest(subject)
 
-    async def next(self, subject: str, after: int) -> Record | None:
+    async def next(self, subject: str, after: int) -> StreamRecord | None:
         self.bus.check()
         later = (each for each in self.whole.records if each.subject == subject and each.sequence > after)
         return next(later, None)
 
-    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
         self.bus.check()
         if self.whole.cluster.pages_to_miss:
             self.whole.cluster.pages_to_miss -= 1
             return []
-        found: list[Record] = []
+        found: list[StreamRecord] = []
         for record in self.whole.records:
             if record.subject == subject and after < record.sequence <= through and limit > 0:
                 found.append(record)
@@ -189,7 +189,7 @@ class _Reached:
         records = self.whole.records
         return (records[0].sequence if records else self.whole.position + 1), self.whole.position
 
-    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> "_Reader":
+    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]) -> "_Reader":
         self.bus.check()
         reader = _Reader(self.whole, set(subjects), deliver, self.bus)
         for record in self.whole.records:
@@ -207,7 +207,7 @@ class MemoryStream:
     """The records of one stream, and those who follow it."""
 
     def __init__(self, cluster: Cluster, subjects: Sequence[str]) -> None:
-        self.records: list[Record] = []
+        self.records: list[StreamRecord] = []
         self.readers: list[_Reader] = []
         self.position = 0
         self._subjects = subjects
@@ -217,14 +217,14 @@ class MemoryStream:
     def append(self, append: Append) -> int:
         if self.cluster.appends_to_refuse:
             self.cluster.appends_to_refuse -= 1
-            raise Refused("the stream is full")
+            raise BusRefused("the stream is full")
         if not 0 < len(append.messages) <= MOST_MESSAGES:
-            raise Refused(f"an append has 1 to {MOST_MESSAGES} messages")
+            raise BusRefused(f"an append has 1 to {MOST_MESSAGES} messages")
         for message in append.messages:
             if not any(matches(pattern, message.subject) for pattern in self._subjects):
-                raise Refused(f"no stream takes {message.subject}")
+                raise BusRefused(f"no stream takes {message.subject}")
             if len(message.body) > MOST_BYTES:
-                raise Refused(f"a message has at most {MOST_BYTES} bytes")
+                raise BusRefused(f"a message has at most {MOST_BYTES} bytes")
             if append.expected[message.subject] != self._last.get(message.subject, 0):
                 raise Conflict(message.subject)
         first = self.position + 1
@@ -232,14 +232,14 @@ class MemoryStream:
             self.position += 1
             before = self._last.get(message.subject, 0)
             self._last[message.subject] = self.position
-            record = Record(self.position, message.subject, message.body, dict(message.headers), before)
+            record = StreamRecord(self.position, message.subject, message.body, dict(message.headers), before)
             self.records.append(record)
             for reader in self.readers:
                 reader.take(record)
         self.cluster.lose_answer()
         return first
 
-    def newest(self, subject: str) -> Record | None:
+    def newest(self, subject: str) -> StreamRecord | None:
         return next((record for record in reversed(self.records) if record.subject == subject), None)
 
     def forget_after(self, sequence: int) -> None:
@@ -255,7 +255,7 @@ class MemoryStream:
 
 class _Reader:
     def __init__(
-        self, stream: MemoryStream, subjects: set[str], deliver: Callable[[Record], None], bus: MemoryBus
+        self, stream: MemoryStream, subjects: set[str], deliver: Callable[[StreamRecord], None], bus: MemoryBus
     ) -> None:
         self._stream = stream
         self._subjects = subjects
@@ -264,7 +264,7 @@ class _Reader:
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
-    def take(self, record: Record) -> None:
+    def take(self, record: StreamRecord) -> None:
         cluster = self._stream.cluster
         if not any(matches(pattern, record.subject) for pattern in self._subjects):
             return
@@ -275,7 +275,7 @@ class _Reader:
         else:
             self._loop.call_soon(self._hand_over, record)
 
-    def _hand_over(self, record: Record) -> None:
+    def _hand_over(self, record: StreamRecord) -> None:
         if not self._closed and not self._bus.cut:
             self._deliver(record)
 
@@ -295,7 +295,7 @@ class _ReachedTable:
     bus: MemoryBus
     whole: "MemoryTable"
 
-    async def get(self, key: str) -> Entry | None:
+    async def get(self, key: str) -> TableEntry | None:
         self.bus.check()
         entry = self.whole.entries.get(key)
         return entry if entry is not None and entry.value is not None else None
@@ -308,7 +308,7 @@ class _ReachedTable:
         self.bus.check()
         self.whole.set(key, None)
 
-    async def watch(self, changed: Callable[[Entry], None]) -> "_Watcher":
+    async def watch(self, changed: Callable[[TableEntry], None]) -> "_Watcher":
         self.bus.check()
         for entry in self.whole.entries.values():
             if entry.value is not None:
@@ -322,7 +322,7 @@ class MemoryTable:
     """The entries of one table, and those who watch it."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, TableEntry] = {}
         self.watchers: list[_Watcher] = []
         self._revision = 0
         self._cluster = cluster
@@ -331,7 +331,7 @@ class MemoryTable:
     def put(self, key: str, value: bytes, expected: int | None, ttl: float | None) -> int:
         if self._cluster.puts_to_refuse:
             self._cluster.puts_to_refuse -= 1
-            raise Refused("the table is full")
+            raise BusRefused("the table is full")
         known = self.entries.get(key)
         if expected is not None and expected != (0 if known is None else known.revision):
             raise Conflict(key)
@@ -345,23 +345,23 @@ class MemoryTable:
         if timer := self._timers.pop(key, None):
             timer.cancel()
         self._revision += 1
-        entry = self.entries[key] = Entry(key, value, self._revision)
+        entry = self.entries[key] = TableEntry(key, value, self._revision)
         for watcher in self.watchers:
             watcher.take(entry)
         return self._revision
 
 
 class _Watcher:
-    def __init__(self, table: MemoryTable, changed: Callable[[Entry], None], bus: MemoryBus) -> None:
+    def __init__(self, table: MemoryTable, changed: Callable[[TableEntry], None], bus: MemoryBus) -> None:
         self._table = table
         self._changed = changed
         self._bus = bus
         self._loop = asyncio.get_running_loop()
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: TableEntry) -> None:
         self._loop.call_soon(self._hand_over, entry)
 
-    def _hand_over(self, entry: Entry) -> None:
+    def _hand_over(self, entry: TableEntry) -> None:
         if self in self._table.watchers and not self._bus.cut:
             self._changed(entry)
 

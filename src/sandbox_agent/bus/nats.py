@@ -14,11 +14,11 @@ from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.api import PATIENCE, Arrival, make, nanoseconds
+from sandbox_agent.bus.api import PATIENCE, NatsMessage, make, nanoseconds
 from sandbox_agent.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
-from sandbox_agent.bus.ports import MOST_BYTES, BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
+from sandbox_agent.bus.ports import MOST_BYTES, BusError, BusRefused, Handler, Hearer, Nowhere, StopHearing, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -105,16 +105,16 @@ async def connect(
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await client.close()
         if any(is_refusal(each) for each in (*errors, error)):
-            raise Refused(refusal) from error
+            raise BusRefused(refusal) from error
         reasons = {_explain_failure(each) for each in (*errors, error) if not isinstance(each, TimeoutError)}
         raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
     if client.max_payload < LEAST_PAYLOAD:
         await client.close()
-        raise Refused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
+        raise BusRefused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
     if not await bus.may_hear(client.new_inbox()):
         await client.close()
         node = name if inbox == subjects.inbox_of_node(name) else None
-        raise Refused(f"{', '.join(servers)}: {explain_denial(credentials, node)}")
+        raise BusRefused(f"{', '.join(servers)}: {explain_denial(credentials, node)}")
     bus.was_connected = True
     return bus
 
@@ -176,12 +176,12 @@ class NatsBus:
         version = self._client.connected_server_version
         if (version.major, version.minor) < OLDEST:
             found, needed = f"{version.major}.{version.minor}", ".".join(map(str, OLDEST))
-            raise Refused(f"the NATS server is {found}; version {needed} or newer is needed")
+            raise BusRefused(f"the NATS server is {found}; version {needed} or newer is needed")
 
     async def request(self, subject: str, body: bytes, patience: float) -> bytes:
         return (await self.ask(subject, body, None, patience)).data
 
-    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
         """A request, with headers; the whole answer."""
         try:
             answer = await self._client.request(
@@ -191,11 +191,11 @@ class NatsBus:
         except nats.errors.NoRespondersError as error:
             raise Nowhere(subject) from error
         except nats.errors.MaxPayloadError as error:
-            raise Refused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
+            raise BusRefused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
             if subject.lower() in self.denied:
                 # They say so without an answer, in small letters.
-                raise Refused(f"the credentials do not allow it: {self.denied}") from error
+                raise BusRefused(f"the credentials do not allow it: {self.denied}") from error
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
     async def publish(
@@ -241,13 +241,13 @@ class NatsBus:
 
     async def hear(self, subject: str, take: Hearer) -> StopHearing:
         # That nothing hears a subject comes as a message without a body, and a header.
-        async def hand_over(message: Arrival) -> None:
+        async def hand_over(message: NatsMessage) -> None:
             take(message.subject, message.data)
 
         return await self.subscribe(subject, hand_over)
 
     async def subscribe(
-        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
         """Take messages in order; returns what ends that."""
 
@@ -305,5 +305,5 @@ async def _ignore(message: Msg) -> None:
     pass
 
 
-def _arrival(message: Msg) -> Arrival:
-    return Arrival(message.subject, message.reply, message.headers or {}, message.data)
+def _arrival(message: Msg) -> NatsMessage:
+    return NatsMessage(message.subject, message.reply, message.headers or {}, message.data)

@@ -33,12 +33,12 @@ class Conflict(BusError):
         self.subject = subject
 
 
-class Refused(BusError):
+class BusRefused(BusError):
     """The bus does not take this, now or later: a right that is missing, a message that is too large, a full stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class StreamMessage:
     """One message to append."""
 
     subject: str
@@ -53,12 +53,12 @@ class Append:
     `expected` has the last sequence of every subject in it before this append; 0 for one that has no message.
     """
 
-    messages: Sequence[Message]
+    messages: Sequence[StreamMessage]
     expected: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StreamRecord:
     """A message that was appended."""
 
     sequence: int
@@ -70,7 +70,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """The value of a key. `revision` rises with every change of the table; a key without a value has one, too."""
 
     key: str
@@ -78,7 +78,7 @@ class Entry:
     revision: int
 
 
-class Following(Protocol):
+class StreamFollowing(Protocol):
     """A reader of new messages. Each arrives once, in order; after a disturbance it goes on where it was."""
 
     async def change(self, subjects: Iterable[str]) -> None:
@@ -88,22 +88,22 @@ class Following(Protocol):
     async def close(self) -> None: ...
 
 
-class Stream(Protocol):
+class BusStream(Protocol):
     """Messages in one order, each on a subject."""
 
     async def append(self, append: Append) -> int:
         """Append, all or nothing; returns the sequence of the first message. Raises Conflict."""
         ...
 
-    async def last(self, subject: str) -> Record | None:
+    async def last(self, subject: str) -> StreamRecord | None:
         """The newest message of a subject, as the stream's leader has it."""
         ...
 
-    async def next(self, subject: str, after: int) -> Record | None:
+    async def next(self, subject: str, after: int) -> StreamRecord | None:
         """The first message of a subject after a sequence, as the stream's leader has it."""
         ...
 
-    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
         """Messages of a subject after one sequence and up to another, in order: about `limit` bytes, at least one."""
         ...
 
@@ -111,7 +111,9 @@ class Stream(Protocol):
         """The first sequence that is kept, and the last one."""
         ...
 
-    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> Following:
+    async def follow(
+        self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]
+    ) -> StreamFollowing:
         """Deliver messages after a sequence as they come."""
         ...
 
@@ -123,7 +125,7 @@ class Stream(Protocol):
 class Table(Protocol):
     """Values by key; one that was put with a time to live goes by itself when that has passed."""
 
-    async def get(self, key: str) -> Entry | None: ...
+    async def get(self, key: str) -> TableEntry | None: ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
         """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
@@ -131,7 +133,7 @@ class Table(Protocol):
 
     async def delete(self, key: str) -> None: ...
 
-    async def watch(self, changed: Callable[[Entry], None]) -> Following:
+    async def watch(self, changed: Callable[[TableEntry], None]) -> StreamFollowing:
         """Deliver every value that there is, then every change. Returns when those that there are were delivered."""
         ...
 
@@ -170,7 +172,7 @@ class Bus(Protocol):
         """
         ...
 
-    async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> Stream:
+    async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> BusStream:
         """A stream, made if it is not there."""
         ...
 

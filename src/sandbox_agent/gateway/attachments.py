@@ -9,7 +9,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import Answered, Attachment, Gone, SentTo, StreamOpened
+from sandbox_agent.wire.fleet import Answered, AttachmentChange, Gone, SentTo, StreamOpened
 
 logger = logging.getLogger(__name__)
 
@@ -20,12 +20,14 @@ Own = SentTo | StreamOpened | Answered | Gone
 class Taker(Protocol):
     """What follows from it."""
 
-    def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None: ...
+    def take_attachment(
+        self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
+    ) -> None: ...
     def take_gone(self, connection: FleetConnection, session_id: str, position: int, *, old: bool) -> None: ...
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
 
 
-class Attachments:
+class AttachmentLog:
     """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
 
     __slots__ = ("_connection", "_early", "_source", "_taker")
@@ -54,7 +56,7 @@ class Attachments:
                 if self._source == subjects.GATEWAY:
                     self._take_own(msgspec.json.decode(line, type=Own), position, old=old)
                 else:
-                    said = msgspec.json.decode(line, type=Attachment)
+                    said = msgspec.json.decode(line, type=AttachmentChange)
                     # What was deleted before may be another session of this id by now.
                     said.deleted = said.deleted and not old
                     self._taker.take_attachment(self._connection, self._source, said, position)

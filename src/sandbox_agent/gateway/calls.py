@@ -40,8 +40,8 @@ from sandbox_agent.errors import (
 from sandbox_agent.gateway.claims import asker
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
-from sandbox_agent.gateway.flows import Answer as NodeAnswer
-from sandbox_agent.gateway.guests import Guests, Refusal
+from sandbox_agent.gateway.flows import NodeAnswer
+from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.placement import Wish, place
@@ -70,14 +70,14 @@ _FINISHED_HERE = (
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
-class Calls:
+class FleetCalls:
     """The way in for envelopes from clients of a gateway."""
 
     def __init__(
         self,
         gateway: str,
         connections: FleetConnections,
-        guests: Guests,
+        guests: GuestCalls,
         own: GatewayMethods,
         roster: Roster,
         orders: Orders,
@@ -356,7 +356,7 @@ class Calls:
 class FleetDelivery(Delivery):
     """Requests that are answered on the stream: a node puts the response there, whatever becomes of this gateway."""
 
-    def __init__(self, connections: FleetConnections, calls: Calls) -> None:
+    def __init__(self, connections: FleetConnections, calls: FleetCalls) -> None:
         super().__init__(connections, calls)
         self._calls = calls
 

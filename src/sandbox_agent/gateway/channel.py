@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import Record
+from sandbox_agent.bus.ports import StreamRecord
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.log.log import Follower
-from sandbox_agent.log.wire import Assembly, NotAChunk, end_of
+from sandbox_agent.log.wire import ChunkAssembly, NotAChunk, end_of
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Holding:
         pass
 
 
-class Channel(Assembly):
+class Channel(ChunkAssembly):
     """A session's events, or what is for one connection."""
 
     __slots__ = ("_first", "_others", "complete_after", "held", "is_kept", "sequence", "subject", "tail", "waiting")
@@ -44,7 +44,7 @@ class Channel(Assembly):
         the channel."""
         self.sequence = 0
         """Of the last message that came."""
-        self.held: list[Record] | tuple[()] = ()
+        self.held: list[StreamRecord] | tuple[()] = ()
         """Messages that came before it was known where memory begins."""
         self.waiting: list[tuple[int, asyncio.Future[None]]] | tuple[()] = ()
         """Sequences that are waited for."""
@@ -79,13 +79,13 @@ class Channel(Assembly):
         self.move_on(sequence)
         self.complete_after = end_of(sequence) if sequence else _BEGINNING
 
-    def hold(self, record: Record) -> None:
+    def hold(self, record: StreamRecord) -> None:
         """Keep a message until it is known where memory begins."""
         if isinstance(self.held, tuple):
             self.held = []
         self.held.append(record)
 
-    def release(self) -> Sequence[Record]:
+    def release(self) -> Sequence[StreamRecord]:
         """Those that were held, which it holds no longer."""
         held, self.held = self.held, ()
         return held
@@ -129,7 +129,7 @@ def subject_of(channel: str) -> str:
     return channel if session_id == channel else subjects.session_events(session_id)
 
 
-def assemble(assembly: Assembly, record: Record) -> Chunk | None:
+def assemble(assembly: ChunkAssembly, record: StreamRecord) -> Chunk | None:
     """The chunk that is complete with a record; None while there is none, and for what cannot be read."""
     try:
         return assembly.take(record)

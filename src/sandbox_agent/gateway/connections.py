@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import BusError, Conflict, Entry, Following, Table
+from sandbox_agent.bus.ports import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
-from sandbox_agent.gateway.attachments import Attachments
+from sandbox_agent.gateway.attachments import AttachmentLog
 from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
 from sandbox_agent.gateway.endings import Endings
 from sandbox_agent.gateway.feed import Feed
@@ -31,7 +31,7 @@ from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import session_channel
-from sandbox_agent.wire.fleet import Attachment, StreamOpened, Visit
+from sandbox_agent.wire.fleet import AttachmentChange, StreamOpened, Visit
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class FleetConnections:
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
         self._session_opened: Callable[[str, str], Awaitable[None]] = _ignore
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watching: Following | None = None
+        self._watching: StreamFollowing | None = None
         roster.watch(self._take_node)
         for node in roster.leases:
             self._take_node(node)
@@ -224,7 +224,7 @@ class FleetConnections:
             else:
                 return
 
-    async def _get(self, tag: str) -> Entry | None:
+    async def _get(self, tag: str) -> TableEntry | None:
         try:
             return await self._table.get(tag)
         except BusError as error:
@@ -300,7 +300,7 @@ class FleetConnections:
             subjects.connection_events(connection.tag, source),
             subjects.attachments(connection.tag, source),
         )
-        writer = Attachments(self, connection, source)
+        writer = AttachmentLog(self, connection, source)
         self._feed.follow(own, connection)
         self._feed.follow(attachments, writer)
         await self._feed.complete([own, attachments])
@@ -338,7 +338,7 @@ class FleetConnections:
         """Whether its streams have to wait: they would pass over events of a node that is not heard here yet."""
         return isinstance(connection, FleetConnection) and bool(connection.joining)
 
-    def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None:
+    def take_attachment(self, connection: FleetConnection, node: str, said: AttachmentChange, position: int) -> None:
         """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
         session_id, channel = said.session_id, session_channel(said.session_id)
         owner = self._roster.find(session_id)
@@ -453,7 +453,7 @@ class FleetConnections:
             else:
                 self.release(connection)
 
-    def _take_entry(self, entry: Entry) -> None:
+    def _take_entry(self, entry: TableEntry) -> None:
         """Of the fleet's table: another gateway may have closed it, or introduced it to another node."""
         connection = self._by_tag.get(entry.key)
         if connection is None or entry.revision <= connection.revision:

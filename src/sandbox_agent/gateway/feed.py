@@ -11,12 +11,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import BusError, Following, Record, Stream
+from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, assemble, subject_of
 from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
-from sandbox_agent.log.wire import Assembly, end_of, ownership, position_of, sequence_of
+from sandbox_agent.log.wire import ChunkAssembly, end_of, ownership, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ BEHIND_ATTEMPTS = 100
 class Feed:
     """What one gateway reads of the stream, shared by all its clients."""
 
-    def __init__(self, stream: Stream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN) -> None:
+    def __init__(self, stream: BusStream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN) -> None:
         self.position = 0
         """The last position that is known to have been given out."""
         self.fell_behind: Callable[[], None] = lambda: None
@@ -66,10 +66,10 @@ class Feed:
         """Those of sessions."""
         self._filters: Counter[str] = Counter()
         """What the stream's reader is asked for → how many channels need it."""
-        self._records: asyncio.Queue[Record] = asyncio.Queue()
+        self._records: asyncio.Queue[StreamRecord] = asyncio.Queue()
         self._untaken = 0
         """Bytes of records that have arrived, and are not handed over."""
-        self._reader: Following | None = None
+        self._reader: StreamFollowing | None = None
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         """Of those who wait for channels: another one each time that some of these are complete, or dropped."""
@@ -302,7 +302,7 @@ class Feed:
         the last message of the subject as the leader knows it.
         """
         subject = subject_of(channel)
-        assembly = Assembly(channel)
+        assembly = ChunkAssembly(channel)
         chunks: list[Chunk] = []
         # A position inside a message: that one is read again, and cut.
         whole = after == end_of(sequence_of(after))
@@ -331,7 +331,7 @@ class Feed:
                     raise LogUnavailable(f"a server of the fleet is behind; {subject} cannot be read")
                 await asyncio.sleep(PAUSE)
 
-    async def _page(self, subject: str, after: int, limit: int) -> list[Record]:
+    async def _page(self, subject: str, after: int, limit: int) -> list[StreamRecord]:
         try:
             return await self._stream.page(subject, after, EVERYTHING, limit)
         except BusError as error:
@@ -342,14 +342,14 @@ class Feed:
         record = await self.last(subject)
         return 0 if record is None else record.sequence
 
-    async def last(self, subject: str) -> Record | None:
+    async def last(self, subject: str) -> StreamRecord | None:
         """A subject's last message, as the leader knows it. Raises LogUnavailable."""
         try:
             return await self._stream.last(subject)
         except BusError as error:
             raise LogUnavailable(str(error)) from error
 
-    async def next(self, subject: str, after: int) -> Record | None:
+    async def next(self, subject: str, after: int) -> StreamRecord | None:
         """A subject's first message after a sequence, likewise. Raises LogUnavailable."""
         try:
             return await self._stream.next(subject, after)
@@ -409,7 +409,7 @@ class Feed:
                         self._hand_over(each, record)
             self._wake()
 
-    def _note_seen(self, record: Record) -> None:
+    def _note_seen(self, record: StreamRecord) -> None:
         owner = ownership(record.headers)
         if owner.last <= self._seen.get(owner.node, 0):
             return
@@ -418,7 +418,7 @@ class Feed:
             if position <= owner.last and not future.done():
                 future.set_result(None)
 
-    def _take_in(self, record: Record) -> None:
+    def _take_in(self, record: StreamRecord) -> None:
         self._untaken += len(record.body)
         if self._untaken <= self._most_untaken:
             self._records.put_nowait(record)
@@ -452,7 +452,7 @@ class Feed:
             self._untaken -= len(record.body)
             self._note_seen(record)
 
-    async def _take(self, record: Record) -> None:
+    async def _take(self, record: StreamRecord) -> None:
         self.position = max(self.position, end_of(record.sequence))
         channel = self._find(record.subject)
         if channel is None or record.sequence <= channel.sequence:
@@ -464,7 +464,7 @@ class Feed:
             await self._fetch_missing(channel, record)
         self._hand_over(channel, record)
 
-    async def _fetch_missing(self, channel: Channel, record: Record) -> None:
+    async def _fetch_missing(self, channel: Channel, record: StreamRecord) -> None:
         """Hand over what the reader has left out before a record."""
         while channel.sequence < record.predecessor:
             missing = await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE)
@@ -479,7 +479,7 @@ class Feed:
             for missed in missing:
                 self._hand_over(channel, missed)
 
-    def _hand_over(self, channel: Channel, record: Record) -> None:
+    def _hand_over(self, channel: Channel, record: StreamRecord) -> None:
         channel.move_on(record.sequence)
         chunk = assemble(channel, record)
         if chunk is None or not chunk.channel:

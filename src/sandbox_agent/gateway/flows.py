@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowTable, Kind, Piece, Reason
+from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
 from sandbox_agent.bus.ports import Bus, BusError, StopHearing
 from sandbox_agent.errors import LogUnavailable, NodeUnreachable, TooMany
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport
@@ -69,7 +69,7 @@ _REASONS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NodeRequest:
     """A request for a node, but for its body."""
 
     method: str
@@ -80,7 +80,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class NodeAnswer:
     """A whole answer of a node."""
 
     status: int
@@ -97,7 +97,7 @@ Seen = Callable[[str, int], "asyncio.Future[None]"]
 class Caller(Protocol):
     """The way to nodes."""
 
-    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+    async def call(self, node: str, asked: NodeRequest, body: bytes = b"", *, most: int) -> NodeAnswer:
         """Raises NodeUnreachable or TooMany."""
         ...
 
@@ -139,8 +139,8 @@ class NodeFlows:
 
     @asynccontextmanager
     async def open(
-        self, node: str, asked: Asked, body: bytes = b"", *, more: bool = False
-    ) -> AsyncGenerator["Exchange"]:
+        self, node: str, asked: NodeRequest, body: bytes = b"", *, more: bool = False
+    ) -> AsyncGenerator["NodeExchange"]:
         """A request, and what comes of it; leaving the block before the end of the answer cancels it at the node.
 
         `body` has at most INLINE bytes; with `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
@@ -152,7 +152,7 @@ class NodeFlows:
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
             flow = self.table.open(_Way(self._bus, subjects.flow_to_node(node, id), subject), ends_with_them=True)
-            exchange = Exchange(node, lease.nonce, flow)
+            exchange = NodeExchange(node, lease.nonce, flow)
             opening = Opening(
                 self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more, True
             )
@@ -208,7 +208,7 @@ class NodeFlows:
             if not self._under_way[node]:
                 del self._under_way[node]
 
-    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+    async def call(self, node: str, asked: NodeRequest, body: bytes = b"", *, most: int) -> NodeAnswer:
         """A request and its whole answer, which may take hours. To cancel this cancels it at the node.
 
         An answer that comes early waits here until the stream has brought what it speaks of, or the node says so.
@@ -230,8 +230,8 @@ class NodeFlows:
                 if early is not None:
                     problem = await self._wait_until_safe(exchange, early.safe_at)
                     if problem is not None:
-                        return Answer(LogUnavailable.status, [], problem, exchange.run)
-                return Answer(head.status, head.headers, bytes(answer), exchange.run)
+                        return NodeAnswer(LogUnavailable.status, [], problem, exchange.run)
+                return NodeAnswer(head.status, head.headers, bytes(answer), exchange.run)
             finally:
                 self._answered[node] -= len(answer)
                 if not self._answered[node]:
@@ -239,7 +239,7 @@ class NodeFlows:
                 if sending is not None:
                     await _end(sending)
 
-    async def _wait_until_safe(self, exchange: "Exchange", position: int) -> bytes | None:
+    async def _wait_until_safe(self, exchange: "NodeExchange", position: int) -> bytes | None:
         """Wait until an early answer may be passed on; returns the problem that keeps it from that."""
         if self._seen is None:
             return await exchange.next()
@@ -255,7 +255,7 @@ class NodeFlows:
 
         Raises NodeUnreachable or TooMany, before anything was answered.
         """
-        asked = Asked(
+        asked = NodeRequest(
             scope["method"],
             scope["raw_path"],
             scope["query_string"] if query is None else query,
@@ -277,7 +277,7 @@ class NodeFlows:
                 await _end(pumping)
 
 
-class Exchange:
+class NodeExchange:
     """One request at a node, and its answer. Nothing that a node sends is passed on unchecked."""
 
     def __init__(self, node: str, run: str, flow: Flow) -> None:
@@ -297,7 +297,7 @@ class Exchange:
     async def begin(self, opening: Opening) -> None:
         """Raises NodeUnreachable."""
         try:
-            await self._flow.put(Kind.OPENING, msgspec.msgpack.encode(opening))
+            await self._flow.put(FlowKind.OPENING, msgspec.msgpack.encode(opening))
         except FlowBroken as error:
             raise self.unreachable(error.reason) from None
 
@@ -307,7 +307,7 @@ class Exchange:
         for place, piece in enumerate(pieces, 1):
             ending = last and place == len(pieces)
             if piece or ending:
-                await self._flow.put(Kind.LAST if ending else Kind.BODY, piece)
+                await self._flow.put(FlowKind.LAST if ending else FlowKind.BODY, piece)
 
     def cancel(self) -> None:
         """The answer is not wanted any more."""
@@ -322,7 +322,7 @@ class Exchange:
             head = msgspec.msgpack.decode(piece.body, type=AnswerHead)
         except (msgspec.DecodeError, UnicodeDecodeError):
             head = None
-        if piece.kind is not Kind.HEAD or head is None or not _is_sound(head):
+        if piece.kind is not FlowKind.HEAD or head is None or not _is_sound(head):
             raise self._spurn()
         self._first = head.body
         if head.whole:
@@ -347,10 +347,10 @@ class Exchange:
         piece = await self._take()
         if piece is None:
             return None
-        if piece.kind is Kind.LAST:
+        if piece.kind is FlowKind.LAST:
             self.settle()
             return piece.body or None
-        if piece.kind is not Kind.BODY:
+        if piece.kind is not FlowKind.BODY:
             raise self._spurn()
         return piece.body
 
@@ -408,7 +408,7 @@ async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
     return message.get("body", b""), message.get("more_body", False)
 
 
-async def _pump(receive: Receive, exchange: Exchange, first: bytes, *, more: bool) -> None:
+async def _pump(receive: Receive, exchange: NodeExchange, first: bytes, *, more: bool) -> None:
     """The rest of a client's body, as fast as the node takes it; then notice that the client leaves."""
     with suppress(FlowBroken):
         if first:
@@ -423,7 +423,7 @@ async def _pump(receive: Receive, exchange: Exchange, first: bytes, *, more: boo
                 await exchange.send(message.get("body", b""), last=not more)
 
 
-async def _send_whole(exchange: Exchange, body: bytes) -> None:
+async def _send_whole(exchange: NodeExchange, body: bytes) -> None:
     with suppress(FlowBroken):
         await exchange.send(body, last=True)
 
@@ -439,7 +439,7 @@ async def _end(task: "asyncio.Task[None]") -> None:
     await asyncio.wait({task})
 
 
-async def _relay(exchange: Exchange, scope: Scope, send: Send) -> None:
+async def _relay(exchange: NodeExchange, scope: Scope, send: Send) -> None:
     """The node's answer, as far as it makes sense. Half of one does not look like a whole one."""
     head = await exchange.head()
     answered = {name.lower(): value for name, value in head.headers if name.lower() in _ANSWERED}

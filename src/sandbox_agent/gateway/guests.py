@@ -23,7 +23,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
-from sandbox_agent.gateway.flows import Answer, Asked, Caller
+from sandbox_agent.gateway.flows import Caller, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import LEASE
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import OPENED
@@ -43,7 +43,7 @@ _TYPE = (b"content-type", JSON.encode())
 class Refusal(SandboxAgentError):
     """A problem that a node has answered with, as it came."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: NodeAnswer) -> None:
         problem = _decode(answer.body)
         self.slug = str(problem.pop("type", "")).removeprefix(URN) or "internal-error"
         self.title = str(problem.pop("title", "Error"))
@@ -52,7 +52,7 @@ class Refusal(SandboxAgentError):
         super().__init__(str(problem.pop("detail", "the node gave no reason")), **problem)
 
 
-class Guests:
+class GuestCalls:
     """All calls to nodes that are made for a connection."""
 
     def __init__(self, connections: FleetConnections, caller: Caller, roster: Roster, most: int) -> None:
@@ -111,7 +111,9 @@ class Guests:
         return introduced
 
     async def _say_who(self, node: str, said: Introduction) -> Introduced:
-        answer = await self._call(node, Asked("POST", GUESTS.encode(), headers=[_TYPE]), msgspec.json.encode(said))
+        answer = await self._call(
+            node, NodeRequest("POST", GUESTS.encode(), headers=[_TYPE]), msgspec.json.encode(said)
+        )
         if answer.status != 200:
             raise Refusal(answer)
         try:
@@ -148,7 +150,7 @@ class Guests:
         more: list[tuple[bytes, bytes]],
         *,
         repeatable: bool,
-    ) -> Answer:
+    ) -> NodeAnswer:
         """Send an envelope for a connection, and wait for what comes of it, hours if need be.
 
         What is `repeatable` is sent again for as long as the node has its lease. Raises NodeUnreachable when the node
@@ -201,7 +203,7 @@ class Guests:
 
     async def _tell_opened(self, node: str, session_id: str) -> None:
         """Its client has the response that names a new session: the node waits for that before it sends updates."""
-        asked = Asked("POST", OPENED.encode(), headers=[_TYPE])
+        asked = NodeRequest("POST", OPENED.encode(), headers=[_TYPE])
         try:
             await self._call(node, asked, msgspec.json.encode(Opened(session_id)))
         except SandboxAgentError as error:
@@ -215,7 +217,7 @@ class Guests:
                 asked = self._asked(connection, node, [], "DELETE")
                 self._spawn(self._try(node, asked))
 
-    async def _try(self, node: str, asked: Asked) -> None:
+    async def _try(self, node: str, asked: NodeRequest) -> None:
         try:
             await self._call(node, asked, b"")
         except SandboxAgentError as error:
@@ -223,11 +225,11 @@ class Guests:
 
     def _asked(
         self, connection: FleetConnection, node: str, more: list[tuple[bytes, bytes]], method: str = "POST"
-    ) -> Asked:
+    ) -> NodeRequest:
         identity = (headers.raw(headers.CONNECTION_ID), connection.guest_id(node).encode())
-        return Asked(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
+        return NodeRequest(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
 
-    async def _call(self, node: str, asked: Asked, body: bytes) -> Answer:
+    async def _call(self, node: str, asked: NodeRequest, body: bytes) -> NodeAnswer:
         """Raises NodeUnreachable also when the node loses its lease meanwhile."""
         calling = asyncio.create_task(self._caller.call(node, asked, body, most=self._most))
         gone = asyncio.create_task(self._roster.until(lambda: node not in self._roster.leases))
@@ -319,7 +321,7 @@ class Guests:
         task.add_done_callback(self._tasks.discard)
 
 
-def _is_refused(answer: Answer, kind: type[SandboxAgentError]) -> bool:
+def _is_refused(answer: NodeAnswer, kind: type[SandboxAgentError]) -> bool:
     return answer.status == kind.status and _decode(answer.body).get("type") == URN + kind.slug
 
 

@@ -15,7 +15,17 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, BusError, Conflict, Message, Refused, Stream, Table
+from sandbox_agent.bus.ports import (
+    MOST_MESSAGES,
+    Append,
+    Bus,
+    BusError,
+    BusRefused,
+    BusStream,
+    Conflict,
+    StreamMessage,
+    Table,
+)
 from sandbox_agent.gateway import claims
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
@@ -29,7 +39,7 @@ from sandbox_agent.wire.fleet import (
     FactsRequest,
     LogReply,
     LogRequest,
-    Outgoing,
+    OutgoingMessage,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,7 +90,7 @@ class Ingest:
     def __init__(
         self,
         gateway: str,
-        events: Stream,
+        events: BusStream,
         leases: Table,
         listed: Table,
         holders: Mapping[str, fleet.Lease],
@@ -140,7 +150,7 @@ class Ingest:
         request = msgspec.msgpack.decode(body, type=LogRequest)
         try:
             self._check(node, request)
-        except (Refused, wire.NotAChunk) as error:
+        except (BusRefused, wire.NotAChunk) as error:
             return LogReply(refused=str(error))
         holder = self._holders.get(node)
         if holder is None or holder.nonce != request.nonce:
@@ -164,18 +174,18 @@ class Ingest:
     def _check(self, node: str, request: LogRequest) -> None:
         if not 0 < len(request.messages) <= MOST_MESSAGES // 2:
             # As many grants may come with them.
-            raise Refused(f"a request has 1 to {MOST_MESSAGES // 2} messages")
+            raise BusRefused(f"a request has 1 to {MOST_MESSAGES // 2} messages")
         for message in request.messages:
             wire.check_outgoing(message)
             session_id = wire.read_meta(message.meta).session_id
             if message.subject not in request.expected:
-                raise Refused(f"{message.subject}: the request does not say where it ends")
+                raise BusRefused(f"{message.subject}: the request does not say where it ends")
             if subjects.guest_of(message.subject, node) is not None:
                 continue
             if session_id is None:
-                raise Refused(f"{message.subject} is not a subject of {node}")
+                raise BusRefused(f"{message.subject} is not a subject of {node}")
             if message.subject != subjects.session_events(session_id):
-                raise Refused(f"{message.subject} is not the subject of session {session_id}")
+                raise BusRefused(f"{message.subject} is not the subject of session {session_id}")
 
     async def _drop_strangers(self, node: str, request: LogRequest) -> dict[str, int]:
         """A node speaks to those connections that a gateway has introduced to it. What it says to others is dropped.
@@ -208,7 +218,7 @@ class Ingest:
         dropped = {subject: ends[subject].sequence for subject in wanted - left}
         if not fair:
             return LogReply(published=dropped)
-        messages: list[Message] = []
+        messages: list[StreamMessage] = []
         granted: set[str] = set()
         for each in fair:
             end = ends[each.subject]
@@ -216,17 +226,19 @@ class Ingest:
             headers = {wire.NODE: node, wire.EPOCH: epoch}
             if not end.owner and each.subject not in granted:
                 granted.add(each.subject)
-                messages.append(Message(each.subject, b"", {**headers, wire.GRANT: epoch}))
+                messages.append(StreamMessage(each.subject, b"", {**headers, wire.GRANT: epoch}))
             headers |= {wire.LAST: str(each.last), wire.META: each.meta}
-            messages.append(Message(each.subject, each.body, headers | ({wire.PART: each.part} if each.part else {})))
+            messages.append(
+                StreamMessage(each.subject, each.body, headers | ({wire.PART: each.part} if each.part else {}))
+            )
         reply = await self._write(node, messages, {subject: ends[subject].sequence for subject in left})
         if reply.published is not None:
             reply.published |= dropped
         return reply
 
-    async def _drop_forged(self, node: str, request: LogRequest) -> list[Outgoing]:
+    async def _drop_forged(self, node: str, request: LogRequest) -> list[OutgoingMessage]:
         """All but what this node says to a client in another one's name. Raises Conflict."""
-        fair: list[Outgoing] = []
+        fair: list[OutgoingMessage] = []
         for message in request.messages:
             try:
                 if subjects.is_own(message.subject):
@@ -240,7 +252,7 @@ class Ingest:
             fair.append(message)
         return fair
 
-    async def _check_own(self, node: str, message: Outgoing, said: AsyncGenerator[tuple[str, bytes]]) -> None:
+    async def _check_own(self, node: str, message: OutgoingMessage, said: AsyncGenerator[tuple[str, bytes]]) -> None:
         """`said` is what came before it, the newest first. Raises Forged."""
         meta = wire.read_meta(message.meta)
         named: set[str] = set() if meta.session_id is None else {meta.session_id}
@@ -259,7 +271,7 @@ class Ingest:
                 raise claims.Forged(f"the session {session_id} belongs to {owner}")
 
     async def _backwards(
-        self, subject: str, before: list[Outgoing], expected: int
+        self, subject: str, before: list[OutgoingMessage], expected: int
     ) -> AsyncGenerator[tuple[str, bytes]]:
         """Part and body of what a subject has so far, the newest first; `before` is about to be appended.
 
@@ -274,7 +286,7 @@ class Ingest:
             yield record.headers.get(wire.PART, ""), record.body
             record = await self._events.next(subject, record.predecessor - 1) if record.predecessor else None
 
-    async def _write(self, node: str, messages: list[Message], expected: dict[str, int]) -> LogReply:
+    async def _write(self, node: str, messages: list[StreamMessage], expected: dict[str, int]) -> LogReply:
         try:
             first = await self._events.append(Append(messages, expected))
         except Conflict:

@@ -1,6 +1,6 @@
 """What an operator has said of nodes: one that drains gets no new sessions, one that was forgotten gets nothing."""
 
-from sandbox_agent.bus.ports import Entry, Following, Table
+from sandbox_agent.bus.ports import StreamFollowing, Table, TableEntry
 
 TABLE = "fleet"
 """The table that has these orders, each under one key."""
@@ -23,7 +23,7 @@ class Orders:
     def __init__(self) -> None:
         self.draining: set[str] = set()
         self.forgotten: set[str] = set()
-        self._watching: Following | None = None
+        self._watching: StreamFollowing | None = None
 
     async def start(self, table: Table) -> None:
         self._watching = await table.watch(self.take)
@@ -32,7 +32,7 @@ class Orders:
         if self._watching is not None:
             await self._watching.close()
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: TableEntry) -> None:
         """Note an order that was given or taken back."""
         for prefix, nodes in ((_DRAIN, self.draining), (_FORGET, self.forgotten)):
             if entry.key.startswith(prefix):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import Append, BusError, Conflict, Message, Stream
+from sandbox_agent.bus.ports import Append, BusError, BusStream, Conflict, StreamMessage
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel
 
@@ -27,7 +27,7 @@ Kept = asyncio.Future[bool]
 class OwnEvents:
     """The way of gateways into the stream."""
 
-    def __init__(self, events: Stream) -> None:
+    def __init__(self, events: BusStream) -> None:
         self._events = events
         self._waiting: dict[str, deque[tuple[str, Chunk, Unless | None, Kept]]] = {}
         self._size = 0
@@ -91,7 +91,7 @@ class OwnEvents:
         headers = {wire.NODE: subjects.GATEWAY, wire.EPOCH: "1", wire.LAST: "0"}
         for each in wire.outgoing(chunk, subject):
             part = {wire.PART: each.part} if each.part else {}
-            message = Message(subject, each.body, {**headers, wire.META: each.meta, **part})
+            message = StreamMessage(subject, each.body, {**headers, wire.META: each.meta, **part})
             while True:
                 last = await self._events.last(subject)
                 if last is not None and last.body == message.body and dict(last.headers) == dict(message.headers):

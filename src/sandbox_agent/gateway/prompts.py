@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import Record
+from sandbox_agent.bus.ports import StreamRecord
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.feed import Feed
@@ -35,7 +35,7 @@ async def find_prompt(feed: Feed, session_id: str, position: int) -> Chunk | Non
     return None
 
 
-async def _find_record(feed: Feed, session_id: str, position: int) -> Record | None:
+async def _find_record(feed: Feed, session_id: str, position: int) -> StreamRecord | None:
     """The first message of a session that reaches a position of its node's, by halves: each names its last one."""
     subject = subjects.session_events(session_id)
     found = await feed.last(subject)
@@ -54,7 +54,7 @@ async def _find_record(feed: Feed, session_id: str, position: int) -> Record | N
     return found
 
 
-async def _first_part(feed: Feed, record: Record) -> int:
+async def _first_part(feed: Feed, record: StreamRecord) -> int:
     """The sequence at which the line of a message begins: a long one comes in parts."""
     part = record.headers.get(PART)
     number = read_part(part)[0] if part else 1

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import BusError, Entry, Following, Table
+from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.wire import fleet
@@ -61,7 +61,7 @@ class Roster:
         self._watchers: list[Callable[[str], None]] = []
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._sorted: list[Seen] | None = []
-        self._watching: list[Following] = []
+        self._watching: list[StreamFollowing] = []
         self._table: Table | None = None
 
     async def start(self, leases: Table, listed: Table) -> None:
@@ -194,7 +194,7 @@ class Roster:
         finally:
             del self._waiting[future]
 
-    def _take_lease(self, entry: Entry) -> None:
+    def _take_lease(self, entry: TableEntry) -> None:
         before = self.leases.get(entry.key)
         if entry.value is None:
             if before is not None:
@@ -219,7 +219,7 @@ class Roster:
             if not future.done() and condition():
                 future.set_result(None)
 
-    def _take_session(self, entry: Entry) -> None:
+    def _take_session(self, entry: TableEntry) -> None:
         self._sorted = None
         if entry.value is None:
             self._dropped.pop(entry.key, None)

@@ -13,16 +13,16 @@ import uvloop
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import BusError, Refused
+from sandbox_agent.bus.ports import BusError, BusRefused
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway import orders
 from sandbox_agent.gateway.app import GatewayApp
-from sandbox_agent.gateway.calls import Calls, FleetDelivery
+from sandbox_agent.gateway.calls import FleetCalls, FleetDelivery
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.forwarding import Forwarding
-from sandbox_agent.gateway.guests import Guests
+from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.orders import Orders
@@ -109,9 +109,9 @@ async def _serve_on(
     limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
     streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.seen)
-    guests = Guests(connections, flows, roster, MOST_ANSWERED)
+    guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)
-    calls = Calls(
+    calls = FleetCalls(
         *(name, connections, guests, own_methods, roster, given, keys), settings.log_max_age, settings.default_agent
     )
     delivery = FleetDelivery(connections, calls)
@@ -150,7 +150,7 @@ async def _serve_on(
         await asyncio.wait([lost, told], return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
             # Its supervisor starts it again, and has the reason.
-            raise Refused(lost.result())
+            raise BusRefused(lost.result())
     finally:
         lost.cancel()
         told.cancel()
@@ -175,7 +175,7 @@ async def _show(bus: NatsBus, name: str) -> None:
         await asyncio.sleep(BEACON_EVERY)
 
 
-async def _keep(connections: FleetConnections, guests: Guests) -> None:
+async def _keep(connections: FleetConnections, guests: GuestCalls) -> None:
     """Keep what is used, and forget the rest."""
     while True:
         await asyncio.sleep(CLEAN_EVERY)

@@ -23,7 +23,7 @@ from sandbox_agent.errors import (
     TooMany,
     UnknownSession,
 )
-from sandbox_agent.gateway.flows import Asked, Caller
+from sandbox_agent.gateway.flows import Caller, NodeRequest
 from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.wire.fleet import Lease
@@ -121,7 +121,7 @@ class GatewayViews:
         return json_response(await self._ask_node(seen) or seen.view)
 
     async def _ask_node(self, seen: Seen) -> Mapping[str, object] | None:
-        asked = Asked("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
+        asked = NodeRequest("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await self.caller.call(seen.node, asked, most=MOST_BYTES)

@@ -18,7 +18,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction, agent_channel, attachment_channel, session_channel
 from sandbox_agent.log.log import Log
-from sandbox_agent.wire.fleet import Attachment
+from sandbox_agent.wire.fleet import AttachmentChange
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Connections:
     def attach(self, connection: Connection, session: Session) -> None:
         """From now on the connection receives what happens in the session."""
         connection.attach(session.id, self._log.position)
-        self._tell_gateways(connection, Attachment(session.id, attached=True))
+        self._tell_gateways(connection, AttachmentChange(session.id, attached=True))
         self._by_session.setdefault(session.id, set()).add(connection)
         self._log.follow(session_channel(session.id), connection)
 
@@ -136,7 +136,7 @@ class Connections:
         if not connection.attached(session_id):
             return False
         connection.detach(session_id, self._log.position)
-        self._tell_gateways(connection, Attachment(session_id, attached=False, deleted=deleted))
+        self._tell_gateways(connection, AttachmentChange(session_id, attached=False, deleted=deleted))
         self._log.unfollow(session_channel(session_id), connection)
         self._by_session[session_id].discard(connection)
         if self._by_session[session_id]:
@@ -144,7 +144,7 @@ class Connections:
         del self._by_session[session_id]
         return True
 
-    def _tell_gateways(self, connection: Connection, said: Attachment) -> None:
+    def _tell_gateways(self, connection: Connection, said: AttachmentChange) -> None:
         """A guest's gateways read the session's events from here on, or up to here.
 
         Nothing when this node only forgets it: its client is still attached, and a gateway introduces it again.

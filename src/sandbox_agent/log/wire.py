@@ -11,9 +11,9 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import MOST_BYTES, Record
+from sandbox_agent.bus.ports import MOST_BYTES, StreamRecord
 from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
-from sandbox_agent.wire.fleet import Outgoing
+from sandbox_agent.wire.fleet import OutgoingMessage
 
 PLACES = 4096
 """Events in one message."""
@@ -76,7 +76,7 @@ def _is_public(chunk: Chunk, subject: str) -> bool:
     return not subjects.is_session(subject) or chunk.channel == session_channel(chunk.session_id or "")
 
 
-def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
+def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
     """A chunk as messages, none of them too large: by lines, and a line that is too long by itself in parts."""
     meta = Meta(
         chunk.direction.value,
@@ -93,22 +93,22 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
     size = 0
     for place, line in enumerate(chunk.lines, chunk.first):
         if lines and (len(lines) == PLACES or size + len(line) + 1 > MOST_BYTES):
-            yield Outgoing(subject, text, place - 1, "", b"\n".join(lines))
+            yield OutgoingMessage(subject, text, place - 1, "", b"\n".join(lines))
             lines, size = [], 0
         if len(line) > MOST_BYTES:
             pieces = range(0, len(line), MOST_BYTES)
             for number, start in enumerate(pieces, 1):
                 last = place if number == len(pieces) else place - 1
                 piece = line[start : start + MOST_BYTES]
-                yield Outgoing(subject, text, last, f"{number}/{len(pieces)}", piece)
+                yield OutgoingMessage(subject, text, last, f"{number}/{len(pieces)}", piece)
             continue
         lines.append(line)
         size += len(line) + 1
     if lines:
-        yield Outgoing(subject, text, chunk.last, "", b"\n".join(lines))
+        yield OutgoingMessage(subject, text, chunk.last, "", b"\n".join(lines))
 
 
-def check_outgoing(message: Outgoing) -> None:
+def check_outgoing(message: OutgoingMessage) -> None:
     """Raises NotAChunk, so that nothing gets into the stream that a reader could not read."""
     if len(message.meta) > MOST_META:
         raise NotAChunk(f"the session's id is too long: at most {MOST_META} bytes describe a message")
@@ -157,14 +157,14 @@ def ownership(headers: Mapping[str, str]) -> Ownership:
 
 
 @dataclass(slots=True)
-class Assembly:
+class ChunkAssembly:
     """Records of one subject, in order, as chunks: parts of a line come together."""
 
     channel: str
     parts: list[bytes] | tuple[()] = ()
     """Those of a line that is not complete. A gateway has many of these, and nearly none has any."""
 
-    def take(self, record: Record) -> Chunk | None:
+    def take(self, record: StreamRecord) -> Chunk | None:
         """The chunk that is complete with this record; None for a grant, or while parts are missing."""
         if GRANT in record.headers or META not in record.headers:
             return None

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowTable, Kind, Reason, read_opening
+from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.http.asgi import App, Message, Scope
 from sandbox_agent.wire.fleet import AnswerHead, Opening
@@ -153,7 +153,7 @@ class _Exchange:
             piece = await self._flow.take()
         except FlowBroken:
             return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": piece.body, "more_body": piece.kind is not Kind.LAST}
+        return {"type": "http.request", "body": piece.body, "more_body": piece.kind is not FlowKind.LAST}
 
     async def send(self, message: Message) -> None:
         """As of a server: what is sent to a client that has left is dropped."""
@@ -173,7 +173,7 @@ class _Exchange:
             return
 
     async def _send_head(self, head: AnswerHead) -> None:
-        await self._flow.put(Kind.HEAD, msgspec.msgpack.encode(head))
+        await self._flow.put(FlowKind.HEAD, msgspec.msgpack.encode(head))
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         head, self._head = self._head, None
@@ -188,9 +188,9 @@ class _Exchange:
         pieces = [bytes(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
         last = None if more else (pieces.pop() if pieces else b"")
         for piece in pieces:
-            await self._flow.put(Kind.BODY, piece)
+            await self._flow.put(FlowKind.BODY, piece)
         if last is not None:
-            await self._flow.put(Kind.LAST, last)
+            await self._flow.put(FlowKind.LAST, last)
             self._flow.finish()
 
 

@@ -23,7 +23,7 @@ from sandbox_agent.hub.session import iso
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
-from sandbox_agent.member.outbox import Outbox
+from sandbox_agent.member.outbox import NodeOutbox
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
 from sandbox_agent.wire.sessions import SessionView
@@ -42,7 +42,7 @@ SAVE_EVERY = 1.0
 FILE = "fleet.json"
 
 
-class Kept(Struct, rename="camel"):
+class NodeMemory(Struct, rename="camel"):
     """What a node remembers of its fleet between runs."""
 
     node: str
@@ -55,12 +55,12 @@ class Memory:
 
     def __init__(self, path: Path | None, node: str) -> None:
         self._path = path
-        self._kept = Kept(node)
+        self._kept = NodeMemory(node)
         self._saved_at = 0.0
         if path is None:
             return
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+            kept = msgspec.json.decode(path.read_bytes(), type=NodeMemory)
         except FileNotFoundError:
             return
         except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
@@ -177,7 +177,7 @@ class Membership:
         self._unpublished: deque[tuple[int, int]] = deque()
         self._waiting = 0
         self._counted = 0
-        self._outbox = Outbox(identity.node, log, memory, self._publish)
+        self._outbox = NodeOutbox(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
         self._unheard: str | None = None
         """Why the last beat got no answer."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from sandbox_agent.bus.ports import MOST_BYTES, MOST_MESSAGES, BusError
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import LogReply, LogRequest, Outgoing
+from sandbox_agent.wire.fleet import LogReply, LogRequest, OutgoingMessage
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ REMEMBERED = 50_000
 Ask = Callable[[LogRequest], Awaitable[LogReply]]
 
 
-class Outcome(Enum):
+class PublishOutcome(Enum):
     """What became of a request."""
 
     PUBLISHED = auto()
@@ -55,7 +55,7 @@ class Cursor(Protocol):
     def save(self, position: int) -> None: ...
 
 
-class Outbox:
+class NodeOutbox:
     """What has still to be published."""
 
     def __init__(self, node: str, events: Events, cursor: Cursor, ask: Ask) -> None:
@@ -111,24 +111,24 @@ class Outbox:
             await self._deliver(batch)
         self._move_on(chunks[-1].last)
 
-    async def _deliver(self, batch: list[Outgoing]) -> None:
+    async def _deliver(self, batch: list[OutgoingMessage]) -> None:
         """Ask until these messages are in the stream. What is refused is left out, and nothing else with it."""
         while messages := [each for each in batch if self._is_missing(each)]:
             request = LogRequest(messages, {each.subject: self._sequence(each.subject) for each in messages})
             match await self._send(request):
-                case Outcome.PUBLISHED:
+                case PublishOutcome.PUBLISHED:
                     return
-                case Outcome.REFUSED if len(messages) == 1:
+                case PublishOutcome.REFUSED if len(messages) == 1:
                     return
-                case Outcome.REFUSED:
+                case PublishOutcome.REFUSED:
                     for message in messages:
                         await self._deliver([message])
                     return
-                case Outcome.AGAIN:
+                case PublishOutcome.AGAIN:
                     pass
 
-    def _batches(self, chunks: Iterable[Chunk]) -> Iterable[list[Outgoing]]:
-        batch: list[Outgoing] = []
+    def _batches(self, chunks: Iterable[Chunk]) -> Iterable[list[OutgoingMessage]]:
+        batch: list[OutgoingMessage] = []
         size = 0
         for chunk in chunks:
             subject = wire.subject_of(chunk, self._node)
@@ -143,7 +143,7 @@ class Outbox:
         if batch:
             yield batch
 
-    def _is_missing(self, message: Outgoing) -> bool:
+    def _is_missing(self, message: OutgoingMessage) -> bool:
         if message.subject in self.foreign:
             return False
         # A part that is not the last one belongs to the event after its position.
@@ -153,23 +153,23 @@ class Outbox:
     def _sequence(self, subject: str) -> int:
         return self._sequences.get(subject, UNKNOWN)
 
-    async def _send(self, request: LogRequest) -> Outcome:
+    async def _send(self, request: LogRequest) -> PublishOutcome:
         """Ask once."""
         try:
             reply = await self._ask(request)
         except BusError as error:
             self._fail(str(error))
             await asyncio.sleep(PAUSE)
-            return Outcome.AGAIN
+            return PublishOutcome.AGAIN
         if reply.slow is not None:
             self._fail(reply.slow)
             await asyncio.sleep(PAUSE)
-            return Outcome.AGAIN
+            return PublishOutcome.AGAIN
         if reply.refused is not None:
             # Its form is wrong, and will be: one session that is not published is better than none that is.
             if len(request.messages) == 1:
                 logger.error("events not published reason=%s", reply.refused)
-            return Outcome.REFUSED
+            return PublishOutcome.REFUSED
         self.failure = None
         if len(self._sequences) > REMEMBERED:
             # A gateway says again where they end.
@@ -182,7 +182,7 @@ class Outbox:
             self._sequences[subject] = end.sequence
             self._skip[subject] = end.last
         self._sequences |= reply.published or {}
-        return Outcome.AGAIN if reply.published is None else Outcome.PUBLISHED
+        return PublishOutcome.AGAIN if reply.published is None else PublishOutcome.PUBLISHED
 
     def _fail(self, reason: str) -> None:
         if self.failure is None:
@@ -201,6 +201,6 @@ class Outbox:
                 future.set_result(None)
 
 
-def _is_inner_part(message: Outgoing) -> bool:
+def _is_inner_part(message: OutgoingMessage) -> bool:
     number, _, of = message.part.partition("/")
     return bool(message.part) and number != of

@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
-    Process,
+    ProcessId,
     Table,
     children_of,
     destroy,
@@ -231,7 +231,7 @@ class Children:
         destroy(self._orphans)
         self.reap()
 
-    def descendants(self, key: str) -> set[Process]:
+    def descendants(self, key: str) -> set[ProcessId]:
         """The program itself and all that comes from it, zombies included."""
         return self._tree(self._children.get(key), read_table())
 
@@ -294,16 +294,16 @@ class Children:
                 os.waitpid(pid, os.WNOHANG)
         return len(zombies)
 
-    def _is_ours(self, process: Process) -> bool:
+    def _is_ours(self, process: ProcessId) -> bool:
         """Whether a process carries the mark or the variable of our owner."""
         return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
 
-    def _tree(self, child: Child | None, table: Table) -> set[Process]:
+    def _tree(self, child: Child | None, table: Table) -> set[ProcessId]:
         """All that is below a keeper; a program without one is part of its tree."""
         roots = {process for process, each in self._started(table).items() if each is child}
         return with_descendants(roots, table) - (roots if child is not None and child.kept else set())
 
-    def _started(self, table: Table) -> dict[Process, Child]:
+    def _started(self, table: Table) -> dict[ProcessId, Child]:
         """Those of our children that we started and that are still there, if only as zombies."""
         return {
             process: child
@@ -311,13 +311,13 @@ class Children:
             if (process := table.get(child.pid)) is not None and process.start == child.start
         }
 
-    def _adopted(self, table: Table) -> set[Process]:
+    def _adopted(self, table: Table) -> set[ProcessId]:
         """Our children that we did not start: all run in sessions of their own, so nothing of theirs is in ours."""
         session = os.getsid(0)
         ours = {process for process in table.values() if process.parent == self._pid and process.session != session}
         return ours - self._strangers - self._started(table).keys()
 
-    def _orphans(self, table: Table) -> set[Process]:
+    def _orphans(self, table: Table) -> set[ProcessId]:
         """Adopted ones, and what they started: a child alive keeps its own, so theirs is gone."""
         if self._spawning:
             self._orphans_left = True

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessId:
     """One process. A pid is reused; a pid with its start, in clock ticks since boot, is not."""
 
     pid: int
@@ -42,8 +42,8 @@ class Process:
         return self.state in "TtDZX"
 
 
-Table = dict[int, Process]
-Find = Callable[[Table], set[Process]]
+Table = dict[int, ProcessId]
+Find = Callable[[Table], set[ProcessId]]
 
 
 def read_table() -> Table:
@@ -57,14 +57,14 @@ def read_table() -> Table:
     return {pid: process for pid in pids if (process := read_process(pid)) is not None}
 
 
-def read_process(pid: int) -> Process | None:
+def read_process(pid: int) -> ProcessId | None:
     """One process, if there is such a one."""
     line = _read_bytes(f"/proc/{pid}/stat")
     # The name in parentheses may have anything in it, parentheses too.
     values = line[line.rfind(b")") + 2 :].split()
     if len(values) < 20:
         return None
-    return Process(
+    return ProcessId(
         pid=pid,
         start=int(values[19]),
         parent=int(values[1]),
@@ -110,16 +110,16 @@ def read_ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def with_descendants(roots: set[Process], table: Table) -> set[Process]:
+def with_descendants(roots: set[ProcessId], table: Table) -> set[ProcessId]:
     """The roots and all below them, but never ourselves, our ancestors or pid 1."""
     untouchable, pid = {1}, os.getpid()
     while pid and pid not in untouchable:
         untouchable.add(pid)
         pid = table[pid].parent if pid in table else 0
-    forked: dict[int, list[Process]] = {}
+    forked: dict[int, list[ProcessId]] = {}
     for process in table.values():
         forked.setdefault(process.parent, []).append(process)
-    found: set[Process] = set()
+    found: set[ProcessId] = set()
     waiting = list(roots)
     while waiting:
         process = waiting.pop()
@@ -129,7 +129,7 @@ def with_descendants(roots: set[Process], table: Table) -> set[Process]:
     return found
 
 
-def send_signal(number: int, processes: set[Process], table: Table, group: int | None = None) -> None:
+def send_signal(number: int, processes: set[ProcessId], table: Table, group: int | None = None) -> None:
     """Signal groups as a whole where all of a group is meant (no fork escapes that), the others one by one.
 
     `group` is signalled, too, if it is empty or contains only target processes.
@@ -147,7 +147,7 @@ def send_signal(number: int, processes: set[Process], table: Table, group: int |
 def destroy(find: Find, group: int | None = None) -> int:
     """Kill all that is found, including new forks. Returns how many were alive: call again until it is 0."""
     deadline = time.monotonic() + KILL_SECONDS
-    killed: set[Process] = set()
+    killed: set[ProcessId] = set()
     for _ in range(KILL_ROUNDS):
         frozen, table = _freeze(find, killed, group)
         send_signal(signal.SIGKILL, frozen, table, group)
@@ -157,13 +157,13 @@ def destroy(find: Find, group: int | None = None) -> int:
     return len(killed)
 
 
-def _freeze(find: Find, killed: set[Process], group: int | None) -> tuple[set[Process], Table]:
+def _freeze(find: Find, killed: set[ProcessId], group: int | None) -> tuple[set[ProcessId], Table]:
     """Stop all of a tree that is not killed yet, before any of it is.
 
     If a parent were killed first, its last fork could no longer be traced back to it.
     """
     deadline = time.monotonic() + FREEZE_SECONDS
-    frozen: set[Process] = set()
+    frozen: set[ProcessId] = set()
     while True:
         table = read_table()
         found = {process for process in find(table) if process.alive} - killed
@@ -176,7 +176,7 @@ def _freeze(find: Find, killed: set[Process], group: int | None) -> tuple[set[Pr
             time.sleep(0.001)  # Stopping needs a moment on the processor.
 
 
-def _send_one(number: int, process: Process) -> None:
+def _send_one(number: int, process: ProcessId) -> None:
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:

@@ -27,7 +27,7 @@ class Beacon(Struct, rename="camel"):
     """… to here."""
 
 
-class Outgoing(Struct):
+class OutgoingMessage(Struct):
     """One message of a node's log."""
 
     subject: str
@@ -43,7 +43,7 @@ class Outgoing(Struct):
 class LogRequest(Struct):
     """Publish these, all or none."""
 
-    messages: list[Outgoing]
+    messages: list[OutgoingMessage]
     expected: dict[str, int]
     """For each subject the sequence of its last message, as the node knows it; -1 when it does not."""
     nonce: str = ""
@@ -156,7 +156,7 @@ class AnswerHead(Struct):
     """That is all of it: no piece follows."""
 
 
-class Attachment(Struct, rename="camel", omit_defaults=True):
+class AttachmentChange(Struct, rename="camel", omit_defaults=True):
     """In the stream, as JSON: a connection is attached to a session, or no longer."""
 
     session_id: str

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import BusError, Entry
+from sandbox_agent.bus.ports import BusError, TableEntry
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway import orders
 from sandbox_agent.wire import fleet
@@ -92,7 +92,7 @@ async def read_status(bus: NatsBus) -> Status:
     sessions = Counter(msgspec.json.decode(value, type=fleet.Listed).node for value in listed)
     given = orders.Orders()
     for key, value in (await _read_table(bus, orders.TABLE)).items():
-        given.take(Entry(key, value, 0))
+        given.take(TableEntry(key, value, 0))
     names = sorted({*leases, *sessions, *given.draining, *given.forgotten})
     return Status([_status_of(name, leases.get(name), sessions[name], given) for name in names], _streams(streams))
 
@@ -119,7 +119,7 @@ def _streams(found: Sequence[StreamFacts]) -> list[StreamStatus]:
 async def _read_table(bus: NatsBus, name: str) -> dict[str, bytes]:
     values: dict[str, bytes] = {}
 
-    def take(entry: Entry) -> None:
+    def take(entry: TableEntry) -> None:
         if entry.value is not None:
             values[entry.key] = entry.value
 
