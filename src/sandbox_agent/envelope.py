@@ -30,6 +30,10 @@ class Kind(Enum):
     RESPONSE = auto()
 
 
+REQUEST, NOTIFICATION, RESPONSE = Kind
+"""By themselves, for what runs for every message: Python 3.11 takes long to look a member up in its enumeration."""
+
+
 class Update(Struct, gc=False):
     """The part of a `session/update` that says what it is."""
 
@@ -80,9 +84,9 @@ class Envelope:
         self.method = peek.method if isinstance(peek.method, str) else ""
         self.session_id = peek.session_id
         if self.method:
-            self.kind = Kind.NOTIFICATION if self.id is None else Kind.REQUEST
+            self.kind = NOTIFICATION if self.id is None else REQUEST
         else:
-            self.kind = Kind.RESPONSE
+            self.kind = RESPONSE
 
     def params(self) -> Object:
         """`params` as Python values; empty when it is absent or not an object."""
@@ -133,6 +137,8 @@ _MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
+LINE_FEED, CARRIAGE_RETURN, BACKSLASH = b"\n\r\\"
+"""As numbers: Python tries to look for a number in bytes first, and makes an exception of what is none."""
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
 
 
@@ -189,7 +195,7 @@ def fault(peek: Peek) -> str | None:
 
 def one_line(body: bytes) -> bytes:
     """The same JSON on one line: a line break would end it early on stdio and in an SSE frame."""
-    if b"\n" in body or b"\r" in body:
+    if LINE_FEED in body or CARRIAGE_RETURN in body:
         # In JSON they can only stand between tokens: inside a string they are escaped.
         body = body.replace(b"\n", b" ").replace(b"\r", b" ")
     return body.strip()
@@ -199,7 +205,7 @@ def with_id(line: bytes, id: bytes) -> bytes:
     """The same envelope under another id; all other bytes stay."""
     # The common case without a parse: the id comes second, and nothing else in the line can be a member called id.
     usual = _USUAL_HEAD.match(line)
-    if usual is not None and line.count(b'"id"') == 1 and b"\\u" not in line:
+    if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
         return line[: usual.start(1)] + id + line[usual.end(1) :]
     whole = _whole(line)
     members = _members.decode(whole)
@@ -251,7 +257,7 @@ def with_members(members: dict[str, Raw]) -> bytes:
 
 def same_id(id: bytes) -> bytes:
     """One spelling for all spellings of an id: a client may write a string's characters otherwise than the agent."""
-    return msgspec.json.encode(msgspec.json.decode(id)) if b"\\" in id else id
+    return msgspec.json.encode(msgspec.json.decode(id)) if BACKSLASH in id else id
 
 
 def param(line: bytes, name: str) -> bytes | None:

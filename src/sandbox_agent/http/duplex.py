@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from sandbox_agent.envelope import Envelope, Kind, failure, parse
+from sandbox_agent.envelope import REQUEST, Envelope, failure, parse
 from sandbox_agent.errors import InvalidRequest, LogUnavailable, NotAnEnvelope, SandboxAgentError, Unparsable
 from sandbox_agent.http.asgi import Scope, header, transport
 from sandbox_agent.http.clients import Clients, Intake
@@ -130,7 +130,7 @@ class Duplex:
         except (NotAnEnvelope, InvalidRequest) as error:
             self._delivery.complain(connection, _complaint(message, error))
             return
-        if envelope.kind is not Kind.REQUEST:
+        if envelope.kind is not REQUEST:
             if key is not None:
                 await self._delivery.acknowledge(connection, envelope, key)
                 return
@@ -163,7 +163,7 @@ def _initialize(message: bytes) -> Envelope | None:
         envelope = parse(message)
     except NotAnEnvelope:
         return None
-    is_request = envelope.kind is Kind.REQUEST and envelope.method == methods.INITIALIZE
+    is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
     return envelope if is_request else None
 
 

@@ -14,10 +14,10 @@ import httptools
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
 from sandbox_agent.http.framing import (
+    HEAD,
     LONGEST_KNOWN_HEAD,
     Framing,
     KnownHead,
-    RequestPart,
     body_length,
     check_head,
     learn_head,
@@ -164,7 +164,7 @@ class Protocol(HttpToolsProtocol):
             data, self._partial = self._partial + data, b""
         if self._known is not None and self._take_known(self._known, data):
             return
-        if self._framing.part is not RequestPart.HEAD or not self._framing.overhead:
+        if self._framing.part is not HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
             self.waited_since = self._sockets.clock
         self._backlog = self._backlog + data if self._backlog else data
@@ -172,7 +172,7 @@ class Protocol(HttpToolsProtocol):
 
     def _take_known(self, known: KnownHead, data: bytes) -> bool:
         """Let a request whose head is known go the short way; False when it has to go the long one."""
-        if self._backlog or self._begun or self._framing.part is not RequestPart.HEAD or not self._answered:
+        if self._backlog or self._begun or self._framing.part is not HEAD or not self._answered:
             return False
         read = known.read(data)
         if read is None or len(data) > read[1] or read[1] > SHORT:
@@ -212,9 +212,9 @@ class Protocol(HttpToolsProtocol):
         data, start = self._backlog, 0
         try:
             with memoryview(data) as view:
-                while start < len(data) and (self._framing.part is not RequestPart.HEAD or self._answered):
+                while start < len(data) and (self._framing.part is not HEAD or self._answered):
                     end = self._framing.end_of_piece(data, start)
-                    if self._framing.part is RequestPart.HEAD:
+                    if self._framing.part is HEAD:
                         # A stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
                         self._head = data[start:end] if is_post and end - start <= LONGEST_KNOWN_HEAD else b""
@@ -266,7 +266,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A header; a trailer is none, and says nothing about the request."""
-        if self._framing.part is RequestPart.HEAD:
+        if self._framing.part is HEAD:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
                 self.expect_100_continue = True
@@ -373,7 +373,7 @@ class Protocol(HttpToolsProtocol):
             return self._websocket.waits_for()
         if self._partial:
             return Wait.BODY
-        if self._framing.part is not RequestPart.HEAD:
+        if self._framing.part is not HEAD:
             return Wait.BODY if self._socket.is_reading() else Wait.SERVER
         if self._begun:
             return Wait.HEAD

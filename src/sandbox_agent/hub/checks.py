@@ -73,7 +73,7 @@ class _Meta(Struct, rename={"ours": META}):
 
 def prompt_id(line: bytes) -> str | None:
     """What the client calls a prompt; None when it calls it nothing. Raises InvalidParams."""
-    meta = param(line, "_meta") if KEY in line else None
+    meta = param(line, "_meta") if line.find(KEY) >= 0 else None
     try:
         ours = UNSET if meta is None else msgspec.json.decode(meta, type=_Meta).ours
     except msgspec.ValidationError:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from sandbox_agent.envelope import META, members_of, with_members
+from sandbox_agent.envelope import BACKSLASH, META, members_of, with_members
 
 OURS = "_sandboxagent/"
 """Methods of the server begin with this."""
@@ -36,7 +36,7 @@ def may_forge(blob: bytes, lines: int) -> bool:
     if _names_much(blob, lines):
         return True
     # A single byte is found in no time, and most batches have no escape at all.
-    if b"\\" not in blob or b"\\u00" not in blob:
+    if BACKSLASH not in blob or b"\\u00" not in blob:
         return False
     return _names_much(_ESCAPED_LETTER.sub(lambda match: bytes([int(match[1], 16)]), blob), lines)
 
@@ -47,7 +47,7 @@ def _names_much(blob: bytes, lines: int) -> bool:
 
 def _has_name(blob: bytes) -> bool:
     if len(blob) < _LONG:
-        return _NAME in blob
+        return blob.find(_NAME) >= 0
     return _find_bytes(blob, len(blob), _NAME, len(_NAME)) is not None
 
 

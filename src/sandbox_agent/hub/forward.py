@@ -29,7 +29,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Replay, Session
-from sandbox_agent.log.event import Direction
+from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Forward:
     ) -> Answer:
         """Send a client's request to a process; `settle` runs the moment it answers."""
         if session is not None and not makes_session:
-            self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+            self._hub.record(session, envelope.line, FROM_CLIENT)
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._open(connection, running, session, envelope, settle or self.pass_back, answered, makes_session)
         return await answered
@@ -197,7 +197,7 @@ class Forward:
         running = None if session is None else session.held
         if session is None or running is None:
             return False
-        self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+        self._hub.record(session, envelope.line, FROM_CLIENT)
         self._open(connection, running, session, envelope, self.pass_back, waiter)
         return True
 
@@ -239,13 +239,13 @@ class Forward:
         line = with_id(response.line, call.client_id)
         if call.session is None:
             return Answer(line)
-        return Answer(line, self._hub.record(call.session, line, Direction.FROM_AGENT).last)
+        return Answer(line, self._hub.record(call.session, line, FROM_AGENT).last)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Pass a notification on as it is."""
         running, session = await self.process(connection, envelope)
         if session is not None:
-            self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+            self._hub.record(session, envelope.line, FROM_CLIENT)
         running.send(self.line_for(session, envelope))
 
     def _send(self, call: Call, line: bytes) -> None:

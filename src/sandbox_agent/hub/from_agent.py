@@ -13,9 +13,11 @@ from msgspec import UNSET, Raw, Struct, field
 from sandbox_agent.agents.facts import find_missing_credentials
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
+    CARRIAGE_RETURN,
     META,
+    REQUEST,
+    RESPONSE,
     Envelope,
-    Kind,
     Params,
     Peek,
     Update,
@@ -104,7 +106,7 @@ class FromAgent:
             peeks, lines = [], [b""]
         # Equal counts do not prove one value per line: one line may have two values, and another none.
         whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
-        if not whole or b"\r" in blob or len(peeks) != len(lines):
+        if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
                 self._receive_line(running, line.strip())
@@ -231,13 +233,12 @@ class FromAgent:
 
     def _envelope(self, running: Process, line: bytes, peek: Peek) -> None:
         envelope = Envelope(line, peek)
-        match envelope.kind:
-            case Kind.RESPONSE:
-                self._respond(running, envelope)
-            case Kind.REQUEST:
-                self._ask(running, envelope)
-            case Kind.NOTIFICATION:
-                self._notify(running, envelope)
+        if envelope.kind is RESPONSE:
+            self._respond(running, envelope)
+        elif envelope.kind is REQUEST:
+            self._ask(running, envelope)
+        else:
+            self._notify(running, envelope)
 
     # Responses
 

@@ -17,7 +17,7 @@ from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.connections import Connections, Watcher
-from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, State, server_stopped
+from sandbox_agent.hub.lifecycle import DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
     Decider,
     Observer,
@@ -31,7 +31,15 @@ from sandbox_agent.hub.pending import (
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
-from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.log.event import (
+    FROM_AGENT,
+    FROM_SERVER,
+    NO_CLIENT,
+    Chunk,
+    Direction,
+    agent_channel,
+    session_channel,
+)
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
@@ -231,7 +239,7 @@ class Hub:
         return self._append(
             session,
             [notification(methods.TURN, params)],
-            Direction.FROM_SERVER,
+            FROM_SERVER,
             session_channel(session.id),
             can_wait=facts.get("state") == "started",
         )
@@ -280,7 +288,7 @@ class Hub:
         """Record an envelope in the session's history without sending it to clients."""
         return self._append(session, [line], direction, NO_CLIENT)
 
-    def tell(self, session: Session, line: bytes, direction: Direction = Direction.FROM_SERVER) -> Chunk:
+    def tell(self, session: Session, line: bytes, direction: Direction = FROM_SERVER) -> Chunk:
         """Record an envelope and send it to all attached clients."""
         return self._append(session, [line], direction, session_channel(session.id))
 
@@ -296,13 +304,13 @@ class Hub:
         replay = session.replay
         if replay is None:
             session.recent.add(lines)
-            self._append(session, lines, Direction.FROM_AGENT, session_channel(session.id))
+            self._append(session, lines, FROM_AGENT, session_channel(session.id))
         elif replay.history and self.connections.is_of_guest(replay.channel):
             # Gateways read the history and what is for one client at two places.
-            self._append(session, lines, Direction.FROM_AGENT, NO_CLIENT)
-            self._append(session, lines, Direction.FROM_AGENT, replay.channel, history=False)
+            self._append(session, lines, FROM_AGENT, NO_CLIENT)
+            self._append(session, lines, FROM_AGENT, replay.channel, history=False)
         elif replay.channel or replay.history:
-            self._append(session, lines, Direction.FROM_AGENT, replay.channel, replay.history)
+            self._append(session, lines, FROM_AGENT, replay.channel, replay.history)
 
     def _append(
         self,
@@ -314,7 +322,7 @@ class Hub:
         *,
         can_wait: bool = False,
     ) -> Chunk:
-        if session.state is State.DELETED:
+        if session.state is DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
         if session.withheld is not None and channel != NO_CLIENT:
             # What clients see stays in order.
@@ -333,11 +341,11 @@ class Hub:
     def tell_others(self, session: Session, line: bytes, but: str) -> None:
         """Send a line to all attached clients except one; the history has it in another form."""
         channel = session_channel(session.id)
-        self.log.append([line], Direction.FROM_SERVER, session.id, channel, exclude=but, history=False)
+        self.log.append([line], FROM_SERVER, session.id, channel, exclude=but, history=False)
 
     def tell_connection(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         """Send something to one connection; the history does not need it."""
-        self.log.append([line], Direction.FROM_SERVER, session_id, connection.channel, history=False)
+        self.log.append([line], FROM_SERVER, session_id, connection.channel, history=False)
 
     def tell_agent_followers(self, agent: str, line: bytes, direction: Direction) -> None:
         """Send something that belongs to no session to every connection of an agent."""
@@ -373,7 +381,7 @@ class Hub:
     def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
         """Record an agent's request and send it to all clients that may answer it."""
         history, session_id = pending.session is not None, pending.session_id
-        chunk = self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=history)
+        chunk = self.log.append([line], FROM_AGENT, session_id, channel, is_request=True, history=history)
         if pending.session is not None:
             self._happened(pending.session, 1, chunk.at)
         self.pending.ask(pending)
@@ -390,7 +398,7 @@ class Hub:
         """Record an agent's request without sending it to clients."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
-        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NO_CLIENT, is_request=True)
+        chunk = self.log.append([line], FROM_AGENT, session.id, NO_CLIENT, is_request=True)
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 
@@ -454,7 +462,7 @@ class Hub:
     def settle_for(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
         """Answer a request on behalf of a human: record the answer, then settle the request."""
         if pending.session is not None:
-            self.record(pending.session, pending.translate(answer), Direction.FROM_SERVER)
+            self.record(pending.session, pending.translate(answer), FROM_SERVER)
         self.settle(pending, outcome, by, answer)
 
     def _explain(self, pending: PendingRequest, answer: bytes, reason: str) -> None:
@@ -483,7 +491,7 @@ class Hub:
         connection.open_request(pending)
         self.log.append(
             [pending.request.line],
-            Direction.FROM_AGENT,
+            FROM_AGENT,
             session_id,
             connection.channel,
             history=False,

@@ -34,6 +34,10 @@ class State(StrEnum):
     """It is gone, and its log with it."""
 
 
+STARTING, HELD, ENDING, INTERRUPTED, REVIVING, ENDED, TERMINATED, DELETED = State
+"""By themselves, for what runs for every message: Python 3.11 takes long to look a member up in its enumeration."""
+
+
 class Event(StrEnum):
     """What can happen to a session."""
 
@@ -138,6 +142,8 @@ LIVE = frozenset({State.HELD, State.ENDING})
 """A process has the conversation in memory."""
 TRANSIENT = frozenset({State.STARTING, State.REVIVING, State.ENDING})
 """Something is under way that leads elsewhere."""
+OVER = frozenset({State.ENDING, State.TERMINATED, State.DELETED})
+"""A client has ended it for good, or is about to have."""
 AT_REST = frozenset({State.INTERRUPTED, State.ENDED, State.TERMINATED, State.DELETED})
 """No process is involved."""
 

@@ -13,7 +13,7 @@ from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
-from sandbox_agent.hub.lifecycle import AT_REST, Event, State, Transition
+from sandbox_agent.hub.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
 from sandbox_agent.hub.process import Process
 from sandbox_agent.log.cards import Card
 
@@ -180,16 +180,16 @@ class Session:
     @property
     def held(self) -> Process | None:
         """The process that takes requests for it now."""
-        return self.process if self.state is State.HELD else None
+        return self.process if self.state is HELD else None
 
     @property
     def over(self) -> bool:
         """A client has ended it for good, or is about to have."""
-        return self.state in (State.ENDING, State.TERMINATED, State.DELETED)
+        return self.state in OVER
 
     @property
     def deleted(self) -> bool:
-        return self.state is State.DELETED
+        return self.state is DELETED
 
     def allows(self, event: Event) -> bool:
         return lifecycle.allows(self.state, event)
@@ -237,7 +237,7 @@ class Session:
 
     def check_promptable(self) -> None:
         """Raises InvalidRequest when no prompt will ever run in it."""
-        if self.state is State.ENDED or self.over:
+        if self.state is ENDED or self.over:
             raise self.ended_error()
 
     def ended_error(self) -> InvalidRequest:
@@ -259,7 +259,7 @@ class Session:
 
     def start_next(self) -> Prompt | None:
         """Make the first prompt that waits the running one; None when there is none, or it has to go on waiting."""
-        if self.state is not State.HELD or self.running is not None or not self.waiting:
+        if self.state is not HELD or self.running is not None or not self.waiting:
             return None
         self.running = self.waiting.pop(0)
         return self.running

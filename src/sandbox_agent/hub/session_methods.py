@@ -53,7 +53,7 @@ from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.event import Direction
+from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
 from sandbox_agent.wire import methods
 
 _ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
@@ -165,14 +165,14 @@ class SessionMethods(Struct, frozen=True):
         session.facts.creator = call.connection.tag
         self.hub.attach(call.connection, session)
         self.hub.save(session)
-        self.hub.record(session, request.line, Direction.FROM_CLIENT)
+        self.hub.record(session, request.line, FROM_CLIENT)
         if call.connection.opening and call.late is None:
             self.hub.withhold(session)
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)
         line = complete_answer(line, session.facts.offers)
-        return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
+        return Answer(line, self.hub.record(session, line, FROM_AGENT).last)
 
     async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
         """Set the model, mode, options and permission mode that the client asked for."""
@@ -192,7 +192,7 @@ class SessionMethods(Struct, frozen=True):
             meta = object_at(result, "_meta")
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
         # What was set is in the log after the answer that it belongs to.
-        return Answer(line, self.hub.record(session, line, Direction.FROM_SERVER).last)
+        return Answer(line, self.hub.record(session, line, FROM_SERVER).last)
 
     async def _permit(self, session: Session, wished: str) -> None:
         """Set the permission mode; a session that cannot have it is not opened."""
@@ -292,7 +292,7 @@ class SessionMethods(Struct, frozen=True):
         return line, name
 
     def _waits_for_files(self, session: Session, line: bytes) -> bool:
-        return (KEY in line and has_attachments(line)) or self.attachments.is_busy(session.id)
+        return (line.find(KEY) >= 0 and has_attachments(line)) or self.attachments.is_busy(session.id)
 
     def _submit(
         self,
@@ -303,7 +303,7 @@ class SessionMethods(Struct, frozen=True):
         name: str | None,
         waiter: Waiter,
     ) -> Prompt:
-        position = self.hub.record(session, line, Direction.FROM_CLIENT).last
+        position = self.hub.record(session, line, FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
         self.turns.submit(connection, session, envelope, prompt, waiter)
         return prompt

@@ -28,7 +28,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Prompt, Session
-from sandbox_agent.log.event import Direction
+from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, Direction
 from sandbox_agent.wire import methods
 
 
@@ -77,7 +77,7 @@ class Turns:
         turn = self._turns.get(prompt)
         if turn is not None:
             line = failure(turn.client_id, error)
-            self._finish(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
+            self._finish(session, prompt, FROM_SERVER, line, {"error": _error(parse(line))})
 
     def cancel(self, session: Session) -> None:
         """Cancel what waits: queued prompts, and the agent's pending requests. The agent itself ends the turn."""
@@ -173,7 +173,7 @@ class Turns:
             end = {"error": _error(response)}
         line = with_id(response.line, call.client_id)
         self._give_up_on_strange_requests(session)
-        return self._finish(session, prompt, Direction.FROM_AGENT, line, end)
+        return self._finish(session, prompt, FROM_AGENT, line, end)
 
     def _give_up_on_strange_requests(self, session: Session) -> None:
         """Cancel the agent's vendor-specific requests: it does not wait for them beyond the turn."""
@@ -188,7 +188,7 @@ class Turns:
     def _answer(self, session: Session, prompt: Prompt, line: bytes, end: Object) -> None:
         """Answer a prompt on behalf of its agent."""
         turn = self._turns[prompt]
-        answer = self._finish(session, prompt, Direction.FROM_SERVER, line, end)
+        answer = self._finish(session, prompt, FROM_SERVER, line, end)
         if turn.call is not None:
             self._hub.resolve(turn.call, answer)
         elif not turn.answered.done():

@@ -23,7 +23,16 @@ from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.group import Group, KeptOutcome
 from sandbox_agent.log.journal import Journal, open_journal
-from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, decode_row, encode_chunk, gap_for
+from sandbox_agent.log.rows import (
+    NO_REQUEST,
+    PAGE_SIZE,
+    DamagedRow,
+    EventRow,
+    checksum,
+    decode_row,
+    encode_chunk,
+    gap_for,
+)
 from sandbox_agent.log.witness import Statement, Witness
 
 T = TypeVar("T")
@@ -66,6 +75,8 @@ SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
 _LAST = (1 << 63) - 1
 """No position comes after it."""
+NEW_EVENT = f"(?, ?, ?, ?, ?, ?, ?, ?, nullif(?, {NO_REQUEST}), ?, ?, ?)"
+"""Stands for a row that is written."""
 BATCHES = (32, 8)
 """How many rows one statement inserts. With more of them SQLite takes longer for each."""
 _MARKS = 50
@@ -210,7 +221,7 @@ class Database:
             return self._write(group)
 
     def _write(self, group: Group) -> dict[str, int]:
-        self._insert("insert or fail into events", 12, group.chunks, encode_chunk)
+        self._insert("insert or fail into events", NEW_EVENT, group.chunks, encode_chunk)
         many = self._cursor.executemany
         trims: dict[str, int] = {}
         for session_id, through in group.deleted.items():
@@ -218,9 +229,11 @@ class Database:
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
             sessions = list(group.sessions.items())
-            self._insert("insert or replace into sessions", 3, sessions, _with_checksum)
+            self._insert("insert or replace into sessions", "(?, ?, ?)", sessions, _session_row)
         if group.cards:
-            self._insert("insert or replace into cards", 8, list(group.cards.values()), Card.row)
+            self._insert(
+                "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.cards.values()), Card.row
+            )
         if group.forgotten_channels:
             # No client can ask for the deliveries of a closed connection any more; what is history stays.
             forgotten = [(channel,) for channel in group.forgotten_channels]
@@ -230,21 +243,21 @@ class Database:
             self._write_outcomes(group.outcomes)
         return trims
 
-    def _insert(self, into: str, columns: int, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
+    def _insert(self, into: str, row: str, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
         """Insert many rows with few statements: each gives the interpreter away, and waits to get it back."""
         at, count = 0, len(values)
         for size in BATCHES:
             while count - at >= size:
                 rows = map(encode, values[at : at + size])
-                self._cursor.execute(_insertion(into, columns, size), [*chain.from_iterable(rows)])
+                self._cursor.execute(_insertion(into, row, size), [*chain.from_iterable(rows)])
                 at += size
         if at < count:
-            self._cursor.executemany(_insertion(into, columns, 1), map(encode, values[at:]))
+            self._cursor.executemany(_insertion(into, row, 1), map(encode, values[at:]))
 
     def _write_outcomes(self, outcomes: dict[tuple[str, str], KeptOutcome | None]) -> None:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
-        self._insert("insert or replace into outcomes", 6, kept, _with_checksum)
+        self._insert("insert or replace into outcomes", "(?, ?, ?, ?, ?, ?)", kept, _outcome_row)
         many = self._cursor.executemany
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
 
@@ -450,13 +463,18 @@ class Database:
 
 
 @cache
-def _insertion(into: str, columns: int, rows: int) -> str:
-    row = f"({', '.join('?' * columns)})"
+def _insertion(into: str, row: str, rows: int) -> str:
     return f"{into} values {', '.join([row] * rows)}"
 
 
-def _with_checksum(values: tuple[object, ...]) -> tuple[object, ...]:
-    return (*values, checksum(*values))
+def _session_row(values: tuple[str, bytes]) -> tuple[str, bytearray, int]:
+    session_id, record = values
+    return session_id, bytearray(record), checksum(session_id, record)
+
+
+def _outcome_row(values: tuple[str, str, bytes, bytes | None, float]) -> tuple[object, ...]:
+    scope, key, digest, response, at = values
+    return scope, key, bytearray(digest), response and bytearray(response), at, checksum(*values)
 
 
 def prepare(sqlite: sqlite3.Connection) -> None:

@@ -17,6 +17,9 @@ class Direction(StrEnum):
     FROM_SERVER = "fromServer"
 
 
+FROM_CLIENT, FROM_AGENT, FROM_SERVER = Direction
+"""By themselves, for what runs for every message: Python 3.11 takes long to look a member up in its enumeration."""
+
 NO_CLIENT = ""
 """Audience: kept in the log only. Prompts, answers, and responses that a POST carries back."""
 

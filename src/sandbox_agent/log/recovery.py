@@ -16,7 +16,7 @@ from threading import Thread
 from typing import NamedTuple
 
 from sandbox_agent.log.damage import PENDING, REASON, Damage
-from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
+from sandbox_agent.log.database import NEW_EVENT, SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
 from sandbox_agent.log.inspection import DamagedLog, inspect, inspect_meanwhile, is_intact
 from sandbox_agent.log.journal import Half, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
@@ -158,7 +158,8 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
                 continue
             damaged += 1
             if table == "events":
-                _insert(target, table, encode_chunk(gap_for(tuple(row))))  # pyright: ignore[reportArgumentType]
+                gap = gap_for(tuple(row))  # pyright: ignore[reportArgumentType]
+                target.execute(f"insert into events values {NEW_EVENT}", encode_chunk(gap))
     return damaged
 
 

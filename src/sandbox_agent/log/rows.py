@@ -18,6 +18,12 @@ _FIXED = 100
 """Bytes of a row beside its texts: numbers, headers, and its entries in two indexes."""
 
 EventRow = tuple[int, int, str | None, str, str, str, float, int, int | None, int, bytes, int | None]
+NewRow = tuple[int, int, str | None, str, str, str, float, int, int, int, bytearray, int]
+"""A row to be written. Python's module for SQLite takes a `bytearray` or a number as it is, and looks for an adapter
+for `bytes` or None, which takes long."""
+NO_REQUEST = -1
+"""Stands for no request in a row to be written; the file has null."""
+_WRITTEN = {direction: direction.value for direction in Direction}
 
 
 class DamagedRow(Exception):
@@ -32,25 +38,26 @@ def checksum(*values: object) -> int:
     return crc32(repr(values).encode("utf-8", "surrogatepass"))
 
 
-def encode_chunk(chunk: Chunk) -> EventRow:
+def encode_chunk(chunk: Chunk) -> NewRow:
     """The chunk as a row of the table of events."""
-    lines = b"\n".join(chunk.lines)
+    lines = _LINE_BREAK.join(chunk.lines)
     values = (
         chunk.first,
         chunk.last,
         chunk.session_id,
         chunk.channel,
         chunk.exclude,
-        chunk.direction.value,
+        _WRITTEN[chunk.direction],
         float(chunk.at),
         int(chunk.history),
-        chunk.request,
+        NO_REQUEST if chunk.request is None else chunk.request,
         size_on_disk(chunk, len(lines)),
         lines,
     )
     return (*values, _event_checksum(*values))
 
 
+_LINE_BREAK = bytearray(b"\n")
 _NUMBERS = struct.Struct("<qqdqqq")
 
 
@@ -65,10 +72,10 @@ def _event_checksum(
     history: int,
     request: int | None,
     size: int,
-    lines: bytes,
+    lines: bytes | bytearray,
 ) -> int:
     """A checksum as above, several times as quick: there is one for each chunk that is written."""
-    numbers = _NUMBERS.pack(first, last, at, history, -1 if request is None else request, size)
+    numbers = _NUMBERS.pack(first, last, at, history, NO_REQUEST if request is None else request, size)
     texts = f"{session_id}\n{channel}\n{exclude}\n{direction}".encode("utf-8", "surrogatepass")
     return crc32(lines, crc32(texts, crc32(numbers)))
 
