@@ -76,13 +76,16 @@ def alike(response: bytes) -> bytes:
 
 @pytest.mark.parametrize("envelope", ENVELOPES.values(), ids=ENVELOPES.keys())
 @pytest.mark.parametrize("key", [(), ("Idempotency-Key: {}",)], ids=["no key", "key"])
-def test_both_ways_give_the_same_answer(envelope: object, key: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefer", [(), ("Prefer: respond-async",)], ids=["waits", "async"])
+def test_both_ways_give_the_same_answer(
+    envelope: object, key: tuple[str, ...], prefer: tuple[str, ...], tmp_path: Path
+) -> None:
     async def main() -> None:
         async with message_path(tmp_path) as path:
             one = Sender(path)
-            first = await one.answer(one.request(envelope, *(each.format("k-1") for each in key)))
+            first = await one.answer(one.request(envelope, *(each.format("k-1") for each in key), *prefer))
             taken_apart = len(one.site.methods)
-            second = await one.answer(one.request(envelope, *(each.format("k-2") for each in key)))
+            second = await one.answer(one.request(envelope, *(each.format("k-2") for each in key), *prefer))
 
             assert alike(second) == alike(first)
             assert len(one.site.methods) == taken_apart

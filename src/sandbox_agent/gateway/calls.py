@@ -309,7 +309,14 @@ class FleetCalls:
             raise LogUnavailable("the table of keys has lost one")
         return kept.value.decode()
 
-    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
+    def pass_on(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None,
+        waiter: Waiter,
+        on_accepted: Callable[[int], None] | None = None,
+    ) -> bool:
         """Nothing goes to an agent without waiting for the bus."""
         return False
 

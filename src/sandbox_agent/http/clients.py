@@ -85,8 +85,18 @@ class Intake(Protocol):
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted: ...
 
-    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
-        """Take a request whose answer goes to `waiter`; False for one that has to be accepted."""
+    def pass_on(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None,
+        waiter: Waiter,
+        on_accepted: Callable[[int], None] | None = None,
+    ) -> bool:
+        """Take a request whose answer goes to `waiter`; False for one that has to be accepted.
+
+        `on_accepted` learns which position has to be on disk before the client may learn that it was accepted.
+        """
         ...
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None: ...

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import Envelope, Kind, failure, success
+from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, success
 from sandbox_agent.errors import (
     AgentTimeout,
     AlreadyAnswered,
+    InternalError,
     LogUnavailable,
     NobodyAsked,
     SandboxAgentError,
@@ -54,12 +55,22 @@ class Delivery:
             task.add_done_callback(lambda _: after())
         return accepted.position
 
+    def pass_on(
+        self, connection: Connection, envelope: Envelope, key: str | None, taken: Callable[[int | Exception], None]
+    ) -> bool:
+        """Accept a request as `begin` does, without a task; False for one that may have to wait for more than an agent.
+
+        `taken` is called once, with that position, or with what is wrong with the exchange.
+        """
+        delivering = _Delivering(self, self._clients, connection, envelope, taken)
+        return self._intake.pass_on(connection, envelope, key, delivering, delivering.accept)
+
     async def take(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification or an answer. A client that comes too late with one has done nothing wrong.
 
         One that makes no sense is complained of on the stream: an answer has no response.
         """
-        if envelope.kind is Kind.NOTIFICATION:
+        if envelope.kind is NOTIFICATION:
             await self._intake.notify(connection, envelope)
             return
         try:
@@ -75,7 +86,7 @@ class Delivery:
         id, receipt = msgspec.json.encode(key), connection.receipts.get(key)
         if receipt is None:
             try:
-                if envelope.kind is Kind.NOTIFICATION:
+                if envelope.kind is NOTIFICATION:
                     await self._intake.notify(connection, envelope)
                 else:
                     await self._intake.answer(connection, envelope)
@@ -121,11 +132,11 @@ class Delivery:
             connection.used_at = self._clients.monotonic()
         if before is not None:
             await before()
-        self._clients.tell(connection, answer.line, self._session_of_answer(connection, envelope))
+        self._clients.tell(connection, answer.line, self.session_of_answer(connection, envelope))
         if opens:
             self._clients.note_opened(connection, answer.line)
 
-    def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
+    def session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""
         if envelope.method in _ABOUT_CONNECTION or envelope.session_id is None:
             return None
@@ -135,6 +146,72 @@ class Delivery:
             return self._clients.find_session(envelope.session_id)
         except LogUnavailable:
             return None
+
+
+class _Delivering:
+    """A request that its agent answers, whose response goes to the stream: called back, without a task."""
+
+    __slots__ = ("_answer", "_clients", "_connection", "_delivery", "_envelope", "_is_accepted", "_is_done", "_taken")
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        clients: Clients,
+        connection: Connection,
+        envelope: Envelope,
+        taken: Callable[[int | Exception], None],
+    ) -> None:
+        self._delivery = delivery
+        self._clients = clients
+        self._connection = connection
+        self._envelope = envelope
+        self._taken = taken
+        self._answer: Answer
+        self._is_accepted = self._is_done = False
+
+    def accept(self, position: int) -> None:
+        self._is_accepted = True
+        self._connection.busy += 1
+        self._taken(position)
+        if self._is_done:
+            self._deliver()
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, answer: Answer, /) -> None:
+        self._is_done = True
+        self._answer = answer
+        if self._is_accepted:
+            self._deliver()
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._is_done = True
+        if not self._is_accepted:
+            self._taken(error)
+        elif isinstance(error, AgentTimeout):
+            # No POST waits for it: it is answered when the agent answers, and only then.
+            self._leave()
+        else:
+            self._answer = Answer(failure(self._id, error if isinstance(error, SandboxAgentError) else InternalError()))
+            self._deliver()
+
+    @property
+    def _id(self) -> bytes:
+        assert self._envelope.id is not None
+        return self._envelope.id
+
+    def _deliver(self) -> None:
+        self._clients.when_committed(self._answer.commit, self._on_committed)
+
+    def _on_committed(self, problem: Exception | None) -> None:
+        self._leave()
+        line = failure(self._id, problem) if isinstance(problem, SandboxAgentError) else self._answer.line
+        self._clients.tell(self._connection, line, self._delivery.session_of_answer(self._connection, self._envelope))
+
+    def _leave(self) -> None:
+        self._connection.busy -= 1
+        self._connection.used_at = self._clients.monotonic()
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:

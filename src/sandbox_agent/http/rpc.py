@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 
-from sandbox_agent.envelope import Envelope, Kind, parse
+from sandbox_agent.envelope import NOTIFICATION, REQUEST, Envelope, parse
 from sandbox_agent.errors import (
     BadRequest,
     BodyTooLarge,
@@ -56,6 +56,7 @@ _HEAD = (
     + b": %d\r\n"
 )
 """Of a response, without its end."""
+_ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLIED
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Rpc(Exchange):
         is_gone: Callable[[], bool],
     ) -> Reply | None:
         """What a client gets for an envelope; None for one that has left, to which the stream brings it."""
-        if envelope.kind is Kind.REQUEST:
+        if envelope.kind is REQUEST:
             name = None if key is None else _idempotency_key(key)
             if is_async:
                 # 202 as soon as the request is kept; its response comes on the stream.
@@ -159,7 +160,7 @@ class Rpc(Exchange):
             opens = envelope.method in methods.MAKE_SESSIONS
             opened = partial(self.clients.note_opened, connection, answer.line) if opens else None
             return await self._answer(connection, answer, is_gone, opened)
-        if envelope.kind is Kind.NOTIFICATION:
+        if envelope.kind is NOTIFICATION:
             await self.intake.notify(connection, envelope)
         else:
             await self.intake.answer(connection, envelope)
@@ -176,7 +177,7 @@ class Rpc(Exchange):
             connection.opening -= opens
 
     async def _open(self, envelope: Envelope, send: Send) -> None:
-        if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
+        if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
             raise MissingConnection
         connection, answer = await self.intake.open(envelope)
         identity = (_CONNECTION, connection.connection_id.encode())
@@ -209,16 +210,25 @@ class Rpc(Exchange):
             post.refuse(error)
             return
         self.begin(connection)
-        if envelope.kind is Kind.REQUEST and not is_async:
-            passing = _Passing(self, connection, envelope, post)
-            key = None if post.key is None else post.key.decode()
-            try:
-                if self.intake.pass_on(connection, envelope, key, passing):
-                    return
-            except Exception as error:
-                passing.set_exception(error)
-                return
+        if envelope.kind is REQUEST and (self._pass_async if is_async else self._pass_on)(connection, envelope, post):
+            return
         self.run(self._take_slowly(connection, envelope, is_async, post))
+
+    def _pass_on(self, connection: Connection, envelope: Envelope, post: Post) -> bool:
+        passing = _Passing(self, connection, envelope, post)
+        try:
+            return self.intake.pass_on(connection, envelope, _key_of(post), passing)
+        except Exception as error:
+            passing.set_exception(error)
+            return True
+
+    def _pass_async(self, connection: Connection, envelope: Envelope, post: Post) -> bool:
+        accepting = _Accepting(self, connection, post)
+        try:
+            return self.delivery.pass_on(connection, envelope, _key_of(post), accepting.take)
+        except Exception as error:
+            accepting.take(error)
+            return True
 
     async def _take_slowly(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
         """What may have to wait for more than an agent's answer."""
@@ -328,6 +338,35 @@ class _Passing:
         self._is_done = True
         self._post.refuse(problem)
         self._rpc.end(self._connection)
+
+
+class _Accepting:
+    """A request that is answered on the stream: its POST, until the request is kept."""
+
+    __slots__ = ("_connection", "_post", "_rpc")
+
+    def __init__(self, rpc: Rpc, connection: Connection, post: Post) -> None:
+        self._rpc = rpc
+        self._connection = connection
+        self._post = post
+
+    def take(self, taken: int | Exception) -> None:
+        """It was accepted at a position, or refused."""
+        if isinstance(taken, Exception):
+            self._on_kept(taken)
+        else:
+            self._rpc.clients.when_committed(taken, self._on_kept)
+
+    def _on_kept(self, failure: Exception | None) -> None:
+        if failure is None:
+            self._post.respond(_ACCEPTED, b"")
+        else:
+            self._post.refuse(_as_problem(failure))
+        self._rpc.end(self._connection)
+
+
+def _key_of(post: Post) -> str | None:
+    return None if post.key is None else post.key.decode()
 
 
 def _idempotency_key(value: bytes) -> str:

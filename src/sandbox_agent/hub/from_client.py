@@ -126,20 +126,30 @@ class FromClient:
         method = self._own.get(envelope.method, self._forward.request)
         return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
 
-    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
+    def pass_on(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None,
+        waiter: Waiter,
+        on_accepted: Callable[[int], None] | None = None,
+    ) -> bool:
         """Pass a request to the agent that has its session; False for one that may have to wait for something else.
 
-        Its answer goes to `waiter`. Raises what is wrong with the exchange.
+        Its answer goes to `waiter`. `on_accepted` learns which position has to be on disk before the client may learn
+        that it was accepted. Raises what is wrong with the exchange.
         """
         session = self._hub.find_session(envelope.session_id)
         if self._hub.stopping or session is None or session.held is None or envelope.method in self._own:
             return False
         if key is None:
-            return self._pass_on(connection, envelope, waiter)
+            is_passed = self._pass_on(connection, envelope, waiter)
+            if is_passed and on_accepted is not None:
+                on_accepted(self._hub.log.position)
+            return is_passed
         scope, begin = scope_of(connection, session.id), partial(self.accept, connection, envelope)
-        return self._idempotency.pass_on(
-            scope, key, envelope, partial(self._pass_on, connection, envelope), begin, waiter
-        )
+        start = partial(self._pass_on, connection, envelope)
+        return self._idempotency.pass_on(scope, key, envelope, start, begin, waiter, on_accepted)
 
     def _pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
         start = self._prompt_now if envelope.method == methods.PROMPT else self._forward.pass_on

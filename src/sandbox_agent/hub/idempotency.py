@@ -71,7 +71,7 @@ class _Running:
 class _Passed:
     """A request under a key that is passed on at once, and needs no task: what comes next is called back."""
 
-    __slots__ = ("_answer", "_begin", "_is_done", "_name", "_requests", "_start", "_waiter", "running")
+    __slots__ = ("_answer", "_begin", "_is_done", "_name", "_on_accepted", "_requests", "_start", "_waiter", "running")
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class _Passed:
         start: Callable[[Waiter], bool],
         begin: Callable[[], Awaitable[Accepted]],
         waiter: Waiter,
+        on_accepted: Callable[[int], None] | None,
     ) -> None:
         self.running = _Running(digest, _Stage(), _Stage(), _Stage())
         self._requests = requests
@@ -88,6 +89,7 @@ class _Passed:
         self._start = start
         self._begin = begin
         self._waiter = waiter
+        self._on_accepted = on_accepted
         self._answer: Answer | None = None
         self._is_done = False
 
@@ -99,12 +101,15 @@ class _Passed:
         try:
             if not self._start(self):
                 # What it needs is gone since.
-                self._requests.go_on_slowly(self._name, self.running, self._begin, self._waiter)
+                self._requests.go_on_slowly(self._name, self.running, self._begin, self._waiter, self._on_accepted)
                 return
         except Exception as error:
             self._fail(error)
             return
-        self.running.accepted.settle(self._requests.log.position)
+        position = self._requests.log.position
+        self.running.accepted.settle(position)
+        if self._on_accepted is not None:
+            self._on_accepted(position)
 
     def done(self) -> bool:
         return self._is_done
@@ -192,15 +197,17 @@ class Idempotency:
         start: Callable[[Waiter], bool],
         begin: Callable[[], Awaitable[Accepted]],
         waiter: Waiter,
+        on_accepted: Callable[[int], None] | None = None,
     ) -> bool:
         """Begin a request without a task; False when it was begun before.
 
         `start` passes it on, once it is on disk that it was begun; when that is no longer possible, `begin` does.
+        `on_accepted` learns of the position that has the request then, if it can be passed on.
         """
         name = scope, key
         if name in self._running or self.log.outcome(scope, key) is not None:
             return False
-        passed = _Passed(self, name, hashlib.sha256(envelope.line).digest(), start, begin, waiter)
+        passed = _Passed(self, name, hashlib.sha256(envelope.line).digest(), start, begin, waiter, on_accepted)
         self._running[name] = passed.running
         # On disk before anything happens: after a crash it must be known that it was begun.
         self.log.save_outcome(scope, key, passed.running.digest, None)
@@ -217,10 +224,11 @@ class Idempotency:
         running: _Running,
         begin: Callable[[], Awaitable[Accepted]],
         waiter: Waiter,
+        on_accepted: Callable[[int], None] | None,
     ) -> None:
         """Let a task do what is left of a request that was begun."""
         self._run(self._finish(name, running, begin))
-        self._run(_hand_over(running, waiter))
+        self._run(_hand_over(running, waiter, on_accepted))
 
     async def _answer(self, running: _Running) -> Answer:
         if not isinstance(running.first.result, Exception):
@@ -284,8 +292,11 @@ class Idempotency:
             return late
 
 
-async def _hand_over(running: _Running, waiter: Waiter) -> None:
+async def _hand_over(running: _Running, waiter: Waiter, on_accepted: Callable[[int], None] | None) -> None:
     try:
+        position = await running.accepted.wait()
+        if on_accepted is not None:
+            on_accepted(position)
         answer = await running.first.wait()
     except Exception as error:
         waiter.set_exception(error)

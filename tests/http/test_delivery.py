@@ -1,0 +1,105 @@
+"""Requests that are accepted at once and answered on the stream, without a task."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.http.clients import HubClients
+from sandbox_agent.http.delivery import Delivery
+from tests.support.world import World, envelope, run, world
+
+CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "s"}}
+PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
+
+
+def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[int | Exception]:
+    """What a client learns of a request that is passed on: where it is kept, or why it was refused."""
+    taken: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+    delivery = Delivery(HubClients(world.hub), world.from_client)
+    assert delivery.pass_on(world.client, envelope(**request), key, taken.set_result)
+    return taken
+
+
+async def responses(world: World, id: str) -> list[dict[str, Any]]:
+    """What its client has been sent under an id."""
+    await world.settled()
+    return [line for line in await world.heard(world.client) if line.get("id") == id and "method" not in line]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("request_", [CALL, PROMPT], ids=["call", "prompt"])
+def test_a_response_comes_once_and_after_what_came_before_it(request_: dict[str, Any], key: str | None) -> None:
+    async def main() -> None:
+        async with world() as one:
+            taken = pass_on(one, request_, key)
+            request = await one.process.request(request_["method"])
+            assert await taken == one.log.position
+            assert await responses(one, request_["id"]) == []
+            one.agent.updates("hello")
+            one.says(id=request["id"], result={"stopReason": "end_turn"})
+
+            assert [line["result"] for line in await responses(one, request_["id"])] == [{"stopReason": "end_turn"}]
+            heard = [line.get("method", line.get("id")) for line in await one.heard(one.client)]
+            assert heard.index("session/update") < heard.index(request_["id"])
+            assert one.client.busy == 0
+
+    run(main())
+
+
+def test_what_is_wrong_with_the_method_comes_on_the_stream() -> None:
+    async def main() -> None:
+        async with world(queue=0) as one:
+            running = one.prompt(id="first")
+            await one.process.request("session/prompt")
+
+            assert isinstance(await pass_on(one, PROMPT, None), int)
+            (response,) = await responses(one, "p")
+            assert response["error"]["data"]["type"] == "prompt-queue-full"
+            running.cancel()
+
+    run(main())
+
+
+def test_what_ends_the_exchange_later_comes_on_the_stream() -> None:
+    async def main() -> None:
+        async with world() as one:
+            await pass_on(one, CALL, None)
+            one.hub.calls.give_up(ShuttingDown())
+
+            (response,) = await responses(one, "r")
+            assert response["error"]["data"]["type"] == ShuttingDown.slug
+            assert one.client.busy == 0
+
+    run(main())
+
+
+def test_an_agent_that_takes_too_long_is_still_waited_for() -> None:
+    async def main() -> None:
+        async with world() as one:
+            await pass_on(one, CALL, "k")
+            request = await one.process.request("x/echo")
+            one.now += 200
+            one.housekeeping.tick()
+            assert await responses(one, "r") == []
+            one.says(id=request["id"], result={"a": 1})
+
+            assert [line["result"] for line in await responses(one, "r")] == [{"a": 1}]
+
+    run(main())
+
+
+def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back() -> None:
+    async def main() -> None:
+        async with world() as one:
+            taken = pass_on(one, PROMPT, "k")
+            one.agent.crashes()
+            await one.settled()
+            await one.agent.answers("session/resume")
+            assert isinstance(await taken, int)
+            await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
+
+            assert [line["result"] for line in await responses(one, "p")] == [{"stopReason": "end_turn"}]
+
+    run(main())
