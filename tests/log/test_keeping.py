@@ -60,6 +60,8 @@ class Watched(Database):
         super().__init__(path, witness)
         witness.note(Statement(2, 0, 0))
         self.records = self.journal = WatchedJournal(path.with_name("log.db.journal"), witness)
+        # Now: on a busy machine the event loop would not wait for as long as the thread takes.
+        self.journal.prepare()
         self.transactions = 0
         self.is_broken = False
         self.go = threading.Event()

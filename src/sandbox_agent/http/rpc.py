@@ -100,7 +100,7 @@ class Rpc(Exchange):
         self.begin(connection)
         try:
             key = header(scope, _KEY)
-            if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is Kind.REQUEST:
+            if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is REQUEST:
                 await self._answer_early(connection, envelope, key, scope, send)
                 return
             reply = await self._dispatch(connection, envelope, key, is_async, partial(is_gone, scope))

@@ -41,7 +41,7 @@ _line = msgspec.json.Decoder(_Line)
 """The parts of an update that people read; all else is skipped."""
 
 
-class Activity(msgspec.Struct, kw_only=True):
+class Activity(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is kept of it on disk."""
 
     kind: str | None = None

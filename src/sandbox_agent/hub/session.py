@@ -26,7 +26,7 @@ MOST_REMARKS = 8
 """Of what people said about refusals, as many wait for the next prompt."""
 
 
-class SessionFacts(msgspec.Struct, kw_only=True):
+class SessionFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is kept of a session on disk."""
 
     session_id: str

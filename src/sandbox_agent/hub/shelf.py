@@ -108,7 +108,7 @@ class Shelf:
 
     def find(self, session_id: str) -> Session | None:
         """By id."""
-        session = self._objects.get(session_id)
+        session = self._kept.get(session_id) or self._objects.get(session_id)
         if session is None and not self._log.is_deleted(session_id):
             session = self._read(session_id)
         return session
