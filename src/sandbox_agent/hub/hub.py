@@ -31,15 +31,7 @@ from sandbox_agent.hub.pending import (
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
-from sandbox_agent.log.event import (
-    FROM_AGENT,
-    FROM_SERVER,
-    NO_CLIENT,
-    Chunk,
-    Direction,
-    agent_channel,
-    session_channel,
-)
+from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 

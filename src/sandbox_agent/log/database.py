@@ -31,6 +31,8 @@ from sandbox_agent.log.rows import (
     checksum,
     decode_row,
     encode_chunk,
+    encode_outcome,
+    encode_session,
     gap_for,
 )
 from sandbox_agent.log.witness import Statement, Witness
@@ -228,8 +230,8 @@ class Database:
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
-            sessions = list(group.sessions.items())
-            self._insert("insert or replace into sessions", "(?, ?, ?)", sessions, _session_row)
+            records = list(group.sessions.items())
+            self._insert("insert or replace into sessions", "(?, ?, ?)", records, encode_session)
         if group.cards:
             self._insert(
                 "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.cards.values()), Card.row
@@ -257,7 +259,7 @@ class Database:
     def _write_outcomes(self, outcomes: dict[tuple[str, str], KeptOutcome | None]) -> None:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
-        self._insert("insert or replace into outcomes", "(?, ?, ?, ?, ?, ?)", kept, _outcome_row)
+        self._insert("insert or replace into outcomes", "(?, ?, ?, ?, ?, ?)", kept, encode_outcome)
         many = self._cursor.executemany
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
 
@@ -465,16 +467,6 @@ class Database:
 @cache
 def _insertion(into: str, row: str, rows: int) -> str:
     return f"{into} values {', '.join([row] * rows)}"
-
-
-def _session_row(values: tuple[str, bytes]) -> tuple[str, bytearray, int]:
-    session_id, record = values
-    return session_id, bytearray(record), checksum(session_id, record)
-
-
-def _outcome_row(values: tuple[str, str, bytes, bytes | None, float]) -> tuple[object, ...]:
-    scope, key, digest, response, at = values
-    return scope, key, bytearray(digest), response and bytearray(response), at, checksum(*values)
 
 
 def prepare(sqlite: sqlite3.Connection) -> None:

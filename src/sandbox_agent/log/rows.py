@@ -57,6 +57,18 @@ def encode_chunk(chunk: Chunk) -> NewRow:
     return (*values, _event_checksum(*values))
 
 
+def encode_session(values: tuple[str, bytes]) -> tuple[str, bytearray, int]:
+    """A session's id and record as a row of their table."""
+    session_id, record = values
+    return session_id, bytearray(record), checksum(session_id, record)
+
+
+def encode_outcome(values: tuple[str, str, bytes, bytes | None, float]) -> tuple[object, ...]:
+    """Scope, key, digest, response and age of an outcome as a row of their table."""
+    scope, key, digest, response, at = values
+    return scope, key, bytearray(digest), response and bytearray(response), at, checksum(*values)
+
+
 _LINE_BREAK = bytearray(b"\n")
 _NUMBERS = struct.Struct("<qqdqqq")
 
