@@ -48,7 +48,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
         sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers).json()["sessions"]
         assert [each["title"] for each in sessions] == ["hello"]
         assert main(["sessions", "list", "--endpoint", gateway, "--token", token]) == 0
-        assert re.search(rf"^id +node +agent .*\n\S+ +{sessions[0]['node']} +mock ", capsys.readouterr().out, re.M)
+        assert re.search(rf"^id +agent .* node *\n\S+ +mock .* {sessions[0]['node']} *$", capsys.readouterr().out, re.M)
         [link] = re.findall(r"open (\S+) in a browser", said)
         assert link == f"{gateway}/ui/#token={token}"
         [kill] = re.findall(r"kill -9 (\d+)", said)

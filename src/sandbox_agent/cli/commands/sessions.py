@@ -360,9 +360,8 @@ def _print_rows(sessions: "Sequence[SessionInfo]") -> None:
     if not any(nodes):
         print_table(TITLES, rows, styles=STYLES)
         return
-    id, *others = TITLES
-    placed = [(first, node, *rest) for (first, *rest), node in zip(rows, nodes, strict=True)]
-    print_table((id, "node", *others), placed, styles=STYLES)
+    # Last: the others stand where they always do.
+    print_table((*TITLES, "node"), [(*row, node) for row, node in zip(rows, nodes, strict=True)], styles=STYLES)
 
 
 def _row(session: "SessionInfo") -> tuple[str, ...]:
