@@ -74,12 +74,15 @@ async def connect(
         bus.lose(refusal if last and is_refusal(last) else f"the servers ended the connection: {last}")
 
     async def check_again() -> None:
+        bus.cut_at = None
         # When servers end a connection because of a message that is too large now, their reason may be lost on the way.
         if client.max_payload < LEAST_PAYLOAD:
             bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
 
     async def note_cut() -> None:
-        bus.cut_at = asyncio.get_running_loop().time()
+        # Also called for a server that is reached, and lost again before it has taken us.
+        if bus.cut_at is None:
+            bus.cut_at = asyncio.get_running_loop().time()
 
     client = Dialer(proxy)
     bus = NatsBus(client)
@@ -136,8 +139,8 @@ class NatsBus:
 
     def __init__(self, client: Client) -> None:
         self.was_connected = False
-        self.cut_at = 0.0
-        """When the connection was lost last, by the event loop's clock."""
+        self.cut_at: float | None = None
+        """When the connection was lost, by the event loop's clock."""
         self.denied = ""
         """The newest thing that the servers did not allow, in their words."""
         self._client = client
@@ -161,7 +164,7 @@ class NatsBus:
     @property
     def cut_off_for(self) -> float:
         """Seconds since the servers cannot be reached; 0 while they can."""
-        return 0.0 if self.connected else asyncio.get_running_loop().time() - self.cut_at
+        return 0.0 if self.cut_at is None else asyncio.get_running_loop().time() - self.cut_at
 
     async def may_hear(self, subject: str) -> bool:
         """Whether the servers let this member subscribe to a subject."""
