@@ -100,7 +100,7 @@ def _written(value: Any) -> str:
 
 
 @given(st.lists(st.tuples(_names, _values), max_size=5), st.booleans())
-def test_every_reader_finds_the_same_and_never_our_signature(members: list[Any], escaped: bool) -> None:
+def test_no_two_readers_find_different_sessions_or_methods_of_ours_and_none_finds_our_signature(members: list[Any], escaped: bool) -> None:
     text = '{"jsonrpc":"2.0"' + "".join(f",{json.dumps(name)}:{_written(value)}" for name, value in members) + "}"
     if escaped:
         text = text.replace("sandboxagent.dev", "s\\u0061ndboxagent.dev").replace('"method"', '"meth\\u006fd"')
@@ -112,7 +112,10 @@ def test_every_reader_finds_the_same_and_never_our_signature(members: list[Any],
         for holder in (params, *([params.get("update"), params.get("toolCall")] if isinstance(params, dict) else [])):
             meta: Any = holder.get("_meta") if isinstance(holder, dict) else None
             assert not (isinstance(meta, dict) and META in meta)
-    assert _decisive(json.loads(after)) == _decisive(first_wins(after))
+    (ours, session), (also_ours, also_session) = _decisive(json.loads(after)), _decisive(first_wins(after))
+    assert ours == also_ours
+    # A line that repeats `params` may hide its session from a client, which gains an agent nothing.
+    assert None in (session, also_session) or session == also_session
 
 
 def _decisive(envelope: Any) -> tuple[Any, Any]:
@@ -121,6 +124,12 @@ def _decisive(envelope: Any) -> tuple[Any, Any]:
     ours = method if isinstance(method, str) and method.startswith("_sandboxagent/") else None
     session = params.get("sessionId") if isinstance(params, dict) else None
     return ours, session if isinstance(session, str) else None
+
+
+def test_a_line_whose_session_some_readers_cannot_see_needs_no_closer_look() -> None:
+    """Found by the test above."""
+    hidden = b'{"jsonrpc":"2.0","params":"s","params":{"sessionId":"s"}}'
+    assert not may_forge(hidden, 1)
 
 
 def test_refusals_are_counted_and_reported_at_a_bounded_rate() -> None:

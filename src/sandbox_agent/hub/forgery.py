@@ -32,7 +32,7 @@ _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",
 
 
 def may_forge(blob: bytes, lines: int) -> bool:
-    """Whether lines of an agent need a closer look. Quick, and never False for a line that `disarm` would change."""
+    """Whether lines of an agent need a closer look. Quick, and never False for one that a client could be misled by."""
     if _names_much(blob, lines):
         return True
     # A single byte is found in no time, and most batches have no escape at all.
