@@ -1,4 +1,4 @@
-"""Every failure the server can name. Those of the file API are in `file_errors`, of installs in `install_errors`.
+"""Every failure the server can name. Those of the file API, of installs and of fleets are in modules beside this.
 
 SandboxAgentError
 ├── NotAnEnvelope           400  the body is not one JSON-RPC object
@@ -346,40 +346,13 @@ class AgentTimeout(SandboxAgentError):
 class LogUnavailable(SandboxAgentError):
     slug, title, status = "log-unavailable", "Log Unavailable", 507
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the session log cannot be written: {reason}; free space in the data directory and retry")
+    def __init__(self, reason: str, advice: str = "free space in the data directory and retry") -> None:
+        super().__init__(f"the session log cannot be used: {reason}; {advice}")
 
-
-class MissingNode(SandboxAgentError):
-    slug, title, status, rpc_code = "missing-node", "Missing Node", 400, -32602
-
-    def __init__(self, nodes: int) -> None:
-        super().__init__(f"the fleet has {nodes} nodes; say which one: `node`, or the `sessionId` of a session there")
-
-
-class NoNode(SandboxAgentError):
-    slug, title, status = "no-node", "No Node", 503
-
-    def __init__(self, wanted: str) -> None:
-        super().__init__(f"{wanted}; GET /v1/nodes lists the nodes that are there")
-
-
-class NodeUnreachable(SandboxAgentError):
-    slug, title, status = "node-unreachable", "Node Unreachable", 503
-
-    def __init__(self, node: str, reason: str) -> None:
-        again = "repeat the request when it is back; GET /v1/nodes lists the nodes that are there"
-        super().__init__(f"the node {node} {reason}; {again}", node=node)
-
-
-class FleetUnreachable(SandboxAgentError):
-    slug, title, status = "fleet-unreachable", "Fleet Unreachable", 503
-
-    def __init__(self) -> None:
-        super().__init__(
-            "this gateway cannot reach the NATS servers, and so no node; go to another gateway, "
-            "or see that the servers which --join names run and can be reached: then it goes on by itself"
-        )
+    @classmethod
+    def of_fleet(cls, reason: object) -> "LogUnavailable":
+        """At a gateway, whose log is the fleet's stream."""
+        return cls(str(reason), "repeat the request, here or at another gateway")
 
 
 class SessionDamaged(SandboxAgentError):
@@ -474,13 +447,6 @@ class OutcomeUnknown(RpcError):
 
 class AgentExited(RpcError):
     slug, title = "agent-exited", "Agent Exited"
-
-
-class NodeLost(RpcError):
-    slug, title = "node-lost", "Node Lost"
-
-    def __init__(self, node: str) -> None:
-        super().__init__(f"the node {node}, which had this request, is gone; send it again when it is back", node=node)
 
 
 class AgentNotReading(RpcError):

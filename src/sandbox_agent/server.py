@@ -360,13 +360,14 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     finally:
         logger.info("stopping")
         parts.stop()
-        server.should_exit = True
         await asyncio.gather(
             parts.offers.close(),
             parts.installer.close(),
             parts.supervisor.close(LAST_GRACE),
             parts.terminals.close(LAST_GRACE),
         )
+        # Not before: a client that waits for an agent gets its answer when the agent has ended.
+        server.should_exit = True
         await serving
         for clock in clocks:
             clock.cancel()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sandbox_agent import errors, file_errors, install_errors
+from sandbox_agent import errors, file_errors, fleet_errors, install_errors
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.wire import methods
 from tests.docs.pages import ROOT
@@ -51,9 +51,10 @@ def host_methods() -> list[str]:
 
 
 def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
-    """Every error that errors.py, file_errors.py and install_errors.py name, from the top of the tree down."""
+    """Every error that errors.py and the modules beside it name, from the top of the tree down."""
+    modules = [each.__name__ for each in (errors, file_errors, fleet_errors, install_errors)]
     for error in above.__subclasses__():
-        if error.__module__ in (errors.__name__, file_errors.__name__, install_errors.__name__):
+        if error.__module__ in modules:
             yield error
             yield from all_errors(error)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
@@ -238,7 +237,7 @@ def test_a_node_that_cannot_be_heard_ends_the_connection_here() -> None:
         gateway = await start_gateway(cluster, "g1")
         opened = await gateway.open()
         stream = gateway.read(opened)
-        visit = Visit(opened.digest, opened.opened_at, "a", Raw(INITIALIZE.line), None, ["m"])
+        visit = msgspec.structs.replace(msgspec.json.decode(opened.record(), type=Visit), nodes=["m"])
         attach(cluster, "m", opened.tag, "s")
 
         async def fail(channels: Sequence[str], after: int, through: int) -> list[Chunk]:

@@ -10,7 +10,8 @@ from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW
 from sandbox_agent.bus.memory import MemoryBus
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Bus
-from sandbox_agent.errors import NodeUnreachable, TooMany
+from sandbox_agent.errors import TooMany
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import INLINE, NodeFlows, NodeRequest
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond, transport
 from sandbox_agent.http.exchange import ClientGone, read_body

@@ -12,7 +12,8 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import Envelope, failure, parse, success
-from sandbox_agent.errors import LogUnavailable, NodeUnreachable, UnknownSession
+from sandbox_agent.errors import LogUnavailable, UnknownSession
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
 from sandbox_agent.gateway import promises as promises_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, FleetCalls

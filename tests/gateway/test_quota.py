@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.errors import NodeUnreachable
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import ANSWERS, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.quota import BURST, LEAST, MOST_OPEN, Quotas

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent import errors, file_errors, install_errors
+from sandbox_agent import errors, file_errors, fleet_errors, install_errors
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
 
-_MODULES = (errors.__name__, file_errors.__name__, install_errors.__name__)
+_MODULES = tuple(each.__name__ for each in (errors, file_errors, fleet_errors, install_errors))
 
 
 def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:

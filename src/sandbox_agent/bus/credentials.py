@@ -73,5 +73,5 @@ def explain_refusal(path: Path | None) -> str:
         return "the NATS servers want credentials; name a file with --creds"
     return (
         f"the NATS servers do not accept the credentials in {path}: they are wrong, have expired, or were taken "
-        "away; make new ones with: sandbox-agent fleet invite"
+        "away; make new ones: sandbox-agent fleet invite for a node, sandbox-agent fleet init for a gateway"
     )

@@ -28,7 +28,8 @@ from sandbox_agent.client.errors import (
 from sandbox_agent.client.loopback import Loopback
 from sandbox_agent.client.ways import Content, Request, Response, Way
 from sandbox_agent.client.websocket import ClientSocket, open_socket
-from sandbox_agent.errors import FleetUnreachable, ShuttingDown, UnknownConnection
+from sandbox_agent.errors import ShuttingDown, UnknownConnection
+from sandbox_agent.fleet_errors import FleetUnreachable
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]

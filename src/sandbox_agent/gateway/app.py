@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from sandbox_agent.errors import FleetUnreachable
+from sandbox_agent.fleet_errors import FleetUnreachable
 from sandbox_agent.gateway.forwarding import Forwarding, is_forwarded
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import PATH as ACP

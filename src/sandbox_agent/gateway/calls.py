@@ -27,16 +27,8 @@ from sandbox_agent.envelope import (
     text_at,
     with_result,
 )
-from sandbox_agent.errors import (
-    LogUnavailable,
-    MissingAgent,
-    NobodyAsked,
-    NodeUnreachable,
-    NoNode,
-    NotAnEnvelope,
-    RpcError,
-    SandboxAgentError,
-)
+from sandbox_agent.errors import LogUnavailable, MissingAgent, NobodyAsked, NotAnEnvelope, RpcError, SandboxAgentError
+from sandbox_agent.fleet_errors import NodeUnreachable, NoNode
 from sandbox_agent.gateway.claims import asker
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
@@ -304,9 +296,9 @@ class FleetCalls:
                     return node
                 kept = await self._keys.get(name)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
         if kept is None or kept.value is None:
-            raise LogUnavailable("the table of keys has lost one")
+            raise LogUnavailable.of_fleet("the table of keys has lost one")
         return kept.value.decode()
 
     def pass_on(

@@ -8,12 +8,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+from msgspec import Raw
+
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.fleet import Visit
 
 REMEMBERED_REQUESTS = 4096
 """Of one client: where they went; and of agents that ask it."""
@@ -165,9 +169,11 @@ class FleetConnection(Connection):
         """Whether this is its id; takes the same time for every wrong one."""
         return hmac.compare_digest(self.connection_id.encode(), connection_id.encode())
 
-    @property
-    def digest(self) -> str:
-        return digest_of_id(self.connection_id)
+    def record(self) -> bytes:
+        """What the fleet's table knows of it, for every gateway: not its id, with which one could use it."""
+        initialize, nodes = Raw(self.initialize), list(self.guests)
+        digest = _digest(self.connection_id)
+        return msgspec.json.encode(Visit(digest, self.opened_at, self.agent, initialize, self.home, nodes))
 
 
 def answered(chunk: Chunk) -> Iterator[bytes]:
@@ -200,6 +206,26 @@ def _envelopes(chunk: Chunk) -> Iterator[Envelope]:
             yield parse(line)
 
 
-def digest_of_id(connection_id: str) -> str:
-    """What the fleet's table knows of an id."""
+def restore(connection_id: str, record: bytes, revision: int, now: float) -> FleetConnection | None:
+    """A connection of another gateway, from its record; None when that is of another id."""
+    visit = msgspec.json.decode(record, type=Visit)
+    if not hmac.compare_digest(visit.digest, _digest(connection_id)):
+        return None
+    connection = FleetConnection(
+        connection_id=connection_id,
+        tag=connection_id.partition(".")[0],
+        agent=visit.agent,
+        used_at=now,
+        opened_at=visit.opened_at,
+        initialize=bytes(visit.initialize),
+        home=visit.home,
+        guests=dict.fromkeys(visit.nodes, ""),
+        unread=frozenset(visit.nodes),
+        revision=revision,
+    )
+    connection.introduce(parse(connection.initialize).params())
+    return connection
+
+
+def _digest(connection_id: str) -> str:
     return hashlib.sha256(connection_id.encode()).hexdigest()

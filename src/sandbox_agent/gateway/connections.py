@@ -5,7 +5,6 @@ for it alone. So it goes on at another gateway where it was.
 """
 
 import asyncio
-import hmac
 import logging
 import secrets
 import time
@@ -13,14 +12,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
-from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, StreamFollowing, Table, TableEntry
-from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.envelope import Envelope
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.attachments import AttachmentLog
-from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
+from sandbox_agent.gateway.connection import FleetConnection, restore
 from sandbox_agent.gateway.endings import Endings
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -200,16 +198,7 @@ class FleetConnections:
     async def _save(self, connection: FleetConnection) -> None:
         """Write its record; what other gateways have added stays in it. Raises UnknownConnection, LogUnavailable."""
         while True:
-            nodes = list(connection.guests)
-            visit = Visit(
-                connection.digest,
-                connection.opened_at,
-                connection.agent,
-                Raw(connection.initialize),
-                connection.home,
-                nodes,
-            )
-            value, expected = msgspec.json.encode(visit), connection.revision
+            value, expected = connection.record(), connection.revision
             try:
                 connection.revision = await self._table.put(connection.tag, value, expected=expected, ttl=self._ttl)
                 connection.kept_at = time.monotonic()
@@ -220,7 +209,7 @@ class FleetConnections:
                     raise UnknownConnection from None
                 self._take_visit(connection, entry.value, entry.revision)
             except BusError as error:
-                raise LogUnavailable(str(error)) from error
+                raise LogUnavailable.of_fleet(error) from error
             else:
                 return
 
@@ -228,7 +217,7 @@ class FleetConnections:
         try:
             return await self._table.get(tag)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
 
     async def keep(self, connection: FleetConnection) -> bool:
         """Keep it in the table for as long as it is used; whether it was time for that. Raises LogUnavailable."""
@@ -262,25 +251,12 @@ class FleetConnections:
         entry = await self._get(tag) if subjects.is_tag(tag) else None
         if entry is None or entry.value is None:
             return None
-        visit = msgspec.json.decode(entry.value, type=Visit)
-        if not hmac.compare_digest(visit.digest, digest_of_id(connection_id)):
+        connection = restore(connection_id, entry.value, entry.revision, time.monotonic())
+        if connection is None:
             return None
-        connection = FleetConnection(
-            connection_id=connection_id,
-            tag=tag,
-            agent=visit.agent,
-            used_at=time.monotonic(),
-            opened_at=visit.opened_at,
-            initialize=bytes(visit.initialize),
-            home=visit.home,
-            guests=dict.fromkeys(visit.nodes, ""),
-            unread=frozenset(visit.nodes),
-            revision=entry.revision,
-        )
-        connection.introduce(parse(connection.initialize).params())
         self._by_tag[tag] = connection
         try:
-            await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *visit.nodes)))
+            await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *connection.guests)))
             for session_id, position in connection.gone.items():
                 connection.note_gone(session_id, position)
             await self.settled(connection)
@@ -288,7 +264,7 @@ class FleetConnections:
             self._drop(connection, "it could not be read")
             raise
         if connection.closed:
-            raise LogUnavailable("the connection was closed here while it was read; try again")
+            raise LogUnavailable.of_fleet("the connection was closed here while it was read")
         logger.info("connection taken over connection=%s", tag)
         return connection
 
@@ -425,7 +401,7 @@ class FleetConnections:
                 await self._feed.seen(node, position)
                 await self.settled(connection)
         except TimeoutError:
-            raise LogUnavailable(f"events of {node} have not come by in time") from None
+            raise LogUnavailable.of_fleet(f"events of {node} have not come by in time") from None
 
     # Guests
 

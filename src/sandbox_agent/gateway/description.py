@@ -6,7 +6,8 @@ from typing import TypeVar, cast
 
 from sandbox_agent.agents.provision import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
-from sandbox_agent.errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode, SessionNotFound, TooMany
+from sandbox_agent.errors import SessionNotFound, TooMany
+from sandbox_agent.fleet_errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode
 from sandbox_agent.gateway.forwarding import NODE, is_forwarded
 from sandbox_agent.host.search import Searches
 from sandbox_agent.host.transfer.archives import UploadLimits

@@ -92,7 +92,7 @@ class Feed:
         try:
             _, last = await self._stream.ends()
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
         self.position = max(self.position, end_of(last))
         return self.position
 
@@ -176,7 +176,9 @@ class Feed:
             async with asyncio.timeout(PATIENCE):
                 await channel.reached(last)
         except TimeoutError as error:
-            raise LogUnavailable("this gateway is behind the fleet's stream; try again, or at another one") from error
+            raise LogUnavailable.of_fleet(
+                "this gateway is behind the fleet's stream; try again, or at another one"
+            ) from error
 
     def unfollow(self, channel: str, follower: Follower) -> None:
         found = self._channels.get(channel)
@@ -328,14 +330,14 @@ class Feed:
             if not records:
                 attempts += 1
                 if attempts > BEHIND_ATTEMPTS:
-                    raise LogUnavailable(f"a server of the fleet is behind; {subject} cannot be read")
+                    raise LogUnavailable.of_fleet(f"a server of the fleet is behind; {subject} cannot be read")
                 await asyncio.sleep(PAUSE)
 
     async def _page(self, subject: str, after: int, limit: int) -> list[StreamRecord]:
         try:
             return await self._stream.page(subject, after, EVERYTHING, limit)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
 
     async def _last(self, subject: str) -> int:
         """The sequence of a subject's last message, as the leader knows it."""
@@ -347,14 +349,14 @@ class Feed:
         try:
             return await self._stream.last(subject)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
 
     async def next(self, subject: str, after: int) -> StreamRecord | None:
         """A subject's first message after a sequence, likewise. Raises LogUnavailable."""
         try:
             return await self._stream.next(subject, after)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
 
     async def _wait_for(self, channels: Iterable[Channel]) -> None:
         wanted = list(channels)
@@ -362,10 +364,10 @@ class Feed:
             async with asyncio.timeout(LONGEST_CHANGE):
                 while missing := [each for each in wanted if each.complete_after is None]:
                     if any(self._find(each.subject) is not each for each in missing):
-                        raise LogUnavailable("what was to be read was closed meanwhile; try again")
+                        raise LogUnavailable.of_fleet("what was to be read was closed meanwhile")
                     await self._settled.wait()
         except TimeoutError as error:
-            raise LogUnavailable(
+            raise LogUnavailable.of_fleet(
                 "this gateway cannot follow the fleet's stream; try again, or at another one"
             ) from error
 

@@ -7,7 +7,8 @@ from urllib.parse import unquote, unquote_plus
 from starlette.requests import Request
 
 from sandbox_agent.bus.subjects import is_name
-from sandbox_agent.errors import BadRequest, MissingNode, NoNode, SessionNotFound, UnknownSession
+from sandbox_agent.errors import BadRequest, SessionNotFound, UnknownSession
+from sandbox_agent.fleet_errors import MissingNode, NoNode
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.asgi import Receive, Scope, Send, header

@@ -12,15 +12,8 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.envelope import request, text_at
-from sandbox_agent.errors import (
-    URN,
-    NodeLost,
-    NodeUnreachable,
-    SandboxAgentError,
-    ShuttingDown,
-    UnknownConnection,
-    UnknownSession,
-)
+from sandbox_agent.errors import URN, SandboxAgentError, ShuttingDown, UnknownConnection, UnknownSession
+from sandbox_agent.fleet_errors import NodeLost, NodeUnreachable
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Caller, NodeAnswer, NodeRequest

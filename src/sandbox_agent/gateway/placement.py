@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandbox_agent.envelope import META, Object, object_at, text_at
-from sandbox_agent.errors import InvalidParams, NoNode
+from sandbox_agent.errors import InvalidParams
+from sandbox_agent.fleet_errors import NoNode
 from sandbox_agent.wire.fleet import Lease
 
 

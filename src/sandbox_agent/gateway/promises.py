@@ -10,7 +10,8 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Unreachable
 from sandbox_agent.envelope import failure, same_id
-from sandbox_agent.errors import LogUnavailable, NodeLost
+from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.fleet_errors import NodeLost
 from sandbox_agent.gateway.connection import FleetConnection, Promise, answered
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -56,7 +57,7 @@ class Promises:
         kept = self._own.announce(connection.tag, msgspec.json.encode(sent))
         await asyncio.wait([kept], timeout=PATIENCE)
         if not (kept.done() and kept.result()):
-            raise LogUnavailable("the fleet's stream does not take the word that this request was accepted")
+            raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")
 
     def _has_come(self, connection: FleetConnection, id: bytes, promise: Promise) -> bool:
         """Whether the response was quicker than the word that it is promised."""

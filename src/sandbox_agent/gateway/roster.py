@@ -84,7 +84,7 @@ class Roster:
         try:
             entry = await self._table.get(node)
         except BusError as error:
-            raise LogUnavailable(str(error)) from error
+            raise LogUnavailable.of_fleet(error) from error
         return (
             None if entry is None or entry.value is None else msgspec.json.decode(entry.value, type=fleet.Lease).nonce
         )

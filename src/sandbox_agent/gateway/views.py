@@ -14,15 +14,8 @@ from starlette.responses import Response
 
 from sandbox_agent import __version__
 from sandbox_agent.bus.ports import MOST_BYTES
-from sandbox_agent.errors import (
-    BadRequest,
-    InvalidParams,
-    NodeUnreachable,
-    NotFound,
-    SessionNotFound,
-    TooMany,
-    UnknownSession,
-)
+from sandbox_agent.errors import BadRequest, InvalidParams, NotFound, SessionNotFound, TooMany, UnknownSession
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import Caller, NodeRequest
 from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
