@@ -62,9 +62,9 @@ def test_a_group_without_a_command_shows_its_help_as_a_mistake(words: str, capsy
 
 def test_help_fits_into_a_narrow_terminal() -> None:
     probe = (
-        "from tests.cli.test_commands import EVERYTHING, Group\n"
+        "from tests.cli.test_commands import EVERYTHING, CommandGroup\n"
         "for each in EVERYTHING.values():\n"
-        "    print((each.parser() if isinstance(each, Group) else each.parser).format_help())\n"
+        "    print((each.parser() if isinstance(each, CommandGroup) else each.parser).format_help())\n"
     )
     environment = {**os.environ, "COLUMNS": "60"}
 

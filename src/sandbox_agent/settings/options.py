@@ -4,12 +4,9 @@ A default is written as a user would write it.
 """
 # ruff: noqa: RUF009 - option() and derived() declare a field, as dataclasses.field() does
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TypeVar, cast, overload
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from sandbox_agent.settings.values import (
     AGENT,
@@ -39,7 +36,8 @@ PREFIX = "SANDBOX_AGENT_"
 REGISTRY = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json"
 
 
-class Option(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Option:
     """One option: what it takes, what it does, and what it is called in each place (its name is its key)."""
 
     group: str
@@ -296,7 +294,8 @@ OPTIONS: tuple[Option, ...] = tuple(
 )
 
 
-class Row(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Row:
     """One line of the reference."""
 
     group: str

@@ -5,11 +5,9 @@ Each kind takes what a flag or a variable carries (text) and what TOML carries (
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar, cast
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from sandbox_agent.errors import SettingsError
 
@@ -19,7 +17,8 @@ T_co = TypeVar("T_co", covariant=True)
 FLAG, VARIABLE, FILE = range(3)
 
 
-class Given(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Given:
     """A value as the user wrote it; `where` names the place, `base` is where a relative path starts."""
 
     raw: object
@@ -28,7 +27,8 @@ class Given(Struct, frozen=True):
     base: Path = Path()
 
 
-class ValueKind(Struct, Generic[T_co], frozen=True):
+@dataclass(frozen=True, slots=True)
+class ValueKind(Generic[T_co]):
     """A kind of value; `read` raises ValueError for anything that is not `expected`."""
 
     metavar: str
