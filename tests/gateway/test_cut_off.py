@@ -48,6 +48,8 @@ def test_a_gateway_that_has_lost_nats_refuses_at_once_and_one_whose_key_was_take
             assert "--join" in problem["detail"]
             files = await client.http.get("/v1/fs/file", params={"path": "x"})
             assert files.json()["type"] == problem["type"]
+            for path in ("/v1/sessions", "/v1/nodes"):
+                assert (await client.http.get(path)).status_code == 200, "what it knew last"
             nats.restart()
             await health_that_says(client, "no node")
             assert (await client.result("session/list")) == {"sessions": []}

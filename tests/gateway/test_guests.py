@@ -11,7 +11,7 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import TableEntry
-from sandbox_agent.envelope import Envelope, failure, parse, success
+from sandbox_agent.envelope import Envelope, failure, parse, request, success
 from sandbox_agent.errors import LogUnavailable, UnknownSession
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
@@ -27,7 +27,7 @@ from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
-from sandbox_agent.wire import fleet
+from sandbox_agent.wire import fleet, methods
 from tests.gateway.test_connections import attach, tell
 from tests.support.client import run
 from tests.support.running import BOUND
@@ -339,6 +339,22 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
         assert newest is not None
         sent = msgspec.json.decode(newest.body, type=fleet.SentTo)
         assert (sent.id, sent.promised_by) == ('"next"', "of n")
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "method", [methods.SET_METADATA, methods.TERMINATE, methods.CLOSE, methods.DELETE, methods.LOAD, methods.RESUME]
+)
+def test_what_a_node_can_answer_itself_is_answered_when_the_gateway_that_took_it_is_gone(method: str) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        one, two = [await open_gateway(cluster, n=replying(ACCEPTED)) for _ in range(2)]
+        client = await one.client("n", home="n")
+        assert await one.calls.begin(client, parse(request(b'"asked"', method, {"sessionId": "s"})), None)
+        moved = await two.connections.find(client.connection_id)
+        assert moved is not None
+        assert moved.unanswered[b'"asked"'].run == "of n"
 
     run(main())
 

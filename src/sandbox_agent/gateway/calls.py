@@ -54,11 +54,8 @@ _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _EARLY = (ANSWER_EARLY, b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
-_FINISHED_HERE = (
-    *(methods.ATTACH, methods.DETACH, methods.PENDING),
-    *(methods.NEW, methods.FORK, methods.DELETE, methods.SET_METADATA, methods.TERMINATE, methods.CLOSE),
-)
-"""Requests whose response has something in it that only gateways know, or waits for the fleet's list."""
+_FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK)
+"""Requests whose response has something in it that only gateways know."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
