@@ -284,13 +284,13 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
         await gateway.connections.add_node(opened, "n")
         for _ in range(5):
             tell(cluster, "n", opened.tag, OWN)
-        await gateway.feed.seen("n", 5)
+        await gateway.feed.progress.kept("n", 5)
         await leases.delete("n")
         await gateway.roster.until(lambda: "n" not in gateway.roster.leases)
         await beat("first")
-        await gateway.feed.seen("n", 5)
+        await gateway.feed.progress.kept("n", 5)
         await beat("second")
-        waiting = gateway.feed.seen("n", 2)
+        waiting = gateway.feed.progress.kept("n", 2)
         await asyncio.sleep(0)
         assert not waiting.done()
         tell(cluster, "n", opened.tag, OWN)
@@ -379,9 +379,34 @@ def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
         # What a client has asked is in the session's history alone.
         asked = Chunk(1, [b'{"asked":1}'], Direction.FROM_CLIENT, "s", connection_channel(opened.tag), 0.0)
         say(cluster, "n", asked)
-        await gateway.connections.caught_up(opened, "n", cluster.streams["EV"].position)
+        await gateway.connections.settling.caught_up(opened, "n", cluster.streams["EV"].position, "s")
         assert opened.last_event == said
         assert await read_until(gateway.read(opened), SESSION) == [SESSION]
+
+    run(main())
+
+
+def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_that_the_stream_has_it() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened, other = await gateway.open("n"), await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        cluster.held = []
+        attach(cluster, "n", opened.tag, "s")
+        attached_at = cluster.streams["EV"].position
+        speak(cluster, "n", "s", SESSION)
+        gateway.feed.follow(session_channel("s"), other)
+        await gateway.feed.complete([session_channel("s")])
+        waiting = asyncio.create_task(gateway.connections.settling.caught_up(opened, "n", attached_at, "s"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        for deliver in cluster.held:
+            deliver()
+        await waiting
+        assert opened.windows["s"][-1].start == wire.position_of(attached_at)
+        assert opened.last_event == wire.position_of(cluster.streams["EV"].position)
 
     run(main())
 
@@ -407,12 +432,12 @@ def test_an_idle_stream_keeps_nothing_in_memory_that_it_does_not_need() -> None:
         attach(cluster, "n", opened.tag, "s")
         tell(cluster, "n", opened.tag, OWN)
         assert await read_until(gateway.read(opened), OWN) == [OWN]
-        await gateway.connections.settled(opened)
+        await gateway.connections.settling.settled(opened)
         await asyncio.sleep(0)
         feed, connections = gateway.feed, gateway.connections
         # What nodes and gateways say about a connection is taken as it comes.
         assert [chunk.lines for _, chunk in feed._tail] == [[OWN]]  # pyright: ignore[reportPrivateUsage]
-        assert not connections._settling  # pyright: ignore[reportPrivateUsage]
+        assert not connections.settling._tasks  # pyright: ignore[reportPrivateUsage]
         assert not hasattr(opened, "__dict__")
 
     run(main())

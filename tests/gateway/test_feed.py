@@ -295,12 +295,12 @@ def test_waiting_in_vain_leaves_nothing_behind() -> None:
         feed, _, _ = await open_feed()
         roster = Roster()
         for _ in range(2):
-            for waiting in (feed.seen("n", 10**18), roster.until(lambda: False)):
+            for waiting in (feed.progress.kept("n", 10**18), roster.until(lambda: False)):
                 task = asyncio.ensure_future(waiting)
                 await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
-        assert not feed._awaited  # pyright: ignore[reportPrivateUsage]
+        assert not feed.progress._awaited  # pyright: ignore[reportPrivateUsage]
         assert not roster._waiting  # pyright: ignore[reportPrivateUsage]
         await feed.close()
 

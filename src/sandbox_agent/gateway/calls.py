@@ -156,7 +156,7 @@ class FleetCalls:
             raise Refusal(answer)
         response = _response(node, envelope, answer.body)
         line = response.line
-        await self._connections.caught_up(connection, node, _position(answer))
+        await self._connections.settling.caught_up(connection, node, _position(answer), session_id)
         if response.succeeded:
             await self._until_listed(node, envelope, response)
             if envelope.method in methods.MAKE_SESSIONS:

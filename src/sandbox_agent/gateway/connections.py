@@ -24,6 +24,7 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.settling import Settling
 from sandbox_agent.gateway.withdrawals import Withdrawals
 from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
@@ -34,7 +35,7 @@ from sandbox_agent.wire.fleet import AttachmentChange, StreamOpened, Visit
 logger = logging.getLogger(__name__)
 
 PATIENCE = 10.0
-"""Seconds that an answer waits for the events before it."""
+"""Seconds that the word of a new session waits for what was said before."""
 KNOWN_GUESTS = 50_000
 """How many guests at other gateways are remembered, so that the table is not asked about each."""
 
@@ -50,6 +51,7 @@ class FleetConnections:
         self._roster = roster
         self._table = table
         self._own = own
+        self.settling = Settling(feed)
         self.promises = Promises(feed, own, roster.fetch_run)
         self.endings = Endings(feed, own)
         self.withdrawals = Withdrawals(feed, own, roster.fetch_run)
@@ -57,7 +59,6 @@ class FleetConnections:
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
         """By connection id: a wrong one with the right tag must not get into the way of the right one."""
-        self._settling: dict[FleetConnection, set[asyncio.Task[None]]] = {}
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
@@ -259,7 +260,7 @@ class FleetConnections:
             await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *connection.guests)))
             for session_id, position in connection.gone.items():
                 connection.note_gone(session_id, position)
-            await self.settled(connection)
+            await self.settling.settled(connection)
         except BaseException:
             self._drop(connection, "it could not be read")
             raise
@@ -288,7 +289,7 @@ class FleetConnections:
         if connection.closed:
             return
         writer.begin()
-        self._settle(connection, own, connection.opened_at)
+        self.settling.begin(connection, own, connection.opened_at)
         if connection.stream is not None:
             connection.stream.look_back()
 
@@ -330,7 +331,7 @@ class FleetConnections:
         elif not connection.attached(session_id):
             connection.attach(session_id, position)
             self._feed.follow(channel, connection)
-            self._settle(connection, channel, position)
+            self.settling.begin(connection, channel, position)
             if connection.stream is not None:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
@@ -370,38 +371,6 @@ class FleetConnections:
     def handed_over(self, session_id: str) -> int:
         """Everything of a session up to here has come to those that follow it here."""
         return self._feed.handed_over(session_channel(session_id))
-
-    def _settle(self, connection: FleetConnection, channel: str, after: int) -> None:
-        """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
-
-        async def find() -> None:
-            last = await self._feed.last_meant(channel, after, connection.sees)
-            connection.last_event = max(connection.last_event, last)
-
-        task = asyncio.create_task(find())
-        self._settling.setdefault(connection, set()).add(task)
-        task.add_done_callback(lambda done: self._note_settled(connection, done))
-
-    def _note_settled(self, connection: FleetConnection, task: "asyncio.Task[None]") -> None:
-        tasks = self._settling.get(connection)
-        if tasks is not None:
-            tasks.discard(task)
-            if not tasks:
-                del self._settling[connection]
-
-    async def settled(self, connection: FleetConnection) -> None:
-        """Wait until it is known which event is the last one that was meant for it. Raises LogUnavailable."""
-        while tasks := self._settling.get(connection):
-            await asyncio.gather(*tasks)
-
-    async def caught_up(self, connection: FleetConnection, node: str, position: int) -> None:
-        """Wait until everything up to a node's own position has come by here. Raises LogUnavailable."""
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await self._feed.seen(node, position)
-                await self.settled(connection)
-        except TimeoutError:
-            raise LogUnavailable.of_fleet(f"events of {node} have not come by in time") from None
 
     # Guests
 
@@ -454,7 +423,7 @@ class FleetConnections:
     def _take_node(self, node: str) -> None:
         lease = self._roster.leases.get(node)
         if lease is not None:
-            self._feed.begin_run(node, lease.nonce)
+            self._feed.progress.begin_run(node, lease.nonce)
 
     def _drop(self, connection: FleetConnection, reason: str) -> None:
         if self._by_tag.get(connection.tag) is not connection:
@@ -462,8 +431,7 @@ class FleetConnections:
         del self._by_tag[connection.tag]
         logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
         connection.closed = True
-        for task in self._settling.pop(connection, ()):
-            task.cancel()
+        self.settling.drop(connection)
         for channel in connection.channels():
             self._feed.unfollow(channel, connection)
         for source in (subjects.GATEWAY, *connection.guests):

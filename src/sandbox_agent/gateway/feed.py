@@ -14,9 +14,10 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, assemble, subject_of
+from sandbox_agent.gateway.progress import Progress
 from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
-from sandbox_agent.log.wire import ChunkAssembly, end_of, ownership, position_of, sequence_of
+from sandbox_agent.log.wire import ChunkAssembly, end_of, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +50,12 @@ class Feed:
         """Called when live readers have missed something: their streams have to begin anew."""
         self.trims: dict[str, int] = {}
         """Channel → last position that is no longer kept."""
+        self.progress = Progress()
         self._stream = stream
         self._tail_bytes = tail_bytes
         self._most_untaken = most_untaken
         self._tail: deque[tuple[Channel, Chunk]] = deque()
         self._size = 0
-        self._seen: dict[str, int] = {}
-        """Node → the last of its own positions that has come by."""
-        self._awaited: dict[str, dict[asyncio.Future[None], int]] = {}
-        """Node → those who wait for it, and for which of its positions."""
-        self._runs: dict[str, str] = {}
-        """Node → the nonce of its run."""
         self._channels: dict[str, Channel] = {}
         """By name. All but sessions' are named after their subjects."""
         self._by_subject: dict[str, Channel] = {}
@@ -115,31 +111,6 @@ class Feed:
     async def complete(self, channels: Iterable[str]) -> None:
         """Wait until new events of all these come as they happen. Raises LogUnavailable."""
         await self._wait_for([self._channels[name] for name in channels if name in self._channels])
-
-    def seen(self, node: str, position: int) -> "asyncio.Future[None]":
-        """Done when what a node had said up to a position of its own has come by, as far as it is followed here.
-
-        To be cancelled when it is not wanted any more: what a node says of its positions is not trusted.
-        """
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._seen.get(node, 0) >= position:
-            future.set_result(None)
-        else:
-            self._awaited.setdefault(node, {})[future] = position
-            future.add_done_callback(lambda _: self._forget_awaited(node, future))
-        return future
-
-    def _forget_awaited(self, node: str, future: "asyncio.Future[None]") -> None:
-        awaited = self._awaited[node]
-        del awaited[future]
-        if not awaited:
-            del self._awaited[node]
-
-    def begin_run(self, node: str, nonce: str) -> None:
-        """A node is there. In another run its positions may begin anew: it may have lost its disk."""
-        if self._runs.get(node) != nonce:
-            self._runs[node] = nonce
-            self._seen.pop(node, None)
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
         """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice.
@@ -405,20 +376,11 @@ class Feed:
                 # What is newer comes by the reader, which knows of the subject by now.
                 each.begin(0 if last is None else last.sequence)
                 if last is not None:
-                    self._note_seen(last)
+                    self.progress.note(last.headers, came=False)
                 for record in each.release():
                     if record.sequence > each.sequence:
                         self._hand_over(each, record)
             self._wake()
-
-    def _note_seen(self, record: StreamRecord) -> None:
-        owner = ownership(record.headers)
-        if owner.last <= self._seen.get(owner.node, 0):
-            return
-        self._seen[owner.node] = owner.last
-        for future, position in self._awaited.get(owner.node, {}).items():
-            if position <= owner.last and not future.done():
-                future.set_result(None)
 
     def _take_in(self, record: StreamRecord) -> None:
         self._untaken += len(record.body)
@@ -452,7 +414,7 @@ class Feed:
                 else:
                     break
             self._untaken -= len(record.body)
-            self._note_seen(record)
+            self.progress.note(record.headers, came=True)
 
     async def _take(self, record: StreamRecord) -> None:
         self.position = max(self.position, end_of(record.sequence))

@@ -108,7 +108,7 @@ async def _serve_on(
     await ingest.serve(bus)
     limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
     streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)
-    flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.seen)
+    flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)
     calls = FleetCalls(
