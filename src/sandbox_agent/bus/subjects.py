@@ -103,11 +103,6 @@ def sender(subject: str) -> tuple[str, str]:
     return node, verb
 
 
-def request_to_node(node: str, verb: str) -> str:
-    """What gateways ask of a node."""
-    return f"dn.{node}.{verb}"
-
-
 def run_of_node(node: str, nonce: str) -> str:
     """Where one run of a node hears whether it is there."""
     return f"dn.{node}.run.{token(nonce)}"
