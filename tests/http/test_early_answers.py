@@ -13,6 +13,7 @@ from sandbox_agent.http.asgi import Message, Scope, group_headers
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.connections import Guest
 from sandbox_agent.log import log as log_module
+from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.group import Group
 from tests.support.client import run
 from tests.support.in_process import PretendedTransport
@@ -21,6 +22,7 @@ from tests.support.running import BOUND
 from tests.support.world import World, world
 
 PROMPT = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":[]}}'
+NEW = b'{"jsonrpc":"2.0","id":1,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}'
 TAG = "g0123456789abcdef"
 
 
@@ -41,7 +43,8 @@ class Publisher:
 class Asking:
     """One POST of a gateway, for a guest."""
 
-    def __init__(self, path: MessagePath, guest: Connection) -> None:
+    def __init__(self, path: MessagePath, guest: Connection, body: bytes = PROMPT) -> None:
+        self._body = body
         self.sent: asyncio.Queue[Message] = asyncio.Queue()
         self.transport = PretendedTransport()
         headers = [
@@ -59,7 +62,7 @@ class Asking:
         self.task = asyncio.ensure_future(path.site.reached.handle(scope, self.receive, self.sent.put))
 
     async def receive(self) -> Message:
-        return {"type": "http.request", "body": PROMPT, "more_body": False}
+        return {"type": "http.request", "body": self._body, "more_body": False}
 
     async def next(self) -> Message:
         async with asyncio.timeout(BOUND):
@@ -108,6 +111,48 @@ def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
             problem = msgspec.json.decode((await asking.next())["body"])
             assert (problem["type"], problem["status"]) == ("urn:sandbox-agent:error:log-unavailable", 507)
             assert "the stream has no leader" in problem["detail"]
+
+    run(main())
+
+
+def test_the_stream_brings_the_answer_when_the_gateway_is_gone_and_publishing_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_module, "PUBLISH_PATIENCE", 0.01)
+
+    async def main() -> None:
+        async with prompted(tmp_path) as (one, _, guest, asking):
+            asking.transport.close()
+            await asking.task
+            await asking.next()
+            line = (await asking.next())["body"]
+            chunks, _ = one.log.in_memory([guest.channel], 0, 1 << 20) or ([], False)
+            assert [each.lines for each in chunks] == [[line]]
+            assert asking.sent.empty()
+
+    run(main())
+
+
+def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db") as one:
+            path = MessagePath(one, 0)
+
+            def open_session(line: bytes) -> None:
+                one.says(id=msgspec.json.decode(line)["id"], result={"sessionId": "fresh"})
+                one.agent.updates("first", "fresh")
+
+            monkeypatch.setattr(one.process, "send", open_session)
+            guest = one.hub.connections.open("mock", guest=Guest(TAG, "n1"))
+            asking = Asking(path, guest, NEW)
+            asking.transport.close()
+            await asking.task
+            chunks, _ = one.log.in_memory([guest.channel, session_channel("fresh")], 0, 1 << 20) or ([], False)
+            told = [msgspec.json.decode(line) for each in chunks for line in each.lines]
+            assert [each.get("method", "response") for each in told][-2:] == ["response", "session/update"]
+            await path.close()
 
     run(main())
 

@@ -152,9 +152,7 @@ class HubClients(Struct, frozen=True):
         self.hub.tell_connection(connection, line, session_id)
 
     def note_opened(self, connection: Connection, line: bytes) -> None:
-        # To a guest, a gateway gives the response.
-        if not connection.is_guest:
-            self.hub.let_out(session_named(line))
+        self.hub.let_out(session_named(line))
 
     def find_session(self, name: str) -> str | None:
         session = self.hub.find_session(name)

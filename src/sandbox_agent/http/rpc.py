@@ -128,8 +128,10 @@ class Rpc(Exchange):
             await self.clients.kept(connection, answer.commit)
         except LogUnavailable as error:
             rest = document(error)
-        if is_gone(scope) and not rest:
+        if is_gone(scope):
             self.clients.tell(connection, answer.line)
+            if envelope.method in methods.MAKE_SESSIONS:
+                self.clients.note_opened(connection, answer.line)
         else:
             await send({"type": "http.response.body", "body": rest})
 
@@ -195,6 +197,9 @@ class Rpc(Exchange):
             if opened is not None:
                 opened()
             return None
+        if connection.is_guest:
+            # A gateway gives its client the response, and says when.
+            opened = None
         return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line, opened)
 
     # POST, the short way
