@@ -9,11 +9,11 @@ import pytest
 from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW
 from sandbox_agent.bus.memory import MemoryBus
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Bus
+from sandbox_agent.bus.ports import Bus, Hearer, StopHearing
 from sandbox_agent.errors import TooMany
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import INLINE, NodeFlows, NodeRequest
-from sandbox_agent.http.asgi import Receive, Scope, Send, respond, transport
+from sandbox_agent.http.asgi import Receive, Scope, Send, is_gone, respond, transport
 from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.wire.fleet import Lease
 from tests.support.client import run
@@ -363,6 +363,28 @@ def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node
     run(main())
 
 
+def test_a_node_whose_early_answer_was_taken_does_not_think_that_its_gateway_is_gone() -> None:
+    async def main() -> None:
+        stream, ends = Stream(), asyncio.Event()
+        gone: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await early(7, ends)(scope, receive, send)
+            gone.set_result(is_gone(scope))
+
+        async with in_memory(seen=stream.seen) as fleet, asyncio.timeout(BOUND):
+            await fleet.join("n1", answer)
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
+            _, _, seen = await stream.asked.get()
+            seen.set_result(None)
+            assert (await asking).body == b"early"
+            await fleet.pass_time(PATIENCE + 1, of_node="n1")
+            ends.set()
+            assert not await gone
+
+    run(main())
+
+
 def test_an_early_answer_that_does_not_get_into_the_stream_is_a_problem() -> None:
     async def main() -> None:
         stream, ends = Stream(), asyncio.Event()
@@ -411,6 +433,31 @@ def test_a_small_answer_is_one_message_and_a_head_without_a_length_does_not_wait
             async with fleet.gateway.open("n2", NodeRequest("GET", b"/")) as exchange, asyncio.timeout(BOUND):
                 assert (await exchange.head()).status == 200
             over.set()
+
+    run(main())
+
+
+def test_a_request_that_is_cancelled_before_its_node_is_heard_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with in_memory() as fleet:
+            await fleet.join("n1", echo)
+            hearing = asyncio.Event()
+
+            async def hear(subject: str, take: Hearer) -> StopHearing:
+                hearing.set()
+                return await asyncio.get_running_loop().create_future()
+
+            monkeypatch.setattr(fleet.gateway_bus, "hear", hear)
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("GET", b"/"), most=100))
+            async with asyncio.timeout(BOUND):
+                await hearing.wait()
+            asking.cancel()
+            await asyncio.wait([asking])
+            assert not fleet.gateway.table._flows  # pyright: ignore[reportPrivateUsage]
+            for task in fleet.gateway._heard.values():  # pyright: ignore[reportPrivateUsage]
+                task.cancel()
 
     run(main())
 

@@ -159,9 +159,11 @@ class NodeFlows:
             )
             try:
                 await self._hear(node)
-            except BusError:
+            except BaseException as error:
                 flow.finish()
-                raise exchange.unreachable(Reason.CUT_OFF) from None
+                if isinstance(error, BusError):
+                    raise exchange.unreachable(Reason.CUT_OFF) from None
+                raise
             self._flows[subject] = flow
             try:
                 await exchange.begin(opening)
@@ -245,7 +247,7 @@ class NodeFlows:
         if self._seen is None:
             return await exchange.next()
         seen = self._seen(exchange.node, position)
-        seen.add_done_callback(lambda done: None if done.cancelled() else exchange.settle())
+        seen.add_done_callback(lambda done: None if done.cancelled() else exchange.take_early())
         try:
             return await exchange.next()
         finally:
@@ -331,9 +333,15 @@ class NodeExchange:
         return head
 
     def settle(self) -> None:
-        """There is nothing more to come, or nothing that has to be waited for."""
+        """There is nothing more to come."""
         self._whole = True
         self._flow.finish()
+
+    def take_early(self) -> None:
+        """Take the answer without its end, and tell the node, which need not put it on the stream then."""
+        if self._flow.broken is None:
+            self._whole = True
+            self._flow.break_off(Reason.FINISHED)
 
     async def next(self) -> bytes | None:
         """More of the answer's body, and with that the word that the last one is dealt with; None at its end.

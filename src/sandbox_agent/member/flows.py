@@ -205,7 +205,8 @@ class FlowTransport(asyncio.Transport):
         """The gateway has counted it among those that showed a token."""
 
     def is_closing(self) -> bool:
-        return self._flow.broken is not None
+        # Of one that came to its end, the gateway has all that it wanted.
+        return self._flow.broken not in (None, Reason.FINISHED)
 
     def get_write_buffer_size(self) -> int:
         return self._flow.unfinished * PIECE
