@@ -7,6 +7,7 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import MOST_BYTES
+from sandbox_agent.gateway.claims import LONGEST_ID
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
@@ -17,6 +18,7 @@ from tests.support.client import run
 
 TAG = "g0123456789abcdef"
 OWN = subjects.connection_events(TAG, "n2")
+LONG = "x" * LONGEST_ID
 UPDATE: dict[str, object] = {"method": "session/update", "params": {"sessionId": "of-n1", "update": {}}}
 
 
@@ -63,6 +65,9 @@ def published(cluster: Cluster) -> list[bytes]:
         line(id="n1.0a1b.7", method="session/request_permission", params={}),
         line(id=7, method="session/request_permission", params={}),
         line(method="$/cancel_request", params={"requestId": "n1.0a1b.7"}),
+        line(id=f"n2.{LONG}", method="session/request_permission", params={}),
+        line(method="$/cancel_request", params={"requestId": f"n2.{LONG}"}),
+        line(method="session/update", params={"sessionId": LONG * 5, "update": {}}),
         b"not an envelope",
     ],
 )

@@ -1,4 +1,4 @@
-"""What agents have asked before their node was lost, on a bus in memory: withdrawn at every client, once."""
+"""What agents have asked before their node was started anew, on a bus in memory: withdrawn at every client, once."""
 
 import asyncio
 
@@ -8,14 +8,17 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.envelope import notification, parse, request, success
-from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.fleet_errors import NodeUnreachable
+from sandbox_agent.gateway import connection as connection_module
+from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
+from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.wire import methods
 from tests.gateway.test_connections import Socket, tell
 from tests.gateway.test_guests import (
     ACCEPTED,
-    STRANGER,
+    KNOWN,
     Gateway,
     lease_of,
     open_gateway,
@@ -67,8 +70,7 @@ async def lose(gateway: Gateway, client: FleetConnection, run: str | None = None
     await until_done_since(before)
 
 
-@pytest.mark.parametrize("comes_back_as", [None, "second"])
-def test_what_a_lost_run_has_asked_is_withdrawn_at_its_clients(comes_back_as: str | None) -> None:
+def test_what_a_run_has_asked_is_withdrawn_at_its_clients_when_another_has_its_place() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await opened(cluster, "n", "m")
@@ -77,7 +79,7 @@ def test_what_a_lost_run_has_asked_is_withdrawn_at_its_clients(comes_back_as: st
         ask(cluster, client, id_of(2, node="m"), "m")
         await heard(gateway, client)
         await heard(gateway, client, "m")
-        await lose(gateway, client, comes_back_as)
+        await lose(gateway, client, "second")
         assert withdrawn(cluster, client) == [id_of(1)]
         [line] = said_by_gateways(cluster, client)
         assert line.params()["_meta"] == {"sandboxagent.dev": {"outcome": "cancelled", "answeredBy": None}}
@@ -126,17 +128,16 @@ def test_what_is_settled_or_asked_by_the_run_that_is_there_is_not_withdrawn() ->
     run(main())
 
 
-def test_a_run_that_was_away_asks_again_what_was_withdrawn() -> None:
+def test_what_a_lost_node_has_asked_waits_until_the_same_run_takes_the_answer() -> None:
     async def main() -> None:
-        cluster, deleted = Cluster(), asyncio.Event()
+        cluster = Cluster()
+        gateway = await opened(cluster, "n")
+        methods_called: list[str] = []
 
         async def reply(asked: NodeRequest, body: bytes) -> NodeAnswer:
-            if asked.method == "DELETE":
-                deleted.set()
-                return ACCEPTED
-            return STRANGER
+            methods_called.append(asked.method)
+            return KNOWN if asked.target == PATH.encode() else ACCEPTED
 
-        gateway = await opened(cluster, "n")
         gateway.nodes.replies["n"] = reply
         tables = MemoryBus(cluster)
         leases = await tables.table("nodes")
@@ -152,11 +153,74 @@ def test_a_run_that_was_away_asks_again_what_was_withdrawn() -> None:
         await leases.delete("n")
         await gateway.roster.until(lambda: "n" not in gateway.roster.leases)
         await until_done_since(before)
-        assert withdrawn(cluster, client) == [id_of(1)]
+        answer = parse(success(id_of(1), {}))
+        with pytest.raises(NodeUnreachable):
+            await gateway.calls.answer(client, answer)
         await leases.put("n", there)
         await gateway.roster.until(lambda: "n" in gateway.roster.leases)
         await until_done_since(before)
-        assert deleted.is_set()
-        assert client.guests["n"] == "first"
+        await gateway.calls.answer(client, answer)
+        await lose(gateway, client, "second")
+        assert withdrawn(cluster, client) == []
+        assert "DELETE" not in methods_called
 
     run(main())
+
+
+def test_what_a_run_asks_that_begins_while_a_gateway_looks_is_not_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        client = await (await opened(cluster, "n")).client("n", home="n")
+        ask(cluster, client, id_of(1))
+        gateway = await opened(cluster, "n")
+        moved = await gateway.connections.find(client.connection_id)
+        assert moved is not None
+        catch_up = gateway.feed.catch_up
+
+        async def begin_and_catch_up(channel: str) -> None:
+            if gateway.roster.leases["n"].nonce == "first":
+                gateway.roster.leases["n"] = lease_of("n", "second")
+                ask(cluster, client, id_of(2, "second"))
+            await catch_up(channel)
+
+        monkeypatch.setattr(gateway.feed, "catch_up", begin_and_catch_up)
+        await lose(gateway, moved, "first")
+        assert withdrawn(cluster, client) == [id_of(1)]
+
+    run(main())
+
+
+def test_a_connection_with_a_long_past_moves_and_nothing_settled_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MOST_PENDING", 3)
+
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await opened(cluster, "n")
+        client = await gateway.client("n", home="n")
+        for number in range(0, 20, 2):
+            ask(cluster, client, id_of(number))
+            await gateway.calls.answer(client, parse(success(id_of(number), {})))
+            ask(cluster, client, id_of(number + 1))
+            over = {"requestId": id_of(number + 1)[1:-1].decode()}
+            tell(cluster, "n", client.tag, notification(methods.CANCEL_REQUEST, over))
+            await gateway.feed.catch_up(subjects.attachments(client.tag, subjects.GATEWAY))
+        ask(cluster, client, id_of(20))
+        second = await opened(cluster, "n")
+        moved = await second.connections.find(client.connection_id)
+        assert moved is not None
+        await lose(second, moved, "second")
+        assert withdrawn(cluster, client) == [id_of(20)]
+
+    run(main())
+
+
+def test_no_node_makes_a_gateway_forget_what_another_has_asked_nor_keep_more_than_so_many() -> None:
+    client = FleetConnection("g.id", "g", "a", 0.0)
+    client.note_requests({id_of(0, node="m"): None, id_of(1, node="m"): None})
+    client.note_settled([id_of(1, node="m")])
+    ids = [id_of(number) for number in range(2 * MOST_PENDING)]
+    client.note_requests(dict.fromkeys(ids))
+    assert list(client.requests["n"]) == ids[MOST_PENDING:]
+    client.note_settled(ids)
+    assert list(client.settled["n"]) == ids[MOST_PENDING:]
+    assert (list(client.requests["m"]), list(client.settled["m"])) == ([id_of(0, node="m")], [id_of(1, node="m")])

@@ -8,9 +8,13 @@ from sandbox_agent.envelope import Kind, param, parse
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.wire import methods
 
+LONGEST_ID = 256
+"""Bytes of a request's id; those that nodes make have some 80."""
+LONGEST_SESSION_ID = 1024
+
 
 class Forged(Exception):
-    """A node says what only another one could."""
+    """A node says what only another one could, or what no honest one would."""
 
 
 def asker(id: bytes) -> str | None:
@@ -45,8 +49,12 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
         asked = envelope.id if envelope.kind is Kind.REQUEST else None
         if envelope.method == methods.CANCEL_REQUEST:
             asked = param(line, "requestId") or b"null"
+        if asked is not None and len(asked) > LONGEST_ID:
+            raise Forged("the id of a request is too long")
         if asked is not None and asker(asked) != node:
             raise Forged("the id of a request names another node")
         if envelope.session_id is not None:
+            if len(envelope.session_id) > LONGEST_SESSION_ID:
+                raise Forged("the id of a session is too long")
             named.add(envelope.session_id)
     return named

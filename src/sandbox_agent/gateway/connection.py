@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -14,13 +14,18 @@ from msgspec import Raw
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id
 from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.gateway.claims import asker
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Visit
 
+T = TypeVar("T")
+
 REMEMBERED_REQUESTS = 4096
-"""Of one client: where they went; and of agents that ask it."""
+"""Of one client: where they went."""
+MOST_PENDING = 1024
+"""Of what agents of one node ask one client; as many are remembered that were settled."""
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
 
 
@@ -60,14 +65,12 @@ class FleetConnection(Connection):
     asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
-    requests: dict[bytes, str | None] = field(default_factory=dict[bytes, str | None])
-    """What agents have asked its client, and it may still answer: by id → the session."""
-    settled: dict[bytes, None] = field(default_factory=dict[bytes, None])
-    """Ids of those that it can no longer answer."""
+    requests: dict[str, dict[bytes, str | None]] = field(default_factory=dict[str, dict[bytes, str | None]])
+    """What agents have asked its client, and it may still answer: by node, and by id → the session."""
+    settled: dict[str, dict[bytes, None]] = field(default_factory=dict[str, dict[bytes, None]])
+    """Ids of those that it can no longer answer, by node."""
     unread: frozenset[str] = frozenset()
     """Nodes of which it is not known here what their agents have asked so far."""
-    given_up: frozenset[str] = frozenset()
-    """Nodes that went away, and whose requests were withdrawn; if the same run comes back, it has to ask again."""
 
     def own_channels(self) -> list[str]:
         """What is for this connection alone."""
@@ -99,22 +102,25 @@ class FleetConnection(Connection):
             self.unanswered.pop(name, None)
             self.unanswered[name] = Promise(node, promised_by, after)
         for table in (self.asked, self.unanswered):
-            while len(table) > REMEMBERED_REQUESTS:
-                del table[next(iter(table))]
+            drop_oldest(table, REMEMBERED_REQUESTS)
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
         """Agents have asked its client."""
-        self.requests.update((id, session_id) for id, session_id in asked.items() if id not in self.settled)
-        while len(self.requests) > REMEMBERED_REQUESTS:
-            del self.requests[next(iter(self.requests))]
+        for id, session_id in asked.items():
+            node = asker(id) or ""
+            if id not in self.settled.get(node, ()):
+                pending = self.requests.setdefault(node, {})
+                pending[id] = session_id
+                drop_oldest(pending, MOST_PENDING)
 
     def note_settled(self, ids: Iterable[bytes]) -> None:
         """Its client has answered these requests, or they were withdrawn."""
-        for id in ids:
-            self.settled[same_id(id)] = None
-            self.requests.pop(same_id(id), None)
-        while len(self.settled) > REMEMBERED_REQUESTS:
-            del self.settled[next(iter(self.settled))]
+        for id in map(same_id, ids):
+            node = asker(id) or ""
+            settled = self.settled.setdefault(node, {})
+            settled[id] = None
+            drop_oldest(settled, MOST_PENDING)
+            self.requests.get(node, {}).pop(id, None)
 
     def note_gone(self, session_id: str, position: int) -> None:
         """A session has ended at its node; it may have another one of the same id, to which this is attached again."""
@@ -198,6 +204,12 @@ def withdrawn(chunk: Chunk) -> Iterator[bytes]:
                 id = param(line, "requestId") if envelope.method == methods.CANCEL_REQUEST else None
                 if id is not None:
                     yield same_id(id)
+
+
+def drop_oldest(table: dict[bytes, T], most: int) -> None:
+    """Keep the newest entries."""
+    while len(table) > most:
+        del table[next(iter(table))]
 
 
 def _envelopes(chunk: Chunk) -> Iterator[Envelope]:

@@ -245,11 +245,8 @@ class GuestCalls:
             if known is None:
                 continue
             if lease is not None and known == lease.nonce:
-                if node in connection.given_up and connection.stream is not None:
-                    self._spawn(self._have_asked_again(connection, node))
                 continue
             self._give_up(connection, node)
-            connection.given_up -= {node}
             if lease is not None and (connection.stream is not None or connection.busy):
                 self._spawn(self._introduce_again(connection, node))
 
@@ -294,13 +291,6 @@ class GuestCalls:
                 if node in self._roster.leases:
                     # Not waited for: a node that does not answer must not keep the others' connections from being kept.
                     self._spawn(self._introduce_again(connection, node))
-
-    async def _have_asked_again(self, connection: FleetConnection, node: str) -> None:
-        """A run of a node is back whose requests were withdrawn: to a new guest it sends what still waits, anew."""
-        connection.given_up -= {node}
-        connection.guests[node] = ""
-        await self._try(node, self._asked(connection, node, [], "DELETE"))
-        await self._introduce_again(connection, node)
 
     async def _introduce_again(self, connection: FleetConnection, node: str) -> None:
         try:
