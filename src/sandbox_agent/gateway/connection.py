@@ -101,8 +101,8 @@ class FleetConnection(Connection):
         if promised_by is not None:
             self.unanswered.pop(name, None)
             self.unanswered[name] = Promise(node, promised_by, after)
-        for table in (self.asked, self.unanswered):
-            drop_oldest(table, REMEMBERED_REQUESTS)
+        drop_oldest(self.asked, REMEMBERED_REQUESTS)
+        drop_oldest(self.unanswered, REMEMBERED_REQUESTS)
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
         """Agents have asked its client."""
