@@ -2,9 +2,13 @@
 
 import asyncio
 
+import nats.errors
 import pytest
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-from sandbox_agent.bus.nats import connect
+from sandbox_agent.bus.nats import NatsBus, connect
+from sandbox_agent.bus.ports import BusRefused, Unreachable
 from tests.support.client import run
 from tests.support.nats import NatsServer
 
@@ -47,5 +51,29 @@ def test_headers_that_make_no_sense_do_not_make_a_member_deaf(
         writer.close()
         for bus in (good, gateway):
             await bus.close()
+
+    run(main())
+
+
+class Silent(Client):
+    """A connection on which no request is answered; the servers deny some of them."""
+
+    def __init__(self, denials: list[str]) -> None:
+        self.denials = denials
+        self.bus = NatsBus(self)
+
+    async def request(self, *_: object, **__: object) -> Msg:
+        if self.denials:
+            self.bus.denied = self.denials.pop()
+        raise nats.errors.TimeoutError
+
+
+def test_what_was_denied_before_is_no_reason_for_a_request_that_is_not_answered() -> None:
+    async def main() -> None:
+        bus = Silent(['nats: permissions violation for publish to "up.n1.log"']).bus
+        with pytest.raises(BusRefused):
+            await bus.request("up.n1.log", b"", 1)
+        with pytest.raises(Unreachable):
+            await bus.request("up.n1.log", b"", 1)
 
     run(main())

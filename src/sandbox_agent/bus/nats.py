@@ -186,6 +186,9 @@ class NatsBus:
 
     async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
         """A request, with headers; the whole answer."""
+        if subject.lower() in self.denied:
+            # Rights may have been given since. If not, the servers say so again.
+            self.denied = ""
         try:
             answer = await self._client.request(
                 subject, body, timeout=patience, headers=None if headers is None else dict(headers)
