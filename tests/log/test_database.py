@@ -200,10 +200,11 @@ def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Da
 def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database: Database) -> None:
     channel = connection_channel("c1")
     write(database, chunk(1, channel=channel, history=False), chunk(2, channel=channel), chunk(3))
+    write(database, chunk(4, channel=channel, history=False))
 
-    database.write(Group(forgotten_channels=[channel]))
+    database.write(Group(forgotten_channels={channel: 3}))
 
-    assert follow(database, channel, session_channel("s")) == [2, 3]
+    assert follow(database, channel, session_channel("s")) == [2, 3, 4]
 
 
 def test_an_outcome_is_kept_under_its_scope_and_key(database: Database) -> None:

@@ -465,3 +465,18 @@ def test_more_positions_are_reserved_before_the_reserved_ones_are_used_up(tmp_pa
                 await log.committed(seen)
 
     run(main())
+
+
+def test_forgetting_a_channel_keeps_what_is_not_published_yet() -> None:
+    async def main() -> None:
+        async with opened(limits=Limits(tail_bytes=0)) as log:
+            log.publisher = publisher = Publisher()
+            channel = connection_channel("c1")
+            gone, kept = say(log, channel=channel, history=False), say(log, channel=channel, history=False)
+            publisher.published = gone.last
+            log.forget(channel)
+            await log.flushed()
+
+            assert await page(log, channel) == [kept.first]
+
+    run(main())

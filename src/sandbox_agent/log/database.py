@@ -224,23 +224,21 @@ class Database:
 
     def _write(self, group: Group) -> dict[str, int]:
         self._insert("insert or fail into events", NEW_EVENT, group.chunks, encode_chunk)
-        many = self._cursor.executemany
-        trims: dict[str, int] = {}
+        many, trims = self._cursor.executemany, dict[str, int]()
         for session_id, through in group.deleted.items():
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
-            records = list(group.sessions.items())
-            self._insert("insert or replace into sessions", "(?, ?, ?)", records, encode_session)
+            self._insert("insert or replace into sessions", "(?, ?, ?)", list(group.sessions.items()), encode_session)
         if group.cards:
             self._insert(
                 "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.cards.values()), Card.row
             )
         if group.forgotten_channels:
             # No client can ask for the deliveries of a closed connection any more; what is history stays.
-            forgotten = [(channel,) for channel in group.forgotten_channels]
-            many("delete from events where channel = ? and not history", forgotten)
-            many("delete from trims where channel = ?", forgotten)
+            forgotten = group.forgotten_channels
+            many("delete from events where channel = ? and last <= ? and not history", forgotten.items())
+            many("delete from trims where channel = ?", [(channel,) for channel in forgotten])
         if group.outcomes:
             self._write_outcomes(group.outcomes)
         return trims
@@ -260,8 +258,8 @@ class Database:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
         self._insert("insert or replace into outcomes", "(?, ?, ?, ?, ?, ?)", kept, encode_outcome)
-        many = self._cursor.executemany
-        many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
+        dropped = [name for name, outcome in outcomes.items() if outcome is None]
+        self._cursor.executemany("delete from outcomes where scope = ? and key = ?", dropped)
 
     def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
         self._sqlite.execute("delete from sessions where session_id = ?", (session_id,))
@@ -362,8 +360,7 @@ class Database:
 
     def _too_old(self, now: float, max_age: float) -> int:
         """The position up to which everything is too old. Marks how old the log is now."""
-        query = self._sqlite.execute
-        last = self._last()
+        query, last = self._sqlite.execute, self._last()
         marks = [(at, age) for at, age, check in query("select * from ages") if check in (None, checksum(at, age))]
         marked, seconds = max(marks, default=(0, 0.0))
         if last > marked and now - seconds >= max_age / _MARKS:

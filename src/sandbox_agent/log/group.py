@@ -24,7 +24,8 @@ class Group(Struct):
     """Session id → the position up to which its events go, with it."""
     outcomes: dict[tuple[str, str], KeptOutcome | None] = field(default_factory=dict)
     """Scope and idempotency key → digest and response; None forgets the key."""
-    forgotten_channels: list[str] = field(default_factory=list)
+    forgotten_channels: dict[str, int] = field(default_factory=dict)
+    """Channel → the position up to which its deliveries go."""
     reserve: int = 0
 
     def __bool__(self) -> bool:
@@ -40,7 +41,7 @@ class Group(Struct):
                 # What is not an event stays with the last of the events it came with.
                 rest = replace(self, chunks=self.chunks[count:])
                 self.chunks = self.chunks[:count]
-                self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, []
+                self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, {}
                 self.cards = {}
                 return rest
         return None
@@ -55,7 +56,7 @@ class Group(Struct):
         self.cards |= later.cards
         self.deleted |= later.deleted
         self.outcomes |= later.outcomes
-        self.forgotten_channels += later.forgotten_channels
+        self.forgotten_channels |= later.forgotten_channels
         self.reserve = max(self.reserve, later.reserve)
 
 

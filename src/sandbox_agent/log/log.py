@@ -320,9 +320,10 @@ class Log:
             self._drop_if_idle(channel, entry)
 
     def forget(self, channel: str) -> None:
-        """Drop this channel's deliveries: no client can ask for them again."""
+        """Drop this channel's deliveries, but for those to be published: no client can ask for them again."""
         self.trims.pop(channel, None)
-        self._writer.group.forgotten_channels.append(channel)
+        through = self.position if self.publisher is None else self.publisher.published
+        self._writer.group.forgotten_channels[channel] = through
 
     def reach(self, channels: Iterable[str]) -> int:
         """Everything after this position is in memory, whatever the channel."""
