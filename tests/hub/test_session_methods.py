@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.errors import AgentTimeout, LogUnavailable
 from sandbox_agent.hub.lifecycle import State
 from tests.support.world import CAPABILITIES, Json, World, error_of, result_of, run, world
 
@@ -48,6 +48,50 @@ def test_a_new_session_is_held_listed_and_attached_to_its_client() -> None:
             assert "fresh" in await listed(own)
             own.agent.updates("hello", "fresh")
             assert [one["params"]["update"]["content"]["text"] for one in (await own.events("fresh"))[2:]] == ["hello"]
+
+    run(main())
+
+
+def texts_and_answers(events: list[Json]) -> list[str]:
+    """The order of an agent's texts, prompts and new sessions."""
+    found: list[str] = []
+    for one in events:
+        if one.get("method") == "session/update":
+            found.append(one["params"]["update"]["content"]["text"])
+        elif one.get("method") == "session/prompt" or "sessionId" in one.get("result", {}):
+            found.append(one.get("method", "opened"))
+    return found
+
+
+def test_a_prompt_is_recorded_after_updates_that_wait_for_the_response_of_a_new_session() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.client.opening += 1
+            await opened(own, NEW)
+            own.agent.updates("hello", "fresh")
+            prompt = own.prompt(session="fresh")
+            await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            await prompt
+
+            assert texts_and_answers(await own.events("fresh")) == ["opened", "hello", "session/prompt"]
+
+    run(main())
+
+
+def test_updates_of_a_new_session_follow_its_late_response() -> None:
+    async def main() -> None:
+        async with world() as own:
+            task = own.request("session/new", NEW, id="new")
+            request = await own.agent.pipe.request("session/new")
+            own.now += 121
+            own.housekeeping.tick()
+            with pytest.raises(AgentTimeout):
+                await task
+            own.agent.updates("hello", "fresh")
+            own.says(id=request["id"], result={"sessionId": "fresh"})
+            own.agent.updates("again", "fresh")
+
+            assert texts_and_answers(await own.heard(own.client, "fresh")) == ["opened", "hello", "again"]
 
     run(main())
 

@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
+from sandbox_agent.envelope import META, Envelope, Object, notification, parse, text_at, with_param
 from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.changes import Changes
@@ -354,6 +354,7 @@ class Hub:
             call.late.set_result(answer)
             if call.connection is not None:
                 self.tell_connection(call.connection, answer.line, call.session and call.session.id)
+            self.let_out(text_at(parse(answer.line).result(), "sessionId") or "")
 
     # Pending requests
 

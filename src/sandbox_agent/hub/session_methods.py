@@ -166,7 +166,7 @@ class SessionMethods(Struct, frozen=True):
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, FROM_CLIENT)
-        if call.connection.opening and call.late is None:
+        if call.connection.opening or call.late is not None:
             self.hub.withhold(session)
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
@@ -303,6 +303,8 @@ class SessionMethods(Struct, frozen=True):
         name: str | None,
         waiter: Waiter,
     ) -> Prompt:
+        # What the agent said before it comes before it.
+        self.hub.let_out(session.id)
         position = self.hub.record(session, line, FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
         self.turns.submit(connection, session, envelope, prompt, waiter)
