@@ -411,6 +411,32 @@ def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_t
     run(main())
 
 
+def test_an_answer_waits_for_updates_of_its_session_also_when_another_session_is_ahead() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened, other = await gateway.open("n"), await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "a")
+        await gateway.connections.settling.caught_up(opened, "n", cluster.streams["EV"].position, "a")
+        cluster.held = []
+        speak(cluster, "n", "a", SESSION)
+        said_at = cluster.streams["EV"].position
+        speak(cluster, "n", "b", OWN)
+        gateway.feed.follow(session_channel("b"), other)
+        await gateway.feed.complete([session_channel("b")])
+        waiting = asyncio.create_task(gateway.connections.settling.caught_up(opened, "n", said_at, "a"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        for deliver in cluster.held:
+            deliver()
+        await waiting
+        assert opened.last_event == wire.position_of(said_at)
+
+    run(main())
+
+
 def test_a_client_waits_for_no_event_that_its_stream_does_not_bring() -> None:
     async def main() -> None:
         cluster = Cluster()

@@ -161,6 +161,15 @@ def test_what_the_stream_has_dropped_is_a_gap() -> None:
         chunks, trimmed = await feed.history("a", 0, await feed.refresh() + 1, 1000)
         assert [line for chunk in chunks for line in chunk.lines] == [b"%d" % place for place in range(4, 10)]
         assert trimmed == wire.end_of(4)
+        # What is noted of it is forgotten with the last one that follows it.
+        reader = Reader(feed, [session_channel("a")], 0)
+        assert not feed.trims
+        feed.follow(session_channel("a"), reader)
+        await reader.catch_up()
+        assert feed.trims == {session_channel("a"): wire.end_of(4)}
+        feed.unfollow(session_channel("a"), reader)
+        while feed.trims:  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
         await feed.close()
 
     run(main())

@@ -49,7 +49,7 @@ class Feed:
         self.fell_behind: Callable[[], None] = lambda: None
         """Called when live readers have missed something: their streams have to begin anew."""
         self.trims: dict[str, int] = {}
-        """Channel → last position that is no longer kept."""
+        """Channel that is followed → last position that is no longer kept."""
         self.progress = Progress()
         self._stream = stream
         self._tail_bytes = tail_bytes
@@ -176,9 +176,6 @@ class Feed:
         if found.complete_after is None:
             self._wake()
 
-    def forget(self, channel: str) -> None:
-        self.trims.pop(channel, None)
-
     def reach(self, channels: Iterable[str]) -> int:
         """Everything after this position is in memory, for these channels."""
         found = [self._channels[name] for name in channels if name in self._channels]
@@ -208,7 +205,7 @@ class Feed:
             chunks: list[Chunk] = []
             cursor, more = start, True
             while more:
-                page, more = await self._read(channel, cursor, reach, sequence_of(reach), PAGE)
+                page, more = await self._read(channel, cursor, reach, sequence_of(reach), self.trims)
                 chunks += [chunk for chunk in page if chunk.channel and is_meant(chunk)]
                 cursor = page[-1].last if page else cursor
             if chunks or start == after:
@@ -240,7 +237,7 @@ class Feed:
             through = wanted
             runs: list[list[Chunk]] = []
             for each in found:
-                chunks, more = await self._read(each.channel, after, through, each.sequence, PAGE)
+                chunks, more = await self._read(each.channel, after, through, each.sequence, self.trims)
                 if more:
                     through = min(through, chunks[-1].last)
                 runs.append(chunks)
@@ -257,19 +254,21 @@ class Feed:
         Also gives the last position after `after` that is no longer kept, or 0.
         """
         found: list[Chunk] = []
-        cursor, more = after, True
+        trims: dict[str, int] = {}
+        channel, cursor, more = session_channel(session_id), after, True
         needed = await self._last(subjects.session_events(session_id))
         while more and sum(len(chunk.lines) for chunk in found) < limit:
-            chunks, more = await self._read(session_channel(session_id), cursor, before - 1, needed, PAGE)
+            chunks, more = await self._read(channel, cursor, before - 1, needed, trims)
             found += [chunk for chunk in chunks if chunk.history]
             cursor = chunks[-1].last if chunks else cursor
-        trimmed = self.trims.get(session_channel(session_id), 0)
-        return found, trimmed if trimmed > after else 0
+        return found, trims.get(channel, 0)
 
     # Reading
 
-    async def _read(self, channel: str, after: int, through: int, needed: int, limit: int) -> tuple[list[Chunk], bool]:
-        """Whole chunks of a channel after a position, and whether there may be more.
+    async def _read(
+        self, channel: str, after: int, through: int, needed: int, trims: dict[str, int]
+    ) -> tuple[list[Chunk], bool]:
+        """About a page of a channel's whole chunks after a position, and whether there may be more; notes trims.
 
         Pages come from any server of the cluster, which may be behind: reading goes on until it has come to `needed`,
         the last message of the subject as the leader knows it.
@@ -282,12 +281,12 @@ class Feed:
         cursor = sequence_of(after) if whole else max(0, sequence_of(after) - 1)
         size, first, attempts = 0, True, 0
         while True:
-            records = await self._page(subject, cursor, limit)
+            records = await self._page(subject, cursor)
             for record in records:
                 if record.sequence > sequence_of(through):
                     return chunks, False
                 if first and record.predecessor > sequence_of(after):
-                    self.trims[channel] = max(self.trims.get(channel, 0), end_of(record.predecessor))
+                    trims[channel] = max(trims.get(channel, 0), end_of(record.predecessor))
                 first = False
                 cursor = record.sequence
                 chunk = assemble(assembly, record)
@@ -296,7 +295,7 @@ class Feed:
                     size += chunk.size
             if not records and cursor >= needed:
                 return chunks, False
-            if chunks and size >= limit:
+            if chunks and size >= PAGE:
                 return chunks, True
             if not records:
                 attempts += 1
@@ -304,9 +303,9 @@ class Feed:
                     raise LogUnavailable.of_fleet(f"a server of the fleet is behind; {subject} cannot be read")
                 await asyncio.sleep(PAUSE)
 
-    async def _page(self, subject: str, after: int, limit: int) -> list[StreamRecord]:
+    async def _page(self, subject: str, after: int) -> list[StreamRecord]:
         try:
-            return await self._stream.page(subject, after, EVERYTHING, limit)
+            return await self._stream.page(subject, after, EVERYTHING, PAGE)
         except BusError as error:
             raise LogUnavailable.of_fleet(error) from error
 
@@ -360,6 +359,8 @@ class Feed:
             await asyncio.sleep(max(0.0, not_before - clock()))
             began = clock()
             self._changed.clear()
+            for name in self.trims.keys() - self._channels.keys():
+                del self.trims[name]
             wanted = list(self._filters)
             new = [each for each in self._channels.values() if each.complete_after is None]
             assert self._reader is not None
