@@ -92,7 +92,7 @@ def test_an_answer_is_given_however_long_that_takes() -> None:
             ) as client,
         ):
             await opened(client, pretending)
-            refusals = [b"", problem("log-unavailable", 507), b"", b"", b""]
+            refusals = [b"", problem("log-unavailable", 507), b"", problem("node-unreachable", 503), b""]
             pretending.results["None"] = lambda post: refusals.pop(0) if refusals else {}
             await pretending.told(1, asks(0, "any"))
             await pretending.until(lambda: len(pretending.answers()) == 6)

@@ -28,6 +28,7 @@ from sandbox_agent.errors import (
     UnknownConnection,
     WrongAnswer,
 )
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.wire import headers as names
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.methods import READS
@@ -53,6 +54,8 @@ INTERNAL_ERROR = -32603
 ACCEPTED = 202
 
 _LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
+_STILL_OPEN = frozenset({LogUnavailable.slug, NodeUnreachable.slug})
+"""Refusals of an answer that is taken later."""
 
 
 class Transport:
@@ -216,7 +219,7 @@ class Transport:
             try:
                 await self._hand_in(body, id.generation)
             except ServerProblem as problem:
-                if problem.slug != LogUnavailable.slug:
+                if problem.slug not in _STILL_OPEN:
                     if problem.slug not in {*_LATE, WrongAnswer.slug}:
                         logger.error("an answer is refused problem=%s", problem)
                     return problem if problem.slug == WrongAnswer.slug else None
