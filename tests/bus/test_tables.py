@@ -19,8 +19,10 @@ def test_a_value_is_replaced_only_by_the_one_who_knows_it(members: Members, uniq
                 await same.put("k", b"2", expected=0)
             second = await same.put("k", b"2", expected=first)
             assert await table.get("k") == TableEntry("k", b"2", second)
-            assert await table.put("k", b"3") > second
-            await same.delete("k")
+            third = await table.put("k", b"3")
+            with pytest.raises(Conflict):
+                await same.delete("k", expected=second)
+            await same.delete("k", expected=third)
             assert await table.get("k") is None
 
     run(main())

@@ -1,7 +1,7 @@
 """Nodes and sessions as a gateway knows them, from tables in memory."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -9,9 +9,13 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Table
+from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.hub.extension_methods import wait_for_change
-from sandbox_agent.wire.fleet import Listed
+from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.log.wire import outgoing
+from sandbox_agent.wire import fleet
+from sandbox_agent.wire.fleet import FactsReply, FactsRequest, Lease, Listed, LogRequest
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -107,5 +111,60 @@ def test_a_moment_of_another_gateway_gives_all_sessions_without_gone() -> None:
         assert (ids(page), "gone" in page) == (["a"], False)
         await one.close()
         await two.close()
+
+    run(main())
+
+
+class Stuck:
+    """A table that is out of reach for a while; what is written meanwhile gets there afterwards."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.asked, self.reached = asyncio.Event(), asyncio.Event()
+
+    async def put(self, key: str, value: bytes, **options: Any) -> int:
+        self.asked.set()
+        await self.reached.wait()
+        return await self._table.put(key, value, **options)
+
+
+def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_meanwhile() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        stuck, key = Stuck(listed), subjects.token("s")
+        holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
+        roster = await follow(leases, listed)
+        away, there = (
+            Ingest(name, events, leases, cast("Table", table), holders, revisions=roster.revisions)
+            for name, table in (("a", stuck), ("b", listed))
+        )
+
+        async def ask(gateway: Ingest, verb: str, request: object) -> bytes:
+            answer = await gateway.take(subjects.request_to_gateway("n1", verb, "g"), msgspec.msgpack.encode(request))
+            assert answer is not None
+            return answer
+
+        async def show(gateway: Ingest, title: str) -> FactsReply:
+            view = {"sessionId": "s", "createdAt": "2026-11-16T00:00:00.000Z", "cwd": "/", "title": title}
+            request = FactsRequest({"s": msgspec.json.encode(view)})
+            return msgspec.msgpack.decode(await ask(gateway, fleet.FACTS, request), type=FactsReply)
+
+        chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
+        subject = subjects.session_events("s")
+        await ask(there, fleet.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
+        late = asyncio.create_task(show(away, "old"))
+        await stuck.asked.wait()
+        for title in ("old", "new"):
+            before = roster.revisions.get(key)
+            assert (await show(there, title)).failed is None
+            await roster.until(lambda known=before: roster.revisions.get(key) != known)
+        stuck.reached.set()
+
+        assert (await late).failed is not None
+        entry = await listed.get(key)
+        assert entry is not None
+        assert b'"new"' in (entry.value or b"")
 
     run(main())

@@ -63,7 +63,9 @@ class World:
         events = await self.bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed, roster = await self.bus.table("nodes"), await self.bus.table("sess"), Roster()
         await roster.start(leases, listed)
-        self.ingest = Ingest("g", events, leases, listed, roster.leases, is_there=Presence("g", self.bus).is_there)
+        is_there = Presence("g", self.bus).is_there
+        known = (roster.leases, None, is_there)
+        self.ingest = Ingest("g", events, leases, listed, *known, revisions=roster.revisions)
         await self.ingest.serve(self.bus)
         return self
 

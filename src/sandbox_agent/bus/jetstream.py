@@ -178,19 +178,20 @@ class JetStreamTable:
         return None if found.error_code == NOT_FOUND else found.check(key).message
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
-        headers: dict[str, str] = {}
-        if expected is not None:
-            headers[_EXPECTED] = str(expected)
-        if ttl is not None:
-            headers["Nats-TTL"] = f"{max(1, round(ttl))}s"
-        return await self._publish(key, value, headers)
+        lifetime = {} if ttl is None else {"Nats-TTL": f"{max(1, round(ttl))}s"}
+        return await self._publish(key, value, lifetime, expected)
 
-    async def delete(self, key: str) -> None:
-        await self._publish(key, b"", {"KV-Operation": "DEL"})
+    async def delete(self, key: str, *, expected: int | None = None) -> None:
+        await self._publish(key, b"", {"KV-Operation": "DEL"}, expected)
 
-    async def _publish(self, key: str, value: bytes, headers: Mapping[str, str]) -> int:
-        """Write, and ask again when no answer comes, under an id, by which one that has happened is known."""
+    async def _publish(self, key: str, value: bytes, headers: Mapping[str, str], expected: int | None) -> int:
+        """Write, and ask again when no answer comes, under an id, by which one that has happened is known.
+
+        Without an expected revision, a repeat may replace what others have written since.
+        """
         id = self._connection.new_inbox()
+        if expected is not None:
+            headers = {**headers, _EXPECTED: str(expected)}
         clock = asyncio.get_running_loop().time
         ends_at, is_repeat = clock() + WRITE_PATIENCE, False
         while True:

@@ -304,8 +304,9 @@ class _ReachedTable:
         self.bus.check()
         return self.whole.put(key, value, expected, ttl)
 
-    async def delete(self, key: str) -> None:
+    async def delete(self, key: str, *, expected: int | None = None) -> None:
         self.bus.check()
+        self.whole.expect(key, expected)
         self.whole.set(key, None)
 
     async def watch(self, changed: Callable[[TableEntry], None]) -> "_Watcher":
@@ -332,14 +333,18 @@ class MemoryTable:
         if self._cluster.puts_to_refuse:
             self._cluster.puts_to_refuse -= 1
             raise BusRefused("the table is full")
-        known = self.entries.get(key)
-        if expected is not None and expected != (0 if known is None else known.revision):
-            raise Conflict(key)
+        self.expect(key, expected)
         revision = self.set(key, value)
         if ttl is not None:
             self._timers[key] = asyncio.get_running_loop().call_later(ttl, self.set, key, None)
         self._cluster.lose_answer()
         return revision
+
+    def expect(self, key: str, revision: int | None) -> None:
+        """Raises Conflict."""
+        known = self.entries.get(key)
+        if revision is not None and revision != (0 if known is None else known.revision):
+            raise Conflict(key)
 
     def set(self, key: str, value: bytes | None) -> int:
         if timer := self._timers.pop(key, None):

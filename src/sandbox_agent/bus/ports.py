@@ -131,7 +131,9 @@ class Table(Protocol):
         """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
         ...
 
-    async def delete(self, key: str) -> None: ...
+    async def delete(self, key: str, *, expected: int | None = None) -> None:
+        """Take a value away. Raises Conflict, as above."""
+        ...
 
     async def watch(self, changed: Callable[[TableEntry], None]) -> StreamFollowing:
         """Deliver every value that there is, then every change. Returns when those that there are were delivered."""

@@ -97,11 +97,12 @@ class Ingest:
         is_guest: IsGuest | None = None,
         is_there: IsThere | None = None,
         *,
+        revisions: Mapping[str, int] | None = None,
         lease: float = LEASE,
         quotas: Quotas | None = None,
         orders: Orders | None = None,
     ) -> None:
-        """`holders` are the nodes that have a lease, as far as this gateway has heard."""
+        """`holders` are the nodes that have a lease, as far as this gateway has heard, `revisions` the list's."""
         self._orders = orders or Orders()
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
         self._is_guest = is_guest or _has_no_guest
@@ -111,6 +112,7 @@ class Ingest:
         self._events = events
         self._leases = leases
         self._listed = listed
+        self._revisions: Mapping[str, int] = {} if revisions is None else revisions
         self._lease = lease
         self._ends: OrderedDict[str, _End] = OrderedDict()
         self._verbs: dict[str, Callable[[str, bytes], Awaitable[Struct]]] = {
@@ -387,13 +389,19 @@ class Ingest:
     async def _list(self, node: str, request: FactsRequest) -> dict[str, str]:
         """Returns which sessions were not listed, and why."""
         refused: dict[str, str] = {}
+        # As they are now: when a write takes so long that the node asks another gateway, that one's entry stays.
+        revisions = {each: self._revisions.get(subjects.token(each), 0) for each in request.sessions}
         for session_id, view in request.sessions.items():
-            subject, key = subjects.session_events(session_id), subjects.token(session_id)
+            subject, key, revision = (
+                subjects.session_events(session_id),
+                subjects.token(session_id),
+                revisions[session_id],
+            )
             end = await self._end(subject)
             if end.owner != node:
                 refused[session_id] = f"the session belongs to {end.owner}" if end.owner else "it has no events yet"
             elif view is None:
-                await self._listed.delete(key)
+                await self._listed.delete(key, expected=revision)
                 await self._events.purge(subject)
                 self._ends.pop(subject, None)
             else:
@@ -403,7 +411,7 @@ class Ingest:
                     refused[session_id] = "its facts are about another session"
                     continue
                 session = msgspec.Raw(msgspec.json.encode(facts))
-                await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
+                await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)), expected=revision)
         return refused
 
 

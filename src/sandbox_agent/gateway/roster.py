@@ -51,6 +51,8 @@ class Roster:
     def __init__(self) -> None:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
+        self.revisions: dict[str, int] = {}
+        """Of the entries of sessions in their table, also of those that are gone, by key."""
         self.changes = Changes()
         """Of sessions, in the order in which this gateway learned of them."""
         self._sessions: dict[str, Seen] = {}
@@ -221,6 +223,7 @@ class Roster:
 
     def _take_session(self, entry: TableEntry) -> None:
         self._sorted = None
+        self.revisions[entry.key] = entry.revision
         if entry.value is None:
             self._dropped.pop(entry.key, None)
             gone = self._forget(entry.key)
