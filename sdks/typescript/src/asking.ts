@@ -15,6 +15,7 @@ import {
 import { ClientError, InvalidCall, ServerProblem } from "./errors.js";
 import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
+import { STILL_OPEN } from "./stream.js";
 
 /** Decides on a permission; undefined defers it: `client.replyPermission(request.id, …)` answers it later. */
 export type PermissionHandler = (
@@ -130,7 +131,7 @@ export class Asking {
     if (asked === undefined) return;
     const { replied } = asked;
     asked.replied = undefined;
-    if (failure instanceof ServerProblem && (failure.slug === "wrong-answer" || failure.slug === "log-unavailable")) {
+    if (failure instanceof ServerProblem && STILL_OPEN.has(failure.slug)) {
       asked.refusal = failure;
       replied?.reject(failure);
       return;

@@ -56,7 +56,7 @@ const READS: ReadonlySet<string> = new Set([
 const ATTACHING: ReadonlySet<string> = new Set(["session/load", "session/resume"]);
 
 /** Refusals of an answer after which the agent's request is still open. */
-const STILL_OPEN: ReadonlySet<string> = new Set(["wrong-answer", "log-unavailable"]);
+export const STILL_OPEN: ReadonlySet<string> = new Set(["wrong-answer", "log-unavailable", "node-unreachable"]);
 
 /** Who uses the stream besides upstream. Nothing of this may throw. */
 export interface StreamUser {

@@ -205,6 +205,31 @@ test("an allow for a connection that is gone answers nothing on the next", BOUND
   assert.deepEqual(answers[1], ["connection-2", 0]);
 });
 
+test("an answer that a lost node cannot take leaves the request open, and is taken later", BOUNDED, async () => {
+  const client = await connected({ onPermission: () => undefined });
+  let isLost = true;
+  server.onPost = (posted) => {
+    if (posted.envelope.method !== undefined) posted.answer({});
+    else if (isLost) posted.refuse(503, "node-unreachable");
+    else posted.accept();
+  };
+  await client.request("x/open");
+  await eventually(() => server.streaming);
+  const options = [{ optionId: "yes", name: "Yes", kind: "allow_once" }];
+  const params = { sessionId: "s", toolCall: { toolCallId: "c", title: "any" }, options };
+  server.say(1, { id: 0, method: "session/request_permission", params });
+  await eventually(() => client.requests().length === 1);
+  const [request] = client.requests();
+
+  const refused = within(client.replyPermission(request!.id, "yes"));
+  await assert.rejects(refused, (error) => error instanceof ServerProblem && error.slug === "node-unreachable");
+  assert.deepEqual(client.requests(), [request]);
+
+  isLost = false;
+  await within(client.replyPermission(request!.id, "yes"));
+  assert.deepEqual(client.requests(), []);
+});
+
 test("a server that forgets every connection at once is not asked for ever", BOUNDED, async () => {
   const client = await connected();
   server.onPost = (posted) => posted.refuse(404, "unknown-connection");
