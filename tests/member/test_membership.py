@@ -144,6 +144,29 @@ def test_a_session_that_is_made_while_others_wait_to_be_listed_is_listed_when_it
     run(main())
 
 
+def test_a_session_that_was_deleted_without_nats_is_taken_off_the_list_by_the_next_run(tmp_path: Path) -> None:
+    async def main() -> None:
+        world, log, path = await World().open(), Shaky(), tmp_path / "fleet.json"
+        node = world.join(log, path, view=lambda session_id: {"sessionId": session_id})
+        say(node, log, b"1")
+        entries = world.cluster.tables["sess"].entries
+        await world.until(lambda: subjects.token("s") in entries)
+        await world.close()
+
+        async def connect() -> Bus:
+            raise Unreachable("no answer")
+
+        away = world.join(log, path, connect=connect)
+        await world.until(lambda: away.trouble == "no answer")
+        away.committed(Group(deleted={"s": 1}))
+        await world.close()
+        world.join(log, path)
+        await world.until(lambda: entries[subjects.token("s")].value is None and not Memory(path, "n1").deleted)
+        await world.close()
+
+    run(main())
+
+
 def test_a_connection_that_is_gone_for_good_is_made_anew() -> None:
     async def main() -> None:
         world, log = await World().open(), Shaky()

@@ -392,11 +392,8 @@ class Ingest:
         # As they are now: when a write takes so long that the node asks another gateway, that one's entry stays.
         revisions = {each: self._revisions.get(subjects.token(each), 0) for each in request.sessions}
         for session_id, view in request.sessions.items():
-            subject, key, revision = (
-                subjects.session_events(session_id),
-                subjects.token(session_id),
-                revisions[session_id],
-            )
+            subject, key = subjects.session_events(session_id), subjects.token(session_id)
+            revision = revisions[session_id]
             end = await self._end(subject)
             if end.owner != node:
                 refused[session_id] = f"the session belongs to {end.owner}" if end.owner else "it has no events yet"

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -39,6 +40,8 @@ RETRY = 1.0
 """Seconds before what failed is tried again."""
 FACTS_EVERY = 0.25
 SAVE_EVERY = 1.0
+MOST_DELETED = 10_000
+"""Sessions that are still to be taken off the list, as far as a node remembers them between runs."""
 FILE = "fleet.json"
 
 
@@ -48,6 +51,7 @@ class NodeMemory(Struct, rename="camel"):
     node: str
     published: int = 0
     revision: int = 0
+    deleted: list[str] = msgspec.field(default_factory=list[str])
 
 
 class Memory:
@@ -55,6 +59,8 @@ class Memory:
 
     def __init__(self, path: Path | None, node: str) -> None:
         self._path = path
+        self.deleted: dict[str, None] = {}
+        """Sessions that were deleted and are still to be taken off the fleet's list."""
         self._kept = NodeMemory(node)
         self._saved_at = 0.0
         if path is None:
@@ -68,6 +74,7 @@ class Memory:
             return
         if kept.node == node:
             self._kept = kept
+            self.deleted = dict.fromkeys(kept.deleted)
 
     @property
     def position(self) -> int:
@@ -86,10 +93,20 @@ class Memory:
         self._kept.revision = revision
         self.write()
 
+    def note_deleted(self, session_ids: Iterable[str]) -> None:
+        self.deleted |= dict.fromkeys(session_ids)
+        self.write()
+
+    def note_unlisted(self, session_ids: Iterable[str]) -> None:
+        for session_id in session_ids:
+            self.deleted.pop(session_id, None)
+        self.write()
+
     def write(self) -> None:
         self._saved_at = time.monotonic()
         if self._path is None:
             return
+        self._kept.deleted = list(islice(self.deleted, MOST_DELETED))
         temporary = self._path.with_name(f"{self._path.name}.new")
         try:
             temporary.write_bytes(msgspec.json.encode(self._kept))
@@ -172,7 +189,6 @@ class Membership:
         self._heard = asyncio.Event()
         self._leased = asyncio.Event()
         self._changed: dict[str, None] = {}
-        self._deleted: set[str] = set()
         self._facts_wanted = asyncio.Event()
         self._unpublished: deque[tuple[int, int]] = deque()
         self._waiting = 0
@@ -209,9 +225,9 @@ class Membership:
                 self._changed[chunk.session_id] = None
         for session_id in group.sessions:
             self._changed[session_id] = None
-        for session_id in group.deleted:
-            self._changed[session_id] = None
-            self._deleted.add(session_id)
+        if group.deleted:
+            self._changed |= dict.fromkeys(group.deleted)
+            self._memory.note_deleted(group.deleted)
         self._outbox.notify()
         if self._changed:
             self._facts_wanted.set()
@@ -245,8 +261,7 @@ class Membership:
             await asyncio.sleep(self._retry)
 
     async def _take_part(self) -> None:
-        for session_id in self._sessions():
-            self._changed[session_id] = None
+        self._changed |= dict.fromkeys(self._sessions()) | self._memory.deleted
         self._facts_wanted.set()
         self._failed = None
         bus = self._bus = await self._reach()
@@ -389,9 +404,11 @@ class Membership:
         size = 0
         for session_id in session_ids:
             view = self._view(session_id)
-            if view is None and session_id not in self._deleted:
+            if view is None and session_id not in self._memory.deleted:
                 continue
-            self._deleted.discard(session_id)
+            if view is not None:
+                # Another one of that name, if it was deleted.
+                self._memory.deleted.pop(session_id, None)
             fact = None if view is None else msgspec.json.encode(view)
             if fact is not None and len(fact) > MOST_BYTES // 2:
                 logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
@@ -417,6 +434,8 @@ class Membership:
                 continue
             for session_id, reason in reply.refused.items():
                 logger.info("session not listed session=%s reason=%s", session_id, reason)
+            if gone := [session_id for session_id, fact in batch.items() if fact is None]:
+                self._memory.note_unlisted(gone)
             return
 
 
