@@ -12,6 +12,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Append, StreamMessage, StreamRecord
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
+from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
@@ -20,7 +21,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.stream import Stream, StreamLimits, Streams
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
-from sandbox_agent.wire.fleet import AttachmentChange, Lease, Visit
+from sandbox_agent.wire.fleet import AttachmentChange, Gone, Lease, Visit
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -89,9 +90,13 @@ def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
         stream.append(Append([StreamMessage(subject, each.body, headers)], expected))
 
 
+def tell_gateways(cluster: Cluster, source: str, tag: str, line: bytes) -> None:
+    """Append what a node, or a gateway, says about a connection."""
+    say(cluster, source, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
+
+
 def attach(cluster: Cluster, node: str, tag: str, session_id: str, *, attached: bool = True) -> None:
-    line = msgspec.json.encode(AttachmentChange(session_id, attached=attached))
-    say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
+    tell_gateways(cluster, node, tag, msgspec.json.encode(AttachmentChange(session_id, attached=attached)))
 
 
 def tell(cluster: Cluster, node: str, tag: str, line: bytes) -> None:
@@ -433,6 +438,57 @@ def test_an_answer_waits_for_updates_of_its_session_also_when_another_session_is
             deliver()
         await waiting
         assert opened.last_event == wire.position_of(said_at)
+
+    run(main())
+
+
+def test_a_session_id_that_was_lost_twice_is_read_alike_at_every_gateway() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
+        await first.connections.add_node(opened, "n")
+        gone = msgspec.json.encode(Gone("s"))
+        for _ in range(2):
+            attach(cluster, "n", opened.tag, "s")
+            tell_gateways(cluster, subjects.GATEWAY, opened.tag, gone)
+        attach(cluster, "n", opened.tag, "s")
+        await first.feed.catch_up(subjects.attachments(opened.tag, "n"))
+        assert [window.end is None for window in opened.windows["s"]] == [False, False, True]
+        assert (await second.take_over(opened)).windows == opened.windows
+        tell_gateways(cluster, subjects.GATEWAY, opened.tag, gone)
+        third = await start_gateway(cluster, "g3")
+        moved = await third.take_over(opened)
+        await first.feed.catch_up(subjects.attachments(opened.tag, subjects.GATEWAY))
+        assert not moved.attached("s")
+        assert moved.windows == opened.windows
+
+    run(main())
+
+
+def test_a_node_attaches_a_client_to_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "MOST_ATTACHED", 3)
+
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        for node in ("n", "other"):
+            await gateway.connections.add_node(opened, node)
+
+        async def attached(node: str, *sessions: str) -> set[str]:
+            for session_id in sessions:
+                attach(cluster, node, opened.tag, session_id)
+            await gateway.feed.catch_up(subjects.attachments(opened.tag, node))
+            return {each for each in opened.windows if opened.attached(each)}
+
+        assert await attached("n", "x" * 2000) == set()
+        assert await attached("n", "a", "b", "c", "a", "d", "e") == {"a", "b", "c"}
+        attach(cluster, "n", opened.tag, "b", attached=False)
+        assert await attached("n", "d", "e") == {"a", "c", "d"}
+        tell_gateways(cluster, subjects.GATEWAY, opened.tag, msgspec.json.encode(Gone("a")))
+        assert await attached("n", "e", "f") == {"c", "d", "e"}
+        assert await attached("other", "g") == {"c", "d", "e", "g"}
 
     run(main())
 

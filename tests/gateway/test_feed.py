@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
-from sandbox_agent.bus.ports import MOST_BYTES, Append, BusStream, StreamMessage
+from sandbox_agent.bus.ports import MOST_BYTES, Append, BusStream, StreamMessage, StreamRecord
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway import feed as feed_module
 from sandbox_agent.gateway.feed import Feed
@@ -294,6 +294,30 @@ def test_what_clients_do_not_see_is_not_the_last_that_was_meant_for_one() -> Non
         assert await got(reader, 1) == [b"seen"]
         assert [chunk.last for chunk in await feed.page([channel], 0, feed.position)] == [last]
         assert await feed.last_meant(channel, last, lambda chunk: True) == 0
+        await feed.close()
+
+    run(main())
+
+
+def test_many_new_channels_ask_the_stream_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        feed, _, _ = await open_feed()
+        asked, most, last = 0, 0, feed.last
+
+        async def count(subject: str) -> StreamRecord | None:
+            nonlocal asked, most
+            asked += 1
+            most = max(most, asked)
+            await asyncio.sleep(0)
+            asked -= 1
+            return await last(subject)
+
+        monkeypatch.setattr(feed, "last", count)
+        channels = [session_channel(str(place)) for place in range(3 * feed_module.AT_ONCE)]
+        for channel in channels:
+            feed.follow(channel, Reader(feed, [channel], 0))
+        await feed.complete(channels)
+        assert most == feed_module.AT_ONCE
         await feed.close()
 
     run(main())

@@ -8,6 +8,7 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.http.acp import MAX_SESSION_ID
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire.fleet import Answered, AttachmentChange, Gone, SentTo, StreamOpened
 
@@ -23,7 +24,7 @@ class Taker(Protocol):
     def take_attachment(
         self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
     ) -> None: ...
-    def take_gone(self, connection: FleetConnection, session_id: str, position: int, *, old: bool) -> None: ...
+    def take_gone(self, connection: FleetConnection, session_id: str, position: int) -> None: ...
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
 
 
@@ -57,6 +58,8 @@ class AttachmentLog:
                     self._take_own(msgspec.json.decode(line, type=Own), position, old=old)
                 else:
                     said = msgspec.json.decode(line, type=AttachmentChange)
+                    if len(said.session_id) > MAX_SESSION_ID:
+                        raise msgspec.ValidationError("no session has an id of this length")
                     # What was deleted before may be another session of this id by now.
                     said.deleted = said.deleted and not old
                     self._taker.take_attachment(self._connection, self._source, said, position)
@@ -70,6 +73,6 @@ class AttachmentLog:
         elif isinstance(said, Answered):
             self._connection.note_settled([said.id.encode()])
         elif isinstance(said, Gone):
-            self._taker.take_gone(self._connection, said.session_id, position, old=old)
+            self._taker.take_gone(self._connection, said.session_id, position)
         elif not old:
             self._taker.take_stream(self._connection, said)

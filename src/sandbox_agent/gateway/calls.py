@@ -162,7 +162,7 @@ class FleetCalls:
             if envelope.method in methods.MAKE_SESSIONS:
                 connection.opened[text_at(response.result(), "sessionId") or ""] = node
             if envelope.method == methods.ATTACH:
-                line = self._with_position(connection, attached, response)
+                line = self._with_position(connection, node, attached, response)
         return Answer(line)
 
     async def _request(
@@ -246,13 +246,15 @@ class FleetCalls:
             case _:
                 return None
 
-    def _with_position(self, connection: FleetConnection, attached: bool, response: Envelope) -> bytes:
+    def _with_position(self, connection: FleetConnection, node: str, attached: bool, response: Envelope) -> bytes:
         """A node's positions are its own: its clients here know others.
 
         A stream brings what comes after the beginning of the window, so that is where pages end; for a client that was
         `attached` before, where its stream is by now.
         """
         session_id = text_at(response.result(), "session", "sessionId") or ""
+        if not connection.attached(session_id) and connection.is_full(node):
+            raise RpcError(f"the session {session_id} cannot be followed: this client follows too many of {node}")
         windows = connection.windows.get(session_id)
         start = windows[-1].start if windows else connection.last_event
         position = max(start, self._connections.handed_over(session_id)) if attached else start

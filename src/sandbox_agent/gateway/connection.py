@@ -26,6 +26,8 @@ REMEMBERED_REQUESTS = 4096
 """Of one client: where they went."""
 MOST_PENDING = 1024
 """Of what agents of one node ask one client; as many are remembered that were settled."""
+MOST_ATTACHED = 4096
+"""Sessions of one node to which a client can be attached at once."""
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
 
 
@@ -48,10 +50,10 @@ class FleetConnection(Connection):
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: frozenset[str] = frozenset()
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
-    gone: dict[str, int] = field(default_factory=dict[str, int])
-    """Sessions that their node had no longer, while it is not known here when it was attached to them → since when."""
-    renewed: dict[str, int] = field(default_factory=dict[str, int])
-    """Sessions to which a node has attached it again → the position: it has another one of the same id by now."""
+    gone: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """Sessions that their node had no longer → since when; more than once, when ids are used again."""
+    attached_at: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    """Nodes → the sessions to which they have attached it."""
     opened: dict[str, str] = field(default_factory=dict[str, str])
     """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
     unattached: frozenset[str] = frozenset()
@@ -122,13 +124,22 @@ class FleetConnection(Connection):
             drop_oldest(settled, MOST_PENDING)
             self.requests.get(node, {}).pop(id, None)
 
+    def is_full(self, node: str) -> bool:
+        """Whether a node has attached it to as many sessions as it may."""
+        return len(self.attached_at.get(node, ())) >= MOST_ATTACHED
+
     def note_gone(self, session_id: str, position: int) -> None:
-        """A session has ended at its node; it may have another one of the same id, to which this is attached again."""
+        """A session has ended at its node, which may use the id again later."""
         if self.attached(session_id) and self.windows[session_id][-1].start < position:
             self.detach(session_id, position)
-            renewed = self.renewed.pop(session_id, 0)
-            if renewed > position:
-                self.attach(session_id, renewed)
+            for sessions in self.attached_at.values():
+                sessions.discard(session_id)
+
+    def apply_gone(self, session_id: str, before: int) -> None:
+        """Detach it from a session where that was gone before a position, as far as it was attached by then."""
+        for position in self.gone.get(session_id, ()):
+            if position < before:
+                self.note_gone(session_id, position)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""

@@ -20,7 +20,7 @@ from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.attachments import AttachmentLog
 from sandbox_agent.gateway.connection import FleetConnection, restore
 from sandbox_agent.gateway.endings import Endings
-from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
@@ -257,9 +257,9 @@ class FleetConnections:
             return None
         self._by_tag[tag] = connection
         try:
-            await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *connection.guests)))
-            for session_id, position in connection.gone.items():
-                connection.note_gone(session_id, position)
+            # What gateways have said first: which sessions were gone, and when, decides what nodes have meant.
+            await self._follow(connection, subjects.GATEWAY)
+            await asyncio.gather(*(self._follow(connection, each) for each in connection.guests))
             await self.settling.settled(connection)
         except BaseException:
             self._drop(connection, "it could not be read")
@@ -289,6 +289,8 @@ class FleetConnections:
         if connection.closed:
             return
         writer.begin()
+        for session_id in connection.gone:
+            connection.apply_gone(session_id, EVERYTHING)
         self.settling.begin(connection, own, connection.opened_at)
         if connection.stream is not None:
             connection.stream.look_back()
@@ -321,29 +323,31 @@ class FleetConnections:
         owner = self._roster.find(session_id)
         if connection.closed or (owner is not None and owner.node != node):
             return
+        connection.apply_gone(session_id, position)
+        sessions = connection.attached_at.setdefault(node, set())
         if not said.attached:
+            sessions.discard(session_id)
             if said.deleted:
                 # Its client hears of that now, and must not find the session any more; the list follows.
                 self._roster.drop(session_id)
             if connection.attached(session_id):
                 # Followed still: its stream may have to read what came before. See `release`.
                 connection.detach(session_id, position)
-        elif not connection.attached(session_id):
+        elif not connection.attached(session_id) and not connection.is_full(node):
+            sessions.add(session_id)
+            if connection.is_full(node):
+                logger.warning("no more attachments connection=%s node=%s", connection.tag, node)
             connection.attach(session_id, position)
             self._feed.follow(channel, connection)
             self.settling.begin(connection, channel, position)
             if connection.stream is not None:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
-        else:
-            connection.renewed[session_id] = position
 
-    def take_gone(self, connection: FleetConnection, session_id: str, position: int, *, old: bool) -> None:
+    def take_gone(self, connection: FleetConnection, session_id: str, position: int) -> None:
         """A node has a session no longer: what it says under the same id later is another one's."""
-        if old:
-            connection.gone[session_id] = position
-        else:
-            connection.note_gone(session_id, position)
+        connection.gone.setdefault(session_id, []).append(position)
+        connection.note_gone(session_id, position)
 
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be."""

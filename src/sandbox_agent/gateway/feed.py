@@ -25,6 +25,8 @@ PAUSE = 0.05
 """Seconds until a server that is behind, or does not answer, is asked again."""
 GATHER = 2
 """Changes of what is followed are gathered for so many times as long as the last one took."""
+AT_ONCE = 64
+"""Channels whose ends are asked for at the same time."""
 MOST_EXACT = 500
 """Subjects that are followed one by one; more than that, and all are."""
 EVERYTHING = 1 << 62
@@ -366,7 +368,7 @@ class Feed:
             assert self._reader is not None
             try:
                 await self._reader.change(wanted if len(wanted) <= MOST_EXACT else [subjects.EVENTS])
-                ends = await asyncio.gather(*(self.last(each.subject) for each in new))
+                ends = await self._find_ends(new)
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
@@ -382,6 +384,12 @@ class Feed:
                     if record.sequence > each.sequence:
                         self._hand_over(each, record)
             self._wake()
+
+    async def _find_ends(self, channels: list[Channel]) -> list[StreamRecord | None]:
+        ends: list[StreamRecord | None] = []
+        for place in range(0, len(channels), AT_ONCE):
+            ends += await asyncio.gather(*(self.last(each.subject) for each in channels[place : place + AT_ONCE]))
+        return ends
 
     def _take_in(self, record: StreamRecord) -> None:
         self._untaken += len(record.body)
