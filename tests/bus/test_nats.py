@@ -77,3 +77,21 @@ def test_what_was_denied_before_is_no_reason_for_a_request_that_is_not_answered(
             await bus.request("up.n1.log", b"", 1)
 
     run(main())
+
+
+def test_the_time_without_servers_counts_from_when_they_were_lost(nats_of_tests: NatsServer) -> None:
+    async def main() -> None:
+        bus = await connect([nats_of_tests.url], "gw.g.in", "g")
+        now = asyncio.get_running_loop().time
+        for _ in range(2):
+            lost_at = now()
+            bus._client._transport.close()
+            longest, was_cut = 0.0, False
+            while not was_cut or bus.cut_off_for:
+                await asyncio.sleep(0)
+                was_cut = was_cut or bus.cut_off_for > 0
+                longest = max(longest, bus.cut_off_for - (now() - lost_at))
+            assert longest <= 0
+        await bus.close()
+
+    run(main())
