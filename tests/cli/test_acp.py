@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from sandbox_agent.cli.ledger import Ledger
+from sandbox_agent.wire.headers import WITH_IDS
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
 from tests.support.cutting import proxy as proxied
@@ -46,6 +49,19 @@ def test_answers_and_notifications_are_sent_again_until_the_server_acknowledges_
     assert ledger.again() == [answer]
     assert ledger.incoming(frame(4, id="k2", error={"code": -32600, "message": "nobody asked"})) is None
     assert ledger.again() == []
+
+
+def test_an_answer_that_a_lost_node_cannot_take_is_kept_and_sent_again() -> None:
+    ledger = Ledger()
+    answer = ledger.outgoing(line(id=5, result=ALLOW), "k1")
+    ledger.outgoing(line(method="session/cancel", params={"sessionId": "s"}), "k2")
+    away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
+    for number, key in enumerate(("k1", "k2")):
+        assert ledger.incoming(frame(number, id=key, error=away)) is None
+    assert (ledger.take_refused(), ledger.take_refused()) == ([b'"k1"'], []), "a late cancel could end another turn"
+    assert ledger.again() == [ledger.find_unacknowledged(b'"k1"')] == [answer]
+    ledger.incoming(frame(3, id="k1", result={}))
+    assert ledger.find_unacknowledged(b'"k1"') is None
 
 
 def test_a_new_connection_withdraws_what_was_asked_and_fails_what_may_have_happened() -> None:
@@ -204,6 +220,32 @@ def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how:
     keeping = scripted("--state", str(tmp_path / "state"))
     with Server(directory=tmp_path, agents={"keeping": keeping}) as own_server:
         run(main(own_server))
+
+
+def test_an_editor_answers_once_while_the_bridge_repeats_it_until_the_node_is_back() -> None:
+    async def main() -> None:
+        frames: list[str | bytes] = []
+
+        async def pretend(socket: ServerConnection) -> None:
+            await socket.send(frame(1, id="n.run.0.1", method=PERMISSION, params={"sessionId": "s"}).decode())
+            away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
+            outcomes: list[Json] = [{"error": away}, {"result": {}}]
+            for outcome in outcomes:
+                frames.append(await socket.recv())
+                key = str(frames[-1]).partition("\n")[0]
+                await socket.send(frame(2, id=key, **outcome).decode())
+            await socket.send(frame(3, method="x/taken", params={}).decode())
+            await socket.wait_closed()
+
+        async with serve(pretend, "127.0.0.1", 0, subprotocols=[Subprotocol(WITH_IDS)]) as serving:
+            port = serving.sockets[0].getsockname()[1]
+            async with editor("--connect", f"http://127.0.0.1:{port}") as own:
+                asked = await own.next()
+                await own.send(id=asked["id"], result=ALLOW)
+                assert (await own.next())["method"] == "x/taken"
+        assert frames[0] == frames[1]
+
+    run(main())
 
 
 def test_an_editor_gets_the_session_that_was_named(server: Server) -> None:

@@ -10,6 +10,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.envelope import notification, parse, request, success
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import connection as connection_module
+from sandbox_agent.gateway.calls import FleetDelivery
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.http.guests import PATH
@@ -163,6 +164,25 @@ def test_what_a_lost_node_has_asked_waits_until_the_same_run_takes_the_answer() 
         await lose(gateway, client, "second")
         assert withdrawn(cluster, client) == []
         assert "DELETE" not in methods_called
+
+    run(main())
+
+
+def test_an_answer_may_come_again_under_its_key_when_its_node_is_back() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await opened(cluster, "n")
+        client = await gateway.client("n", home="n")
+        ask(cluster, client, id_of(1))
+        delivery = FleetDelivery(gateway.connections, gateway.calls)
+        answer = parse(success(id_of(1), {}))
+        before = asyncio.all_tasks()
+        lease = gateway.roster.leases.pop("n")
+        await delivery.acknowledge(client, answer, "key")
+        gateway.roster.leases["n"] = lease
+        await delivery.acknowledge(client, answer, "key")
+        await until_done_since(before)
+        assert [receipt.succeeded for receipt in said_by_gateways(cluster, client)] == [False, True]
 
     run(main())
 

@@ -21,11 +21,14 @@ from sandbox_agent.envelope import (
     with_param,
     with_result,
 )
-from sandbox_agent.errors import NotAnEnvelope, OutcomeUnknown, ShuttingDown
+from sandbox_agent.errors import LogUnavailable, NotAnEnvelope, OutcomeUnknown, ShuttingDown
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.wire import methods
 
 _OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 """Requests that attach a client to a session."""
+_STILL_OPEN = (LogUnavailable.slug, NodeUnreachable.slug)
+"""Refusals of an answer after which the agent still waits for it."""
 _REPEATABLE = (methods.INITIALIZE, methods.LIST)
 """Requests that name no session, and may be made any number of times."""
 
@@ -55,6 +58,8 @@ class Ledger:
     _requests: dict[bytes, UnansweredRequest] = field(default_factory=dict[bytes, UnansweredRequest])
     _notices: dict[bytes, tuple[Kind, bytes]] = field(default_factory=dict[bytes, tuple[Kind, bytes]])
     """Frames of notifications and answers that the server has not acknowledged, by their keys."""
+    _refused: list[bytes] = field(default_factory=list[bytes])
+    """Keys of answers that the server could not take, and may take later."""
     _questions: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
     """Open requests of the agent: their ids as the editor knows them, and as this connection does."""
     _opened: set[bytes] = field(default_factory=set[bytes])
@@ -126,7 +131,14 @@ class Ledger:
         return envelope.line if shown == envelope.id else with_id(envelope.line, shown)
 
     def _answered(self, envelope: Envelope) -> bytes | None:
-        if envelope.id is None or self._notices.pop(envelope.id, None) is not None:
+        if envelope.id is None:
+            return None
+        if envelope.id in self._notices:
+            kind, _ = self._notices[envelope.id]
+            if kind is Kind.RESPONSE and text_at(envelope.error(), "data", "type") in _STILL_OPEN:
+                self._refused.append(envelope.id)
+            else:
+                del self._notices[envelope.id]
             return None
         if text_at(envelope.error(), "data", "type") == ShuttingDown.slug:
             # A server that stops says so to all; the outcome is known when it is back.
@@ -158,6 +170,15 @@ class Ledger:
     def _name(self, id: bytes) -> bytes:
         """What the editor knows an agent's request by: another connection may use the same ids for other requests."""
         return id if not self._generation else b'"%d/%b"' % (self._generation, id.replace(b'"', b"'"))
+
+    def take_refused(self) -> list[bytes]:
+        """Those that were refused since, by their keys."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def find_unacknowledged(self, key: bytes) -> bytes | None:
+        """The frame of a notification or an answer; None for one that needs not be sent again."""
+        return self._notices.get(key, (None, None))[1]
 
     def again(self) -> list[bytes]:
         """Frames to send once more after a cut: whatever of it had arrived changes nothing."""

@@ -16,6 +16,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     WrongAnswer,
 )
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
@@ -90,7 +91,7 @@ class Delivery:
                     await self._intake.notify(connection, envelope)
                 else:
                     await self._intake.answer(connection, envelope)
-            except LogUnavailable as error:
+            except (LogUnavailable, NodeUnreachable) as error:
                 # Nothing was taken: it may come again under the same key.
                 self._clients.tell(connection, _refusal(id, error))
                 return

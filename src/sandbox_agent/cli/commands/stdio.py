@@ -57,6 +57,7 @@ class StdioBridge:
         self._connected: asyncio.Event
         """Clear while the socket is cut: lines wait in the pipe then."""
         self._connection_id = ""
+        self._repeating: set[asyncio.Task[None]] = set()
 
     async def run(self) -> int:
         """Pass on what comes, both ways, until stdin ends; gives the exit code."""
@@ -73,7 +74,7 @@ class StdioBridge:
                 writing.result()
             reading.result()
         finally:
-            for task in (reading, writing):
+            for task in (reading, writing, *self._repeating):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
             await self._socket.close()
@@ -115,6 +116,28 @@ class StdioBridge:
         line = self._ledger.incoming(_bytes(frame))
         if line is not None:
             _write(line)
+        for key in self._ledger.take_refused():
+            self._repeat_later(key)
+
+    def _repeat_later(self, key: bytes) -> None:
+        """An answer could not be taken, while its agent waits for it."""
+        import asyncio
+
+        task = asyncio.create_task(self._repeat(key))
+        self._repeating.add(task)
+        task.add_done_callback(self._repeating.discard)
+
+    async def _repeat(self, key: bytes) -> None:
+        import asyncio
+
+        from websockets.exceptions import ConnectionClosed
+
+        await asyncio.sleep(PAUSES[-1])
+        await self._connected.wait()
+        frame = self._ledger.find_unacknowledged(key)
+        if frame is not None and self._socket is not None:
+            with suppress(ConnectionClosed):
+                await self._socket.send(frame.decode(errors="replace"))
 
     # Connecting
 
