@@ -15,7 +15,7 @@ from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
-from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.stream import Stream, StreamLimits, Streams
@@ -448,15 +448,19 @@ def test_a_session_id_that_was_lost_twice_is_read_alike_at_every_gateway() -> No
         first, second = await start_two(cluster)
         opened = await first.open("n")
         await first.connections.add_node(opened, "n")
-        gone = msgspec.json.encode(Gone("s"))
+
+        def lose() -> None:
+            now = wire.position_of(cluster.streams["EV"].position)
+            tell_gateways(cluster, subjects.GATEWAY, opened.tag, msgspec.json.encode(Gone("s", now)))
+
         for _ in range(2):
             attach(cluster, "n", opened.tag, "s")
-            tell_gateways(cluster, subjects.GATEWAY, opened.tag, gone)
+            lose()
         attach(cluster, "n", opened.tag, "s")
         await first.feed.catch_up(subjects.attachments(opened.tag, "n"))
         assert [window.end is None for window in opened.windows["s"]] == [False, False, True]
         assert (await second.take_over(opened)).windows == opened.windows
-        tell_gateways(cluster, subjects.GATEWAY, opened.tag, gone)
+        lose()
         third = await start_gateway(cluster, "g3")
         moved = await third.take_over(opened)
         await first.feed.catch_up(subjects.attachments(opened.tag, subjects.GATEWAY))
@@ -486,7 +490,7 @@ def test_a_node_attaches_a_client_to_so_many_sessions_and_no_more(monkeypatch: p
         assert await attached("n", "a", "b", "c", "a", "d", "e") == {"a", "b", "c"}
         attach(cluster, "n", opened.tag, "b", attached=False)
         assert await attached("n", "d", "e") == {"a", "c", "d"}
-        tell_gateways(cluster, subjects.GATEWAY, opened.tag, msgspec.json.encode(Gone("a")))
+        tell_gateways(cluster, subjects.GATEWAY, opened.tag, msgspec.json.encode(Gone("a", EVERYTHING)))
         assert await attached("n", "e", "f") == {"c", "d", "e"}
         assert await attached("other", "g") == {"c", "d", "e", "g"}
 

@@ -10,8 +10,8 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import TableEntry
-from sandbox_agent.envelope import Envelope, failure, parse, request, success
+from sandbox_agent.bus.ports import StreamRecord, TableEntry
+from sandbox_agent.envelope import Envelope, failure, notification, parse, request, success
 from sandbox_agent.errors import LogUnavailable, UnknownSession
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
@@ -399,6 +399,12 @@ def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -
     run(main())
 
 
+def gone_said(cluster: Cluster, client: FleetConnection) -> list[StreamRecord]:
+    """What gateways have told each other of sessions that are gone."""
+    own = subjects.attachments(client.tag, subjects.GATEWAY)
+    return [record for record in cluster.streams["EV"].records if record.subject == own and b'"gone"' in record.body]
+
+
 async def attached_clients(cluster: Cluster, gateways: list[Gateway]) -> list[FleetConnection]:
     """One client at each of the gateways: the node n has attached it to the session s."""
     listed = fleet.Listed("n", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/"}'))
@@ -444,9 +450,38 @@ def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk()
                 gateway.roster.leases["n"] = lease_of("n", each)
                 gateway.connections.announce_stream(client)
             await until_done_since(before)
+        [gone] = gone_said(cluster, clients[0])
+        told = cluster.streams["EV"].newest(subjects.connection_events(clients[0].tag, subjects.GATEWAY))
+        assert told is not None
+        assert told.sequence < gone.sequence, "its client is told first: this gateway may end in between"
         [ended] = said_by_gateways(cluster, clients[0])
         assert ended.method == "_sandboxagent/session/ended"
         assert (ended.params()["sessionId"], ended.params()["reason"]) == ("s", "deleted")
+
+    run(main())
+
+
+def test_the_end_of_a_session_that_one_gateway_began_to_tell_is_told_whole_by_another() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateways = [await open_gateway(cluster, n=never) for _ in range(2)]
+        clients = await attached_clients(cluster, gateways)
+        before = asyncio.all_tasks()
+        # The first one has told the client, and ended before it had told the gateways.
+        ended = notification(methods.ENDED, {"sessionId": "s", "reason": "deleted"})
+        gateways[0].connections.tell(clients[0], ended, "s")
+        await until_done_since(before)
+        gateways[1].connections.endings.tell_gone(clients[1], "s")
+        # Its client was quick to open another session of this id.
+        attach(cluster, "n", clients[1].tag, "s")
+        await until_done_since(before)
+        assert len(said_by_gateways(cluster, clients[1])) == len(gone_said(cluster, clients[1])) == 1
+        for gateway, client in zip(gateways, clients, strict=True):
+            await gateway.feed.catch_up(subjects.attachments(client.tag, subjects.GATEWAY))
+        newest = await open_gateway(cluster, n=never)
+        moved = await newest.connections.find(clients[0].connection_id)
+        assert moved is not None
+        assert clients[0].windows == clients[1].windows == moved.windows
 
     run(main())
 

@@ -24,7 +24,6 @@ class Taker(Protocol):
     def take_attachment(
         self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
     ) -> None: ...
-    def take_gone(self, connection: FleetConnection, session_id: str, position: int) -> None: ...
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
 
 
@@ -73,6 +72,6 @@ class AttachmentLog:
         elif isinstance(said, Answered):
             self._connection.note_settled([said.id.encode()])
         elif isinstance(said, Gone):
-            self._taker.take_gone(self._connection, said.session_id, position)
+            self._connection.note_gone(said.session_id, said.known_at, position)
         elif not old:
             self._taker.take_stream(self._connection, said)

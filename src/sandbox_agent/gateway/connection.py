@@ -50,8 +50,9 @@ class FleetConnection(Connection):
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: frozenset[str] = frozenset()
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
-    gone: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """Sessions that their node had no longer → since when; more than once, when ids are used again."""
+    gone: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
+    """Sessions that their node had no longer → when that was known, and the position at which gateways said so; more
+    than once, when ids are used again."""
     attached_at: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Nodes → the sessions to which they have attached it."""
     opened: dict[str, str] = field(default_factory=dict[str, str])
@@ -128,18 +129,18 @@ class FleetConnection(Connection):
         """Whether a node has attached it to as many sessions as it may."""
         return len(self.attached_at.get(node, ())) >= MOST_ATTACHED
 
-    def note_gone(self, session_id: str, position: int) -> None:
+    def note_gone(self, session_id: str, known_at: int, position: int) -> None:
         """A session has ended at its node, which may use the id again later."""
-        if self.attached(session_id) and self.windows[session_id][-1].start < position:
-            self.detach(session_id, position)
-            for sessions in self.attached_at.values():
-                sessions.discard(session_id)
+        self.gone.setdefault(session_id, []).append((known_at, position))
+        self.apply_gone(session_id, position)
 
-    def apply_gone(self, session_id: str, before: int) -> None:
-        """Detach it from a session where that was gone before a position, as far as it was attached by then."""
-        for position in self.gone.get(session_id, ()):
-            if position < before:
-                self.note_gone(session_id, position)
+    def apply_gone(self, session_id: str, through: int) -> None:
+        """Detach it from a session that was gone, as gateways have said up to a position, since it was attached."""
+        for known_at, position in self.gone.get(session_id, ()):
+            if position <= through and self.attached(session_id) and self.windows[session_id][-1].start <= known_at:
+                self.detach(session_id, position)
+                for sessions in self.attached_at.values():
+                    sessions.discard(session_id)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""

@@ -344,11 +344,6 @@ class FleetConnections:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
 
-    def take_gone(self, connection: FleetConnection, session_id: str, position: int) -> None:
-        """A node has a session no longer: what it says under the same id later is another one's."""
-        connection.gone.setdefault(session_id, []).append(position)
-        connection.note_gone(session_id, position)
-
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be."""
         if said.gateway != self._gateway and connection.stream is not None:

@@ -31,9 +31,16 @@ class Endings:
             "terminatedBy": "daemon",
             "message": "its node no longer has this session",
         }
-        unless = partial(self._knows, connection, session_id, connection.windows[session_id][-1].start)
-        self._own.announce(connection.tag, msgspec.json.encode(Gone(session_id)), unless=unless)
-        self._own.tell(connection.tag, notification(methods.ENDED, ended), session_id, unless=unless)
+        begun = connection.windows[session_id][-1].start
+        gone = msgspec.json.encode(Gone(session_id, self._feed.position))
+        # First what its client hears: if this gateway ends in between, another one says the rest.
+        self._own.tell(
+            connection.tag,
+            notification(methods.ENDED, ended),
+            session_id,
+            unless=partial(self._knows, connection, session_id, begun),
+        )
+        self._own.announce(connection.tag, gone, unless=partial(self._is_gone, connection, session_id, begun))
 
     async def _knows(self, connection: FleetConnection, session_id: str, after: int) -> bool:
         """Whether its client has been told since a position. Raises Unreachable."""
@@ -44,6 +51,14 @@ class Endings:
         except LogUnavailable as error:
             raise Unreachable(str(error)) from error
         return connection.closed or told > 0
+
+    async def _is_gone(self, connection: FleetConnection, session_id: str, after: int) -> bool:
+        """Whether gateways know it since a position. Raises Unreachable."""
+        try:
+            await self._feed.catch_up(subjects.attachments(connection.tag, subjects.GATEWAY))
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        return connection.closed or any(position > after for _, position in connection.gone.get(session_id, ()))
 
 
 def _ends(chunk: Chunk, session_id: str) -> bool:

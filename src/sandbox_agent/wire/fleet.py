@@ -194,6 +194,8 @@ class Gone(Struct, rename="camel", tag_field="kind", tag="gone"):
     """In the stream, as JSON: a session to which a connection was attached is no longer at its node."""
 
     session_id: str
+    known_at: int
+    """Where the stream was when the node said so: what it has attached later is another session of this id."""
 
 
 class Visit(Struct, rename="camel"):
