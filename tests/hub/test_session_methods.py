@@ -78,6 +78,7 @@ def test_a_prompt_is_recorded_after_updates_that_wait_for_the_response_of_a_new_
     run(main())
 
 
+@pytest.mark.requirement("5.response-first")
 def test_updates_of_a_new_session_follow_its_late_response() -> None:
     async def main() -> None:
         async with world() as own:
