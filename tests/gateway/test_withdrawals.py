@@ -103,6 +103,23 @@ def test_two_gateways_withdraw_a_request_once_also_one_that_neither_has_heard() 
     run(main())
 
 
+def test_what_a_new_run_publishes_of_the_one_before_it_is_withdrawn_after_a_while() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await opened(cluster, "n")
+        client = await gateway.client("n", home="n")
+        await lose(gateway, client, "second")
+        ask(cluster, client, id_of(1))
+        await heard(gateway, client)
+        before = asyncio.all_tasks()
+        client.kept_at = -1000.0
+        await gateway.guests.keep_all()
+        await until_done_since(before)
+        assert withdrawn(cluster, client) == [id_of(1)]
+
+    run(main())
+
+
 def test_what_is_settled_or_asked_by_the_run_that_is_there_is_not_withdrawn() -> None:
     async def main() -> None:
         cluster = Cluster()

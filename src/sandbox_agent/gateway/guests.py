@@ -289,6 +289,8 @@ class GuestCalls:
                 continue
             for node in list(connection.guests) if overdue else ():
                 if node in self._roster.leases:
+                    # A run publishes what the one before it has asked, after it got its lease.
+                    self._give_up(connection, node)
                     # Not waited for: a node that does not answer must not keep the others' connections from being kept.
                     self._spawn(self._introduce_again(connection, node))
 
