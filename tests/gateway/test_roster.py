@@ -127,6 +127,41 @@ class Stuck:
         await self.reached.wait()
         return await self._table.put(key, value, **options)
 
+    async def revision(self, key: str) -> int:
+        return await self._table.revision(key)
+
+
+def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_are_others() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
+        gateway = Ingest("a", events, leases, listed, holders, revisions={subjects.token("s"): 77})
+        chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
+        subject = subjects.session_events("s")
+        await ask(gateway, fleet.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
+
+        assert (await show(gateway, "first")).failed is not None
+        assert (await show(gateway, "again")).failed is None
+        entry = await listed.get(subjects.token("s"))
+        assert entry is not None
+        assert b'"again"' in (entry.value or b"")
+
+    run(main())
+
+
+async def ask(gateway: Ingest, verb: str, request: object) -> bytes:
+    answer = await gateway.take(subjects.request_to_gateway("n1", verb, "g"), msgspec.msgpack.encode(request))
+    assert answer is not None
+    return answer
+
+
+async def show(gateway: Ingest, title: str) -> FactsReply:
+    view = {"sessionId": "s", "createdAt": "2026-11-16T00:00:00.000Z", "cwd": "/", "title": title}
+    request = FactsRequest({"s": msgspec.json.encode(view)})
+    return msgspec.msgpack.decode(await ask(gateway, fleet.FACTS, request), type=FactsReply)
+
 
 def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_meanwhile() -> None:
     async def main() -> None:
@@ -140,16 +175,6 @@ def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_mean
             Ingest(name, events, leases, cast("Table", table), holders, revisions=roster.revisions)
             for name, table in (("a", stuck), ("b", listed))
         )
-
-        async def ask(gateway: Ingest, verb: str, request: object) -> bytes:
-            answer = await gateway.take(subjects.request_to_gateway("n1", verb, "g"), msgspec.msgpack.encode(request))
-            assert answer is not None
-            return answer
-
-        async def show(gateway: Ingest, title: str) -> FactsReply:
-            view = {"sessionId": "s", "createdAt": "2026-11-16T00:00:00.000Z", "cwd": "/", "title": title}
-            request = FactsRequest({"s": msgspec.json.encode(view)})
-            return msgspec.msgpack.decode(await ask(gateway, fleet.FACTS, request), type=FactsReply)
 
         chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
         subject = subjects.session_events("s")

@@ -173,6 +173,10 @@ class JetStreamTable:
             return None
         return TableEntry(key, stored.data, stored.seq)
 
+    async def revision(self, key: str) -> int:
+        stored = await self._newest(key)
+        return 0 if stored is None else stored.seq
+
     async def _newest(self, key: str) -> Stored | None:
         found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
         return None if found.error_code == NOT_FOUND else found.check(key).message

@@ -300,6 +300,11 @@ class _ReachedTable:
         entry = self.whole.entries.get(key)
         return entry if entry is not None and entry.value is not None else None
 
+    async def revision(self, key: str) -> int:
+        self.bus.check()
+        entry = self.whole.entries.get(key)
+        return 0 if entry is None else entry.revision
+
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
         self.bus.check()
         return self.whole.put(key, value, expected, ttl)

@@ -127,6 +127,10 @@ class Table(Protocol):
 
     async def get(self, key: str) -> TableEntry | None: ...
 
+    async def revision(self, key: str) -> int:
+        """Of a key's newest change, as the table's leader has it; 0 for none."""
+        ...
+
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
         """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
         ...

@@ -72,6 +72,6 @@ class AttachmentLog:
         elif isinstance(said, Answered):
             self._connection.note_settled([said.id.encode()])
         elif isinstance(said, Gone):
-            self._connection.note_gone(said.session_id, said.known_at, position)
+            self._connection.note_gone(said.session_id, said.known_at or position, position)
         elif not old:
             self._taker.take_stream(self._connection, said)

@@ -138,9 +138,13 @@ class FleetConnection(Connection):
         """Detach it from a session that was gone, as gateways have said up to a position, since it was attached."""
         for known_at, position in self.gone.get(session_id, ()):
             if position <= through and self.attached(session_id) and self.windows[session_id][-1].start <= known_at:
-                self.detach(session_id, position)
-                for sessions in self.attached_at.values():
-                    sessions.discard(session_id)
+                self.end_attachment(session_id, position)
+
+    def end_attachment(self, session_id: str, position: int) -> None:
+        """Detach it, and let its node attach it to another session instead."""
+        self.detach(session_id, position)
+        for sessions in self.attached_at.values():
+            sessions.discard(session_id)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""

@@ -32,7 +32,7 @@ class Endings:
             "message": "its node no longer has this session",
         }
         begun = connection.windows[session_id][-1].start
-        gone = msgspec.json.encode(Gone(session_id, self._feed.position))
+        gone = msgspec.json.encode(Gone(session_id, max(self._feed.position, begun)))
         # First what its client hears: if this gateway ends in between, another one says the rest.
         self._own.tell(
             connection.tag,

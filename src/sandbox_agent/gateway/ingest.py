@@ -52,6 +52,8 @@ MOST_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
 MOST_PARTS = 128
 """Of a line to one client: 64 MiB."""
+MOST_CORRECTED = 1_000
+"""Revisions of listed sessions that the leader was asked for and that wait to be used."""
 REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
@@ -113,6 +115,8 @@ class Ingest:
         self._leases = leases
         self._listed = listed
         self._revisions: Mapping[str, int] = {} if revisions is None else revisions
+        self._corrected: dict[str, int] = {}
+        """Revisions that the table's leader was asked for, by key, until they are used."""
         self._lease = lease
         self._ends: OrderedDict[str, _End] = OrderedDict()
         self._verbs: dict[str, Callable[[str, bytes], Awaitable[Struct]]] = {
@@ -390,15 +394,14 @@ class Ingest:
         """Returns which sessions were not listed, and why."""
         refused: dict[str, str] = {}
         # As they are now: when a write takes so long that the node asks another gateway, that one's entry stays.
-        revisions = {each: self._revisions.get(subjects.token(each), 0) for each in request.sessions}
+        revisions = {each: self._revision_of(subjects.token(each)) for each in request.sessions}
         for session_id, view in request.sessions.items():
             subject, key = subjects.session_events(session_id), subjects.token(session_id)
-            revision = revisions[session_id]
             end = await self._end(subject)
             if end.owner != node:
                 refused[session_id] = f"the session belongs to {end.owner}" if end.owner else "it has no events yet"
             elif view is None:
-                await self._listed.delete(key, expected=revision)
+                await self._write_listed(key, None, revisions[session_id])
                 await self._events.purge(subject)
                 self._ends.pop(subject, None)
             else:
@@ -408,8 +411,27 @@ class Ingest:
                     refused[session_id] = "its facts are about another session"
                     continue
                 session = msgspec.Raw(msgspec.json.encode(facts))
-                await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)), expected=revision)
+                await self._write_listed(key, msgspec.json.encode(fleet.Listed(node, session)), revisions[session_id])
         return refused
+
+    def _revision_of(self, key: str) -> int:
+        """Of a listed session, as this gateway knows it; as the table's leader has it, if that has proved wrong."""
+        corrected = self._corrected.pop(key, None)
+        return self._revisions.get(key, 0) if corrected is None else corrected
+
+    async def _write_listed(self, key: str, value: bytes | None, revision: int) -> None:
+        """List a session, or take it off the list. Raises Conflict: its node asks again then."""
+        try:
+            if value is None:
+                await self._listed.delete(key, expected=revision)
+            else:
+                await self._listed.put(key, value, expected=revision)
+        except Conflict:
+            # A table that was restored has revisions that its readers never hear of.
+            if len(self._corrected) >= MOST_CORRECTED:
+                self._corrected.clear()
+            self._corrected[key] = await self._listed.revision(key)
+            raise
 
 
 async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]) -> list[bytes]:

@@ -99,7 +99,7 @@ class GatewayMethods:
     async def _detach(self, connection: FleetConnection, envelope: Envelope) -> object:
         seen = self._roster.session(envelope.session_id)
         if connection.attached(seen.session_id):
-            connection.detach(seen.session_id, self._feed.position)
+            connection.end_attachment(seen.session_id, self._feed.position)
         return {}
 
     async def _events(self, connection: FleetConnection, envelope: Envelope) -> object:

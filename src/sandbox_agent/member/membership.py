@@ -40,6 +40,8 @@ RETRY = 1.0
 """Seconds before what failed is tried again."""
 FACTS_EVERY = 0.25
 SAVE_EVERY = 1.0
+LEAST_WEIGHT = 2 << 10
+"""Bytes that a session counts at least, of those that are listed with one request: so they are not many."""
 MOST_DELETED = 10_000
 """Sessions that are still to be taken off the list, as far as a node remembers them between runs."""
 FILE = "fleet.json"
@@ -414,7 +416,8 @@ class Membership:
                 logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
                 continue
             batch[session_id] = fact
-            size += 0 if fact is None else len(fact)
+            # A gateway takes its time for each, and has to be done before its node asks again.
+            size += max(LEAST_WEIGHT, 0 if fact is None else len(fact))
             if size > MOST_BYTES // 2:
                 yield batch
                 batch, size = {}, 0

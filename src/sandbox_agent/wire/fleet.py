@@ -194,8 +194,8 @@ class Gone(Struct, rename="camel", tag_field="kind", tag="gone"):
     """In the stream, as JSON: a session to which a connection was attached is no longer at its node."""
 
     session_id: str
-    known_at: int
-    """Where the stream was when the node said so: what it has attached later is another session of this id."""
+    known_at: int = 0
+    """Where the stream was when the node said so, 0 for here: what it has attached later is another session."""
 
 
 class Visit(Struct, rename="camel"):

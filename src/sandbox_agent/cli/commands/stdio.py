@@ -57,7 +57,7 @@ class StdioBridge:
         self._connected: asyncio.Event
         """Clear while the socket is cut: lines wait in the pipe then."""
         self._connection_id = ""
-        self._repeating: set[asyncio.Task[None]] = set()
+        self._repeating: dict[bytes, asyncio.Task[None]] = {}
 
     async def run(self) -> int:
         """Pass on what comes, both ways, until stdin ends; gives the exit code."""
@@ -74,7 +74,7 @@ class StdioBridge:
                 writing.result()
             reading.result()
         finally:
-            for task in (reading, writing, *self._repeating):
+            for task in (reading, writing, *self._repeating.values()):
                 task.cancel()
             await asyncio.gather(reading, writing, return_exceptions=True)
             await self._socket.close()
@@ -120,12 +120,12 @@ class StdioBridge:
             self._repeat_later(key)
 
     def _repeat_later(self, key: bytes) -> None:
-        """An answer could not be taken, while its agent waits for it."""
+        """An answer could not be taken, while its agent waits for it. One repeat waits for each."""
         import asyncio
 
-        task = asyncio.create_task(self._repeat(key))
-        self._repeating.add(task)
-        task.add_done_callback(self._repeating.discard)
+        if key not in self._repeating:
+            task = self._repeating[key] = asyncio.create_task(self._repeat(key))
+            task.add_done_callback(lambda _: self._repeating.pop(key, None))
 
     async def _repeat(self, key: bytes) -> None:
         import asyncio
