@@ -21,8 +21,10 @@ from sandbox_agent.log.witness import Statement
 logger = logging.getLogger(__name__)
 
 _BATCH = 200
-_PAUSE = 0.002
-"""Seconds between batches, so that an inspection beside a running server leaves it the processor."""
+SMALL_BATCH = 20
+"""Rows that an inspection beside a running server looks at without a rest: an event loop that wakes up waits for it."""
+REST = 19
+"""How many times as long as it has worked it rests then: it takes a twentieth of the interpreter."""
 
 _ELSEWHERE = frozenset(
     {
@@ -42,6 +44,18 @@ _ELSEWHERE = frozenset(
 
 class DamagedLog(Exception):
     """The file is not what was written; the text says what is wrong."""
+
+
+class _Pace(Struct):
+    """Rests after work."""
+
+    sleep: Callable[[float], object]
+    spent: Callable[[], float]
+    began: float
+
+    def rest(self) -> None:
+        self.sleep((self.spent() - self.began) * REST)
+        self.began = self.spent()
 
 
 class _Inspection(Struct, frozen=True):
@@ -75,20 +89,20 @@ class _Inspection(Struct, frozen=True):
         if result != "ok":
             raise DamagedLog(f"{self.path.name}: {result}")
 
-    def check_rows(self, pause: Callable[[], object]) -> None:
+    def check_rows(self, batch: int = _BATCH, pause: Callable[[], object] = lambda: None) -> None:
         """Is every row what was written?"""
         for table in ("events", "sessions", "outcomes", "trims", "ages"):
             after = -1
-            while rows := self._rows(table, after):
+            while rows := self._rows(table, after, batch):
                 for rowid, *row in rows:
                     if rowid <= after or not is_intact(table, row):
                         raise DamagedLog(f"{self.path.name}: row {rowid} of {table} is damaged")
                     after = rowid
                 pause()
 
-    def _rows(self, table: str, after: int) -> list[tuple[int, object]]:
-        query = f"select rowid, * from {table} where rowid > ? order by rowid limit {_BATCH}"
-        return self.sqlite.execute(query, (after,)).fetchall()
+    def _rows(self, table: str, after: int, batch: int) -> list[tuple[int, object]]:
+        query = f"select rowid, * from {table} where rowid > ? order by rowid limit ?"
+        return self.sqlite.execute(query, (after, batch)).fetchall()
 
 
 def is_intact(table: str, row: list[object]) -> bool:
@@ -115,18 +129,27 @@ def inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
         looking.check_commits(known)
         if thoroughly and sqlite.execute("pragma user_version").fetchone()[0] == SCHEMA_VERSION:
             looking.check_pages()
-            looking.check_rows(lambda: None)
+            looking.check_rows()
 
 
-def inspect_meanwhile(path: Path, found: Callable[[str], None]) -> threading.Thread:
-    """Look through a file that is in use, in a thread that ends with the program."""
+def inspect_meanwhile(
+    path: Path,
+    found: Callable[[str], None],
+    sleep: Callable[[float], object] = time.sleep,
+    spent: Callable[[], float] = time.thread_time,
+) -> threading.Thread:
+    """Look through a file that is in use, in a thread that ends with the program.
+
+    `spent` says how much processor time the thread has taken.
+    """
 
     def run() -> None:
         try:
             with _translate_errors(path, None), closing(_connect(path)) as sqlite:
                 looking = _Inspection(sqlite, path)
+                # SQLite needs no interpreter for that.
                 looking.check_pages()
-                looking.check_rows(lambda: time.sleep(_PAUSE))
+                looking.check_rows(SMALL_BATCH, _Pace(sleep, spent, spent()).rest)
         except DamagedLog as damage:
             found(str(damage))
         except DatabaseError as error:
