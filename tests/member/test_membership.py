@@ -15,11 +15,13 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.presence import Presence
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
+from sandbox_agent.member import membership
 from sandbox_agent.member.membership import Gateways, Identity, Membership, Memory
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.sessions import SessionView
@@ -65,7 +67,8 @@ class World:
         await roster.start(leases, listed)
         is_there = Presence("g", self.bus).is_there
         known = (roster.leases, None, is_there)
-        self.ingest = Ingest("g", events, leases, listed, *known, revisions=roster.revisions)
+        self.orders = Orders()
+        self.ingest = Ingest("g", events, leases, listed, *known, revisions=roster.revisions, orders=self.orders)
         await self.ingest.serve(self.bus)
         return self
 
@@ -203,6 +206,73 @@ def test_credentials_that_are_refused_are_named_until_there_are_others() -> None
         await world.until(lambda: node.published == 2)
         assert node.trouble is None
         assert b"".join(world.lines()) in (b"12", b"1\n2")
+        await world.close()
+
+    run(main())
+
+
+def test_a_node_that_was_forgotten_hears_of_it_whatever_it_asks_next_and_asks_for_its_lease_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log, view=lambda session_id: {"sessionId": session_id})
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        world.orders.forgotten.add("n1")
+        verbs: list[str] = []
+        unanswered: list[str] = []
+        take = world.ingest.take
+
+        async def note(subject: str, body: bytes) -> bytes | None:
+            _, verb = subjects.sender(subject)
+            verbs.append(verb)
+            answer = await take(subject, body)
+            if answer is None:
+                unanswered.append(verb)
+            return answer
+
+        world.cluster.served = [
+            (pattern, note if handler == take else handler, bus) for pattern, handler, bus in world.cluster.served
+        ]
+        node.committed(Group(sessions={"s": b"{}"}))
+        await world.until(lambda: fleet.FACTS in verbs or node.clash is not None)
+        say(node, log, b"2")
+        monkeypatch.setattr(membership, "BEAT_EVERY", 0.01)
+        await world.until(lambda: node.clash is not None)
+        assert "n1 was removed from this fleet" in (node.trouble or "")
+        verbs.clear()
+        await world.until(lambda: len(verbs) > 1)
+        assert set(verbs) == {fleet.BEAT}
+        # A node takes silence for a gateway that is not there.
+        assert unanswered == []
+        assert world.lines() == [b"1"]
+        await world.close()
+
+    run(main())
+
+
+def test_a_node_asks_for_its_lease_as_soon_as_a_gateway_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the next beat is due: by then, another request may have left that gateway."""
+    monkeypatch.setattr(membership, "BEAT_EVERY", 0.01)
+
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        served = world.cluster.served
+
+        async def be_silent(subject: str, body: bytes) -> None:
+            pass
+
+        world.cluster.served = [(pattern, be_silent, bus) for pattern, _, bus in served]
+        monkeypatch.setattr(membership, "BEAT_EVERY", 3600)
+        while node.trouble is None:  # noqa: ASYNC110 - a node's health has no events
+            await asyncio.sleep(0.01)
+        world.cluster.served = served
+        world.orders.forgotten.add("n1")
+        await world.until(lambda: node.clash is not None)
         await world.close()
 
     run(main())

@@ -453,11 +453,11 @@ async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, b
     return found[::-1]
 
 
-def _refuse_forgotten(node: str, verb: str) -> bytes | None:
+def _refuse_forgotten(node: str, verb: str) -> bytes:
+    """An answer to everything: a node that gets none goes to another gateway."""
     reason = f"{node} was removed from this fleet; invite it again, or join under another name"
-    if verb == fleet.BEAT:
-        return msgspec.msgpack.encode(BeatReply(clash=reason))
-    return msgspec.msgpack.encode(LogReply(slow=reason)) if verb == fleet.LOG else None
+    reply = BeatReply(clash=reason) if verb == fleet.BEAT else _SLOW[verb](reason)
+    return msgspec.msgpack.encode(reply)
 
 
 def _clash(node: str) -> BeatReply:

@@ -329,15 +329,20 @@ class Membership:
             raise
 
     async def _beat(self) -> None:
-        await self._heard.wait()
         while True:
+            if self._gateways.choose() is None:
+                self._heard.clear()
+                await self._heard.wait()
             try:
                 self._unheard = await self._beat_once()
             except BusError as error:
                 self._unheard = str(error)
             if self._unheard is not None:
                 logger.info("no beat reason=%s", self._unheard)
-            await asyncio.sleep(BEAT_EVERY)
+            if self._gateways.current is not None:
+                await asyncio.sleep(BEAT_EVERY)
+            # Else at once, of another one, or of the next that shows itself: by the time at which a beat would be due,
+            # other requests may have left that one, too.
 
     async def _beat_once(self) -> str | None:
         """Returns why the lease could not be renewed."""
@@ -427,6 +432,7 @@ class Membership:
     async def _send_facts(self, batch: dict[str, bytes | None]) -> None:
         body = msgspec.msgpack.encode(FactsRequest(batch))
         while True:
+            await self._leased.wait()
             try:
                 reply = msgspec.msgpack.decode(await self._ask(fleet.FACTS, body), type=FactsReply)
             except BusError:
