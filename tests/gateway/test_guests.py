@@ -23,7 +23,6 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
-from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
@@ -104,7 +103,7 @@ async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gate
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
     guests = GuestCalls(connections, nodes, roster, 1 << 20)
     own = GatewayMethods(feed, roster)
-    calls = FleetCalls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
+    calls = FleetCalls("g", connections, guests, own, roster, await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import notification, parse, request, success
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.calls import FleetDelivery
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
+from sandbox_agent.gateway.orders import TABLE, forget_key
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.wire import methods
@@ -84,6 +86,56 @@ def test_what_a_run_has_asked_is_withdrawn_at_its_clients_when_another_has_its_p
         assert withdrawn(cluster, client) == [id_of(1)]
         [line] = said_by_gateways(cluster, client)
         assert line.params()["_meta"] == {"sandboxagent.dev": {"outcome": "cancelled", "answeredBy": None}}
+
+    run(main())
+
+
+def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_once_though_it_was_away() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        orders = await MemoryBus(cluster).table(TABLE)
+        gateways = [await opened(cluster, "n", "m") for _ in range(2)]
+        client = await gateways[0].client("n", "m", home="n")
+        moved = await gateways[1].connections.find(client.connection_id)
+        assert moved is not None
+        for gateway in gateways:
+            await gateway.roster.orders.start(orders)
+        ask(cluster, client, id_of(1))
+        ask(cluster, client, id_of(2, node="m"), "m")
+        for gateway, connection in zip(gateways, (client, moved), strict=True):
+            await heard(gateway, connection)
+            await lose(gateway, connection)
+        assert withdrawn(cluster, client) == []
+        before = asyncio.all_tasks()
+        await orders.put(forget_key("n"), b"{}")
+        for gateway in gateways:
+            forgotten = gateway.roster.orders.forgotten
+            await gateway.roster.until(lambda forgotten=forgotten: "n" in forgotten)
+        await until_done_since(before)
+        assert withdrawn(cluster, client) == [id_of(1)]
+        # By way of a gateway that has not heard yet that it was forgotten.
+        ask(cluster, client, id_of(3))
+        await heard(gateways[0], client)
+        client.kept_at = -1000.0
+        await gateways[0].guests.keep_all()
+        await until_done_since(before)
+        assert withdrawn(cluster, client) == [id_of(1), id_of(3)]
+
+    run(main())
+
+
+def test_what_a_node_asks_that_was_forgotten_and_invited_again_is_not_withdrawn_by_a_gateway_that_hears_late() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await opened(cluster, "n")
+        client = await gateway.client("n", home="n")
+        await gateway.roster.orders.start(await MemoryBus(cluster).table(TABLE))
+        ask(cluster, client, id_of(1))
+        await heard(gateway, client)
+        before = asyncio.all_tasks()
+        gateway.roster.orders.take(TableEntry(forget_key("n"), b"{}", 1))
+        await until_done_since(before)
+        assert withdrawn(cluster, client) == []
 
     run(main())
 

@@ -35,7 +35,6 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import NodeAnswer
 from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
-from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.delivery import Delivery
@@ -69,7 +68,6 @@ class FleetCalls:
         guests: GuestCalls,
         own: GatewayMethods,
         roster: Roster,
-        orders: Orders,
         keys: Table,
         keys_ttl: float,
         default_agent: str | None,
@@ -81,7 +79,6 @@ class FleetCalls:
         self._own = own.table()
         self._without_node = own.table_without_node()
         self._roster = roster
-        self._orders = orders
         self._keys = keys
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
@@ -278,7 +275,7 @@ class FleetCalls:
         return connection.home
 
     def _choose(self, wish: Wish) -> str:
-        return place(self._roster.leases, self._orders.draining, wish, self._random)
+        return place(self._roster.leases, self._roster.orders.draining, wish, self._random)
 
     async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
         wish = Wish.read(envelope.params(), connection.agent)

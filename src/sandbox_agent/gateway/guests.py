@@ -288,9 +288,12 @@ class GuestCalls:
                 logger.info("connection not kept connection=%s reason=%s", connection.tag, error.slug)
                 continue
             for node in list(connection.guests) if overdue else ():
-                if node in self._roster.leases:
-                    # A run publishes what the one before it has asked, after it got its lease.
+                is_there = node in self._roster.leases
+                if is_there or node in self._roster.orders.forgotten:
+                    # A run publishes what the one before it has asked, after it got its lease; and another gateway may
+                    # have heard later that a node was forgotten.
                     self._give_up(connection, node)
+                if is_there:
                     # Not waited for: a node that does not answer must not keep the others' connections from being kept.
                     self._spawn(self._introduce_again(connection, node))
 

@@ -1,5 +1,7 @@
 """What an operator has said of nodes: one that drains gets no new sessions, one that was forgotten gets nothing."""
 
+from collections.abc import Callable
+
 from sandbox_agent.bus.ports import StreamFollowing, Table, TableEntry
 
 TABLE = "fleet"
@@ -24,13 +26,26 @@ class Orders:
         self.draining: set[str] = set()
         self.forgotten: set[str] = set()
         self._watching: StreamFollowing | None = None
+        self._table: Table | None = None
+        self._watchers: list[Callable[[str], None]] = []
 
     async def start(self, table: Table) -> None:
+        self._table = table
         self._watching = await table.watch(self.take)
 
     async def close(self) -> None:
         if self._watching is not None:
             await self._watching.close()
+
+    def watch_forgotten(self, watcher: Callable[[str], None]) -> None:
+        """Call back for each node that is forgotten."""
+        self._watchers.append(watcher)
+
+    async def fetch_forgotten(self, node: str) -> bool:
+        """Whether a node is forgotten, as the table says now: it may have been invited again. Raises BusError."""
+        if self._table is None:
+            return node in self.forgotten
+        return await self._table.get(forget_key(node)) is not None
 
     def take(self, entry: TableEntry) -> None:
         """Note an order that was given or taken back."""
@@ -39,5 +54,7 @@ class Orders:
                 node = entry.key.removeprefix(prefix)
                 if entry.value is None:
                     nodes.discard(node)
-                else:
-                    nodes.add(node)
+                    continue
+                nodes.add(node)
+                for watcher in self._watchers if prefix == _FORGET else ():
+                    watcher(node)

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.servers import NodeView
@@ -20,6 +21,8 @@ from sandbox_agent.wire.servers import NodeView
 logger = logging.getLogger(__name__)
 
 PAGE = 200
+NO_RUN = "."
+"""In the place of a run: its node was forgotten, and none of its runs comes back. No nonce in an id has this form."""
 
 
 class _Facts(Struct, rename="camel"):
@@ -48,7 +51,9 @@ class Seen(Struct, frozen=True):
 class Roster:
     """The two lists."""
 
-    def __init__(self) -> None:
+    def __init__(self, orders: Orders | None = None) -> None:
+        self.orders = orders or Orders()
+        self.orders.watch_forgotten(self._tell)
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
         self.revisions: dict[str, int] = {}
@@ -77,13 +82,15 @@ class Roster:
             await each.close()
 
     async def fetch_run(self, node: str) -> str | None:
-        """The run of a node that has its lease, by its nonce, as the table says now. Raises LogUnavailable.
+        """The run of a node that has its lease, by its nonce, as the tables say now. Raises LogUnavailable.
 
-        What this gateway has heard may be old, when it was away itself.
+        NO_RUN for a node that was forgotten. What this gateway has heard may be old, when it was away itself.
         """
-        if self._table is None:
-            return self.leases[node].nonce if node in self.leases else None
         try:
+            if await self.orders.fetch_forgotten(node):
+                return NO_RUN
+            if self._table is None:
+                return self.leases[node].nonce if node in self.leases else None
             entry = await self._table.get(node)
         except BusError as error:
             raise LogUnavailable.of_fleet(error) from error
@@ -182,7 +189,7 @@ class Roster:
             self._wake()
 
     def watch(self, watcher: Callable[[str], None]) -> None:
-        """Call back for each node that comes, goes, or starts again."""
+        """Call back for each node that comes, goes, starts again, or is forgotten."""
         self._watchers.append(watcher)
 
     async def until(self, condition: Callable[[], bool]) -> None:

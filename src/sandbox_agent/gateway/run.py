@@ -93,12 +93,12 @@ async def _serve_on(
     )
     leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
     visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
-    roster = Roster()
+    given = Orders()
+    await given.start(await bus.table(orders.TABLE, replicas))
+    roster = Roster(given)
     await roster.start(leases, listed)
     feed = Feed(events, settings.replay_bytes)
     await feed.start()
-    given = Orders()
-    await given.start(await bus.table(orders.TABLE, replicas))
     quotas = Quotas(settings.node_rate, time.monotonic)
     own_events = OwnEvents(events)
     connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
@@ -113,7 +113,7 @@ async def _serve_on(
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)
     calls = FleetCalls(
-        *(name, connections, guests, own_methods, roster, given, keys), settings.log_max_age, settings.default_agent
+        *(name, connections, guests, own_methods, roster, keys), settings.log_max_age, settings.default_agent
     )
     delivery = FleetDelivery(connections, calls)
     duplex = Duplex(connections, calls, streams, delivery, settings.max_body)

@@ -1,4 +1,4 @@
-"""Requests of agents whose node was started anew: no answer reaches them; gateways withdraw them, once.
+"""Requests of agents whose node was started anew or forgotten: no answer reaches them; gateways withdraw them, once.
 
 A node that is merely lost may come back in the same run, and takes the answers then: what it has asked stays.
 """
@@ -36,7 +36,7 @@ class Withdrawals:
     """What clients learn of requests that they can no longer answer."""
 
     def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
-        """`fetch_run` says which run of a node has its lease. Raises LogUnavailable."""
+        """`fetch_run` says which run of a node has its lease, None while one may come back. Raises LogUnavailable."""
         self._feed = feed
         self._own = own
         self._fetch_run = fetch_run
@@ -51,7 +51,7 @@ class Withdrawals:
         return node in connection.unread or bool(connection.requests.get(node))
 
     async def withdraw(self, connection: FleetConnection, node: str) -> None:
-        """Another run of a node may have its lease: withdraw what agents of earlier ones have asked this client."""
+        """Another run of a node may have its lease, or none ever: withdraw what others have asked this client."""
         while not connection.closed:
             try:
                 await self._read(connection, node)
