@@ -1,5 +1,6 @@
 """Settings (contract, sections 10 to 12): where they come from, how they are written, and the rules for the token."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +201,25 @@ def test_a_wrong_value_names_the_flag_the_value_and_what_is_expected(
     assert expected in message
     assert repr(value)[:100] in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("creds", "box.nk"), ("node", "box"), ("label", ["zone=eu"]), ("join_proxy", "http://proxy:3128")],
+)
+def test_a_flag_about_a_fleet_that_is_not_joined_is_named_with_the_one_that_is_missing(
+    load_with: Load, name: str, value: object
+) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        load_with(**{name: value})
+
+    flag = f"--{name.replace('_', '-')}"
+    wanted = "is about a fleet, and none is joined; name a NATS server of it, such as --join nats://host:4222"
+    assert str(wrong.value) == f"{flag} {wanted}"
+    load_with(**{name: value}, join=["nats://host:4222"])
+    # What is kept for a server that joins another time says nothing about this one.
+    text = value if isinstance(value, str) else "zone=eu"
+    load_with({f"SANDBOX_AGENT_{name.upper()}": text}, f"{name} = {json.dumps(value)}")
 
 
 def test_a_wrong_variable_is_named(load_with: Load) -> None:

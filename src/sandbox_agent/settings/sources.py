@@ -53,6 +53,7 @@ def load(
     known |= {"given": frozenset(given)}
     settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
     _check_files(settings, given)
+    _check_fleet(settings, given)
     return _with_token(settings, given)
 
 
@@ -116,6 +117,16 @@ def _check_files(settings: Settings, given: Mapping[str, Given]) -> None:
     for name, path in (("agents_file", settings.agents_file), ("permissions_file", settings.permissions_file)):
         if name in given and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{given[name].where}: no readable file at {path}")
+
+
+def _check_fleet(settings: Settings, given: Mapping[str, Given]) -> None:
+    """In the environment or in config.toml, they may be there for a server that joins another time."""
+    for name in () if settings.join else ("creds", "node", "label", "join_proxy"):
+        if name in given and given[name].source == FLAG:
+            raise SettingsError(
+                f"{given[name].where} is about a fleet, and none is joined; name a NATS server of it, such as "
+                "--join nats://host:4222"
+            )
 
 
 def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
