@@ -14,7 +14,7 @@ from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.calls import FleetDelivery
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
-from sandbox_agent.gateway.orders import TABLE, forget_key
+from sandbox_agent.gateway.roster import ORDERS, forget_key
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.wire import methods
@@ -93,7 +93,7 @@ def test_what_a_run_has_asked_is_withdrawn_at_its_clients_when_another_has_its_p
 def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_once_though_it_was_away() -> None:
     async def main() -> None:
         cluster = Cluster()
-        orders = await MemoryBus(cluster).table(TABLE)
+        orders = await MemoryBus(cluster).table(ORDERS)
         gateways = [await opened(cluster, "n", "m") for _ in range(2)]
         client = await gateways[0].client("n", "m", home="n")
         moved = await gateways[1].connections.find(client.connection_id)
@@ -129,7 +129,7 @@ def test_what_a_node_asks_that_was_forgotten_and_invited_again_is_not_withdrawn_
         cluster = Cluster()
         gateway = await opened(cluster, "n")
         client = await gateway.client("n", home="n")
-        await gateway.roster.orders.start(await MemoryBus(cluster).table(TABLE))
+        await gateway.roster.orders.start(await MemoryBus(cluster).table(ORDERS))
         ask(cluster, client, id_of(1))
         await heard(gateway, client)
         before = asyncio.all_tasks()

@@ -27,8 +27,8 @@ from sandbox_agent.bus.ports import (
     Table,
 )
 from sandbox_agent.gateway import claims
-from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
+from sandbox_agent.gateway.roster import Orders
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import (

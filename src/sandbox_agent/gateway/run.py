@@ -15,7 +15,6 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, BusRefused
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.gateway import orders
 from sandbox_agent.gateway.app import GatewayApp
 from sandbox_agent.gateway.calls import FleetCalls, FleetDelivery
 from sandbox_agent.gateway.connections import FleetConnections
@@ -25,11 +24,10 @@ from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
-from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.presence import Presence
 from sandbox_agent.gateway.quota import Quotas
-from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.roster import ORDERS, Orders, Roster
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.duplex import Duplex
@@ -94,7 +92,7 @@ async def _serve_on(
     leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
     visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
     given = Orders()
-    await given.start(await bus.table(orders.TABLE, replicas))
+    await given.start(await bus.table(ORDERS, replicas))
     roster = Roster(given)
     await roster.start(leases, listed)
     feed = Feed(events, settings.replay_bytes)

@@ -16,7 +16,7 @@ from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, TableEntry
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.gateway import orders
+from sandbox_agent.gateway import roster
 from sandbox_agent.wire import fleet
 
 T = TypeVar("T")
@@ -84,20 +84,20 @@ class Status(Struct):
 
 async def read_status(bus: NatsBus) -> Status:
     """Nodes with their leases, and the streams with their leaders."""
-    streams = [await describe(bus, name) for name in ("EV", "KV_nodes", "KV_sess", f"KV_{orders.TABLE}")]
+    streams = [await describe(bus, name) for name in ("EV", "KV_nodes", "KV_sess", f"KV_{roster.ORDERS}")]
     leases = {
         key: msgspec.json.decode(value, type=fleet.Lease) for key, value in (await _read_table(bus, "nodes")).items()
     }
     listed = (await _read_table(bus, "sess")).values()
     sessions = Counter(msgspec.json.decode(value, type=fleet.Listed).node for value in listed)
-    given = orders.Orders()
-    for key, value in (await _read_table(bus, orders.TABLE)).items():
+    given = roster.Orders()
+    for key, value in (await _read_table(bus, roster.ORDERS)).items():
         given.take(TableEntry(key, value, 0))
     names = sorted({*leases, *sessions, *given.draining, *given.forgotten})
     return Status([_status_of(name, leases.get(name), sessions[name], given) for name in names], _streams(streams))
 
 
-def _status_of(name: str, lease: fleet.Lease | None, sessions: int, given: orders.Orders) -> NodeStatus:
+def _status_of(name: str, lease: fleet.Lease | None, sessions: int, given: roster.Orders) -> NodeStatus:
     if name in given.forgotten:
         state = "forgotten"
     elif lease is None:
@@ -136,13 +136,13 @@ async def _check_known(bus: NatsBus, node: str) -> None:
 
 async def drain(bus: NatsBus, node: str) -> None:
     """Have the fleet open no new sessions at a node."""
-    await bus.open_table(orders.TABLE).put(orders.drain_key(node), b"{}")
+    await bus.open_table(roster.ORDERS).put(roster.drain_key(node), b"{}")
 
 
 async def resume(bus: NatsBus, node: str) -> None:
     """Take a node back that drains or was forgotten."""
-    table = bus.open_table(orders.TABLE)
-    for key in (orders.drain_key(node), orders.forget_key(node)):
+    table = bus.open_table(roster.ORDERS)
+    for key in (roster.drain_key(node), roster.forget_key(node)):
         if await table.get(key) is not None:
             await table.delete(key)
 
@@ -150,7 +150,7 @@ async def resume(bus: NatsBus, node: str) -> None:
 async def forget(bus: NatsBus, node: str) -> int:
     """Have gateways refuse a node, end its lease, and take its sessions off the list; returns how many there were."""
     # First, so that it does not come back in between.
-    await bus.open_table(orders.TABLE).put(orders.forget_key(node), b"{}")
+    await bus.open_table(roster.ORDERS).put(roster.forget_key(node), b"{}")
     await bus.open_table("nodes").delete(node)
     listed = bus.open_table("sess")
     values = await _read_table(bus, "sess")
