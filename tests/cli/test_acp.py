@@ -13,6 +13,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
+from sandbox_agent.cli.commands.stdio import pause_before_repeat
 from sandbox_agent.cli.ledger import Ledger
 from sandbox_agent.wire.headers import WITH_IDS
 from tests.support.asking import ALLOW, PERMISSION, permission
@@ -58,10 +59,29 @@ def test_an_answer_that_a_lost_node_cannot_take_is_kept_and_sent_again() -> None
     away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
     for number, key in enumerate(("k1", "k2")):
         assert ledger.incoming(frame(number, id=key, error=away)) is None
-    assert (ledger.take_refused(), ledger.take_refused()) == ([b'"k1"'], []), "a late cancel could end another turn"
+    assert (ledger.take_refused(), ledger.take_refused()) == ({b'"k1"': 1}, {}), "a late cancel could end another turn"
     assert ledger.again() == [ledger.find_unacknowledged(b'"k1"')] == [answer]
     ledger.incoming(frame(3, id="k1", result={}))
     assert ledger.find_unacknowledged(b'"k1"') is None
+
+
+def test_an_answer_that_is_refused_again_and_again_is_repeated_less_often_and_not_when_it_is_withdrawn() -> None:
+    ledger = Ledger()
+    ledger.incoming(frame(1, id="n.run.0.1", method=PERMISSION, params={"sessionId": "s"}))
+    ledger.outgoing(line(id="n.run.0.1", result=ALLOW), "k1")
+    away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
+    pauses: list[float] = []
+    for number in range(2, 2000):
+        ledger.incoming(frame(number, id="k1", error=away))
+        [(key, refusals)] = ledger.take_refused().items()
+        assert key == b'"k1"'
+        pauses.append(pause_before_repeat(refusals))
+    assert pauses[:6] == [3, 6, 12, 24, 30, 30]
+    assert set(pauses[6:]) == {30}
+    ledger.incoming(frame(2000, id="k1", error=away))
+    ledger.incoming(frame(2001, method="$/cancel_request", params={"requestId": "n.run.0.1"}))
+    assert ledger.take_refused() == {}
+    assert (ledger.find_unacknowledged(b'"k1"'), ledger.again()) == (None, [])
 
 
 def test_a_new_connection_withdraws_what_was_asked_and_fails_what_may_have_happened() -> None:

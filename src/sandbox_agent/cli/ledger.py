@@ -42,6 +42,17 @@ class UnansweredRequest(NamedTuple):
 
 
 @dataclass(slots=True)
+class Notice:
+    """A notification or an answer of the editor's that the server has not acknowledged."""
+
+    frame: bytes
+    answers: bytes | None = None
+    """The id of the request of the agent's, as this connection knows it."""
+    refusals: int = 0
+    """How often the server could not take it, and may take it later."""
+
+
+@dataclass(slots=True)
 class Ledger:
     """Lines of an editor become frames for the server, and frames of the server become lines."""
 
@@ -56,8 +67,8 @@ class Ledger:
     _generation: int = 0
     """How many connections there have been before this one."""
     _requests: dict[bytes, UnansweredRequest] = field(default_factory=dict[bytes, UnansweredRequest])
-    _notices: dict[bytes, tuple[Kind, bytes]] = field(default_factory=dict[bytes, tuple[Kind, bytes]])
-    """Frames of notifications and answers that the server has not acknowledged, by their keys."""
+    _notices: dict[bytes, Notice] = field(default_factory=dict[bytes, Notice])
+    """By their keys."""
     _refused: list[bytes] = field(default_factory=list[bytes])
     """Keys of answers that the server could not take, and may take later."""
     _questions: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
@@ -78,7 +89,7 @@ class Ledger:
             case Kind.RESPONSE:
                 return self._answer(envelope, key)
             case Kind.NOTIFICATION:
-                return self._keep(envelope.kind, envelope.line, key)
+                return self._keep(envelope.line, key)
 
     def _ask(self, envelope: Envelope, key: str) -> bytes:
         assert envelope.id is not None
@@ -99,11 +110,11 @@ class Ledger:
         id = self._questions.pop(envelope.id, None)
         if id is None and self._generation:
             return None
-        return self._keep(envelope.kind, envelope.line if id is None else with_id(envelope.line, id), key)
+        return self._keep(envelope.line if id is None else with_id(envelope.line, id), key, id or envelope.id)
 
-    def _keep(self, kind: Kind, line: bytes, key: str) -> bytes:
+    def _keep(self, line: bytes, key: str, answers: bytes | None = None) -> bytes:
         frame = b"%b\n%b" % (key.encode(), line)
-        self._notices[b'"%b"' % key.encode()] = (kind, frame)
+        self._notices[b'"%b"' % key.encode()] = Notice(frame, answers)
         return frame
 
     def incoming(self, frame: bytes) -> bytes | None:
@@ -134,8 +145,9 @@ class Ledger:
         if envelope.id is None:
             return None
         if envelope.id in self._notices:
-            kind, _ = self._notices[envelope.id]
-            if kind is Kind.RESPONSE and text_at(envelope.error(), "data", "type") in _STILL_OPEN:
+            notice = self._notices[envelope.id]
+            if notice.answers is not None and text_at(envelope.error(), "data", "type") in _STILL_OPEN:
+                notice.refusals += 1
                 self._refused.append(envelope.id)
             else:
                 del self._notices[envelope.id]
@@ -165,24 +177,27 @@ class Ledger:
             return envelope.line
         shown = self._name(id)
         self._questions.pop(shown, None)
+        # An answer that the server could not take is of no use any more.
+        self._notices = {key: notice for key, notice in self._notices.items() if notice.answers != id}
         return envelope.line if shown == id else with_param(envelope.line, "requestId", Raw(shown))
 
     def _name(self, id: bytes) -> bytes:
         """What the editor knows an agent's request by: another connection may use the same ids for other requests."""
         return id if not self._generation else b'"%d/%b"' % (self._generation, id.replace(b'"', b"'"))
 
-    def take_refused(self) -> list[bytes]:
-        """Those that were refused since, by their keys."""
+    def take_refused(self) -> dict[bytes, int]:
+        """Those that were refused since, by their keys, and how often each was by now."""
         refused, self._refused = self._refused, []
-        return refused
+        return {key: self._notices[key].refusals for key in refused if key in self._notices}
 
     def find_unacknowledged(self, key: bytes) -> bytes | None:
         """The frame of a notification or an answer; None for one that needs not be sent again."""
-        return self._notices.get(key, (None, None))[1]
+        notice = self._notices.get(key)
+        return None if notice is None else notice.frame
 
     def again(self) -> list[bytes]:
         """Frames to send once more after a cut: whatever of it had arrived changes nothing."""
-        return [*(frame for _, frame in self._notices.values()), *(asked.frame for asked in self._requests.values())]
+        return [each.frame for each in (*self._notices.values(), *self._requests.values())]
 
     def renew(self) -> list[bytes]:
         """The server has forgotten the connection, and there is another. Gives the lines that tell the editor so.
@@ -196,8 +211,7 @@ class Ledger:
                 del self._requests[id]
                 lines.append(failure(id, OutcomeUnknown()))
         self._questions.clear()
-        for key in [key for key, (kind, _) in self._notices.items() if kind is Kind.RESPONSE]:
-            del self._notices[key]
+        self._notices = {key: notice for key, notice in self._notices.items() if notice.answers is None}
         self._generation += 1
         self.last = 0
         return lines

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 PAUSES = (0.1, 0.3, 1.0, 3.0)
 """Seconds before each further attempt to connect again; the last one repeats."""
+REPEAT_AFTER = 3.0
+"""Seconds before an answer that could not be taken is sent again; twice as many after each further refusal …"""
+LONGEST_PAUSE = 30.0
+"""… and at most so many: a node may be away for days."""
 PATIENCE = 300.0
 """Seconds after which a server that cannot be reached is given up."""
 PING = 60.0
@@ -116,23 +120,23 @@ class StdioBridge:
         line = self._ledger.incoming(_bytes(frame))
         if line is not None:
             _write(line)
-        for key in self._ledger.take_refused():
-            self._repeat_later(key)
+        for key, refusals in self._ledger.take_refused().items():
+            self._repeat_later(key, pause_before_repeat(refusals))
 
-    def _repeat_later(self, key: bytes) -> None:
+    def _repeat_later(self, key: bytes, pause: float) -> None:
         """An answer could not be taken, while its agent waits for it. One repeat waits for each."""
         import asyncio
 
         if key not in self._repeating:
-            task = self._repeating[key] = asyncio.create_task(self._repeat(key))
+            task = self._repeating[key] = asyncio.create_task(self._repeat(key, pause))
             task.add_done_callback(lambda _: self._repeating.pop(key, None))
 
-    async def _repeat(self, key: bytes) -> None:
+    async def _repeat(self, key: bytes, pause: float) -> None:
         import asyncio
 
         from websockets.exceptions import ConnectionClosed
 
-        await asyncio.sleep(PAUSES[-1])
+        await asyncio.sleep(pause)
         await self._connected.wait()
         frame = self._ledger.find_unacknowledged(key)
         if frame is not None and self._socket is not None:
@@ -243,6 +247,11 @@ class Calling:
                 if event.get("direction") != "fromClient" and "method" in envelope and "id" not in envelope:
                     yield msgspec.json.encode(envelope)
             place = page.get("next")
+
+
+def pause_before_repeat(refusals: int) -> float:
+    """Seconds before an answer is sent again that was refused so often."""
+    return min(REPEAT_AFTER * 2 ** min(refusals - 1, 10), LONGEST_PAUSE)
 
 
 def _write(line: bytes) -> None:
