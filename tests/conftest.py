@@ -73,7 +73,7 @@ STORAGE = {"test_idempotency", "test_post", "test_sse"}
 """Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
 `--no-persist`, and there with `--read-every-head`, so that no request goes the short way. All else is the same code:
 without a file, the log is a database in memory."""
-AT_GATEWAY = {"test_turns", "test_asking", "test_request"}
+AT_GATEWAY = {"test_turns", "test_asking", "test_api_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
 SLOW = (

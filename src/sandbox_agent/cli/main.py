@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     except ModuleNotFoundError as error:
-        from sandbox_agent.cli.extras import how_to_install
+        from sandbox_agent.cli.grammar import how_to_install
         from sandbox_agent.cli.output import EXIT_FAILED, complain
 
         remedy = how_to_install(error)

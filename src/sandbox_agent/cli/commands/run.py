@@ -1,8 +1,7 @@
 """`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
-from sandbox_agent.cli.extras import require_at_a_terminal
 from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags, add_node_flag
-from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
+from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural, require_at_a_terminal
 
 RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is

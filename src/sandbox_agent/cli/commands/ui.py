@@ -42,7 +42,7 @@ def command() -> Command:
 
 def _open(arguments: Arguments) -> int:
     from sandbox_agent.cli.background import ServerFailed
-    from sandbox_agent.cli.local_server import reach_server
+    from sandbox_agent.cli.calling import reach_server
 
     try:
         server = reach_server(arguments, complain)

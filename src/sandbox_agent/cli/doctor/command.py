@@ -16,7 +16,7 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, fill_lines, is_drawn, one_line, paint, print_json
 
 if TYPE_CHECKING:
-    from sandbox_agent.cli.doctor.finding import Check, DoctorSubject, Finding, Status
+    from sandbox_agent.cli.doctor import Check, DoctorSubject, Finding, Status
 
 PATIENCE = 10.0
 """Seconds for all checks; a check that takes longer, such as of a disk that hangs, is abandoned."""
@@ -72,8 +72,7 @@ def _run(arguments: Arguments) -> int:
 
 def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
     """All findings, by area, and whether a check is still at it."""
-    from sandbox_agent.cli.doctor import agents, machine, server
-    from sandbox_agent.cli.doctor.finding import Area, DoctorSubject
+    from sandbox_agent.cli.doctor import Area, DoctorSubject, agents, machine, server
 
     found_settings, found = machine.read_settings(arguments, environ)
     if found_settings is None:
@@ -118,7 +117,7 @@ def side_by_side(
 
 
 def _about(check: "Check", status: "Status", what: str, advice: str) -> "Finding":
-    from sandbox_agent.cli.doctor.finding import Finding
+    from sandbox_agent.cli.doctor import Finding
 
     sentence = f"the check {check.__name__} {what}"
     return Finding("program", check.__name__, status, sentence, advice)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding, Status, join_words, size
+from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words, size
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.data_directory import Untrusted, check_owner
 from sandbox_agent.errors import SandboxAgentError, SettingsError

@@ -13,7 +13,7 @@ import psutil
 from msgspec import Struct
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import DoctorSubject, Finding
+from sandbox_agent.cli.doctor import DoctorSubject, Finding
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
 from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError

@@ -11,9 +11,20 @@ import msgspec
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import complain, harmless, one_line
-from sandbox_agent.cli.talk.calls import ShownCall, change_lines, command_lines
 from sandbox_agent.cli.talk.forms import FormField, Unfit, fields
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, join_facts, note, spoken, visible, wrap_line
+from sandbox_agent.cli.talk.pieces import (
+    Line,
+    Note,
+    ShownCall,
+    Span,
+    change_lines,
+    command_lines,
+    join_facts,
+    note,
+    spoken,
+    visible,
+    wrap_line,
+)
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, call_key
 from sandbox_agent.cli.talk.terminal import Keyboard

@@ -1,14 +1,33 @@
-"""The pieces of what is shown: speech and notes, harmless, as wide as there is room; and changes of a text (pure)."""
+"""The pieces of what is shown: speech and notes, harmless, as wide as there is room; changes of a text; tool calls.
 
+Of a tool call: how it stands, and the work it did: a command, changes of files, output. Pure.
+"""
+
+import re
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
 
-from sandbox_agent.cli.output import harmless
+from sandbox_agent.cli.output import harmless, one_line
+from sandbox_agent.client.updates import ContentBlock
+from sandbox_agent.envelope import list_at, object_at, text_at
+from sandbox_agent.wire.acp import (
+    AudioContentBlock,
+    ContentToolCallContent,
+    EmbeddedResourceContentBlock,
+    FileEditToolCallContent,
+    ImageContentBlock,
+    ResourceContentBlock,
+    TextContentBlock,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolCallUpdate,
+)
 
 ELLIPSIS = "…"
 _JOINERS = "\u200c\u200d"
@@ -199,3 +218,158 @@ def _shorten_unchanged(same: Sequence[str]) -> list[str]:
     if len(same) <= 2 * CONTEXT + 1:
         return [f" {line}" for line in same]
     return [*(f" {line}" for line in same[:CONTEXT]), " …", *(f" {line}" for line in same[-CONTEXT:])]
+
+
+MOST_COMMAND, MOST_CHANGES = 6, 20
+"""Lines of a command and of a change that are shown before you ask for all."""
+MOST_OUTPUT, ENOUGH = (2, 6), {"read": (3, 0), "fetch": (3, 0), "search": (6, 0)}
+"""Lines at the beginning and at the end of an output that are shown; fewer of what the agent only read."""
+LONGEST = 500
+"""Characters of a line that are shown."""
+DIFF_STYLES = {"+": "green", "-": "red", " ": "dim"}
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
+_FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
+_OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
+
+Path = Callable[[str], str]
+"""A path as it is shown."""
+
+
+@dataclass(slots=True)
+class ShownCall:
+    """What is known of a tool call by now."""
+
+    title: str = ""
+    kind: str | None = None
+    status: str = "pending"
+    edits: list[FileEditToolCallContent] = field(default_factory=list[FileEditToolCallContent])
+    texts: list[str] = field(default_factory=list[str])
+    raw_input: object = None
+    raw_output: object = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("completed", "failed")
+
+    @property
+    def output(self) -> str:
+        """What it says: for people, else what the tool gave."""
+        return "\n".join(self.texts) or _find_output(self.raw_output)
+
+    def update(self, change: ToolCallStart | ToolCallProgress | ToolCallUpdate) -> None:
+        """Take over what an update says."""
+        self.title = change.title or self.title
+        self.kind = change.kind or self.kind
+        self.status = change.status or self.status
+        self.raw_input = self.raw_input if change.raw_input is None else change.raw_input
+        self.raw_output = self.raw_output if change.raw_output is None else change.raw_output
+        if change.content is not None:
+            self.edits = [each for each in change.content if isinstance(each, FileEditToolCallContent)]
+            self.texts = [content(each.content) for each in change.content if isinstance(each, ContentToolCallContent)]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """What a call did: all of it, and as much as is shown before you ask for all."""
+
+    all: Sequence[Line]
+    few: Sequence[Line]
+
+    @property
+    def is_folded(self) -> bool:
+        return self.all != self.few
+
+
+def work_of(call: ShownCall, path: Path, hint: str, *, seen: bool = False) -> WorkDone:
+    """The work of a call; `hint` says how to see what is folded. What was asked about was `seen` then."""
+    command = [] if seen or _is_title(call) else command_lines(call.raw_input)
+    changes = [] if seen else change_lines(call.edits, path, named=len(call.edits) > 1)
+    # A change says more than the words about it.
+    output = [] if call.edits and call.status != "failed" else output_lines(call.output)
+    parts = [
+        (command, (MOST_COMMAND, 0)),
+        (changes, (MOST_CHANGES, 0)),
+        (output, ENOUGH.get(call.kind or "", MOST_OUTPUT)),
+    ]
+    few = [line for lines, (head, tail) in parts for line in fold(lines, head, tail, hint)]
+    return WorkDone([line for lines, _ in parts for line in lines], few)
+
+
+def fold(lines: Sequence[Line], head: int, tail: int, hint: str) -> list[Line]:
+    """The beginning and the end of what is long, and between them how much is left out and how to see it."""
+    more = len(lines) - head - tail
+    if more <= 1:  # The word about it would take as much room.
+        return [_short(line) for line in lines]
+    between: Line = [Span(f"  {ELLIPSIS} {more} more lines{f' · {hint}' if hint else ''}", "dim")]
+    end = lines[len(lines) - tail :]
+    return [*map(_short, lines[:head]), between, *map(_short, end)]
+
+
+def _short(line: Line) -> Line:
+    return (
+        line
+        if all(len(text) <= LONGEST for text, _ in line)
+        else [Span(text if len(text) <= LONGEST else text[:LONGEST] + ELLIPSIS, style) for text, style in line]
+    )
+
+
+def command_lines(raw: object) -> list[Line]:
+    """The command that is run, if it is one: as it is, whatever it contains."""
+    told = object_at(raw)
+    for name in ("command", "cmd"):
+        words = list_at(told, name)
+        text = shlex.join(str(word) for word in words) if words else text_at(told, name)
+        if text:
+            lines = visible(text).split("\n")
+            return [[Span(f"{'    ' if index else '  $ '}{line}")] for index, line in enumerate(lines)]
+    return []
+
+
+def change_lines(edits: Sequence[FileEditToolCallContent], path: Path, *, named: bool = True) -> list[Line]:
+    """Changes of files, line by line; each under the name of its file, if that is not known anyway."""
+    lines: list[Line] = []
+    for edit in edits:
+        if named:
+            new = " (new file)" if edit.old_text is None else ""
+            lines.append([Span(f"  {path(edit.path)}{new}", "bold")])
+        lines += [
+            [Span(f"  {visible(line)}", DIFF_STYLES[line[:1]])] for line in diff_lines(edit.old_text, edit.new_text)
+        ]
+    return lines
+
+
+def output_lines(text: str) -> list[Line]:
+    """What a program wrote, as a terminal would show it at the end; no colours, and nothing that moves the cursor."""
+    fenced = _FENCED.fullmatch(text)
+    text = _COLOURS.sub("", text if fenced is None else fenced[2]).replace("\r\n", "\n")
+    rows = [row.rstrip("\r").rpartition("\r")[2].expandtabs(4) for row in text.strip("\n").split("\n")]
+    return [[Span(f"  {spoken(row).rstrip()}", "dim")] for row in rows] if text.strip() else []
+
+
+def content(block: ContentBlock) -> str:
+    """A block of content as text."""
+    match block:
+        case TextContentBlock():
+            return block.text
+        case ResourceContentBlock():
+            return one_line(f"[{block.title or block.name}]({block.uri})")
+        case EmbeddedResourceContentBlock():
+            uri = block.resource.uri
+            return one_line(f"[{uri.rstrip('/').rpartition('/')[2] or uri}]({uri})")
+        case ImageContentBlock() | AudioContentBlock():
+            kind = "image" if isinstance(block, ImageContentBlock) else "audio"
+            return one_line(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]")
+
+
+def _find_output(raw: object) -> str:
+    """The output of a tool among what its agent has of it."""
+    if isinstance(raw, str):
+        return raw
+    told = object_at(raw)
+    return next((text for name in _OUTPUTS if (text := text_at(told, name))), "")
+
+
+def _is_title(call: ShownCall) -> bool:
+    """Whether the title of a call is its command."""
+    command = text_at(object_at(call.raw_input), "command") or text_at(object_at(call.raw_input), "cmd")
+    return command is not None and command.strip() == call.title.strip().strip("`")

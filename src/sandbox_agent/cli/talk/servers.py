@@ -8,10 +8,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sandbox_agent.cli.background import ServerFailed
-from sandbox_agent.cli.calling import CLIENT, find_session, last_use, read_session
+from sandbox_agent.cli.calling import CLIENT, WHICH, find_session, last_use, reach_server, read_session
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, is_named, settings_of
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.local_server import WHICH, reach_server
 from sandbox_agent.cli.output import one_line, show_install
 from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandbox_agent.client.agents import Agent, Agents

@@ -9,18 +9,21 @@ from typing import Literal, NamedTuple
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.calls import ShownCall, WorkDone, content, work_of
 from sandbox_agent.cli.talk.pieces import (
     Line,
     Note,
     Piece,
+    ShownCall,
     Span,
     Spoken,
+    WorkDone,
+    content,
     count_changes,
     join_facts,
     note,
     plain,
     spoken,
+    work_of,
 )
 from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandbox_agent.client.updates import FINAL, ContentBlock
