@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.settings import OPTIONS, Settings, is_loopback, load, options_table
+from sandbox_agent.settings import OPTIONS, Settings, is_loopback, load
 from sandbox_agent.settings.files import line_of
 
 Load = Callable[..., Settings]
@@ -409,13 +409,28 @@ def test_every_option_has_one_line_of_help_that_is_a_sentence() -> None:
 
 
 def test_the_table_names_each_option_in_every_place() -> None:
-    rows = {row.key: row for row in options_table()}
+    options = {option.name: option for option in OPTIONS}
 
-    assert rows["max_body"].flag == "--max-body SIZE"
-    assert rows["max_body"].variable == "SANDBOX_AGENT_MAX_BODY"
-    assert rows["no_persist"].flag == "--no-persist"
-    assert rows["log_max_bytes"].default == "1GiB, or 64MiB with --no-persist"
-    assert len(rows) == len(OPTIONS)
+    assert (options["max_body"].flag, options["max_body"].variable) == ("--max-body", "SANDBOX_AGENT_MAX_BODY")
+    assert (options["max_body"].kind.metavar, options["no_persist"].kind.metavar) == ("SIZE", "")
+    assert options["log_max_bytes"].default == "1GiB, or 64MiB with --no-persist"
+    assert len(options) == len(OPTIONS)
+
+
+def test_every_option_has_a_value_that_its_kind_can_read(load_with: Load) -> None:
+    settings = load_with()
+
+    assert {option.name for option in OPTIONS if getattr(settings, option.name) is None} == {
+        *("idle_exit", "token_file", "max_file", "default_agent", "permission_timeout", "creds", "join_proxy")
+    }
+
+
+def test_settings_do_not_change(load_with: Load) -> None:
+    settings = load_with()
+
+    with pytest.raises(AttributeError):
+        settings.port = 1  # type: ignore[assignment]
+    assert (settings.changed(port=1).port, settings.port) == (1, 2468)
 
 
 @pytest.mark.parametrize(

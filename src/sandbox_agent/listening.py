@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from ipaddress import ip_address
@@ -164,7 +163,7 @@ def provide_token(settings: Settings, listener: socket.socket) -> Generator[Sett
     except OSError as error:
         raise SettingsError(f"--data-dir {settings.data_dir}: no token can be kept: {error.strerror}") from error
     try:
-        yield replace(settings, token=token, token_file=path)
+        yield settings.changed(token=token, token_file=path)
     finally:
         if settings.no_persist:
             path.unlink(missing_ok=True)

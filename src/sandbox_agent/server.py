@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -460,7 +459,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
             logger.warning("removing what a killed server left path=%s", left)
             Children(owner_of(left)).sweep()
             discard(left)
-        yield replace(settings, data_dir=directory)
+        yield settings.changed(data_dir=directory)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from sandbox_agent.agents.manifest import KEYS
-from sandbox_agent.settings import options_table
+from sandbox_agent.settings import OPTIONS
 from tools.reference.markdown import row
 
 _TOP = """\
@@ -84,12 +84,16 @@ def render_configuration() -> str:
 
 
 def _options() -> Iterable[str]:
-    for group, rows in groupby(options_table(), key=lambda each: each.group):
+    for group, options in groupby(OPTIONS, key=lambda each: each.group):
         yield f"\n### {group}\n\n"
         yield row("flag", "environment variable", "key", "default", "what it does")
         yield "|---|---|---|---|---|\n"
-        for each in rows:
-            yield row(f"`{each.flag}`", f"`{each.variable}`", each.key and f"`{each.key}`", each.default, each.text)
+        for each in options:
+            flag = f"{each.flag} {each.kind.metavar}".strip()
+            # It says where config.toml is, so it cannot be in there.
+            key = "" if each.name == "config_dir" else f"`{each.name}`"
+            text = f"{each.text} May be repeated." if each.kind.many else each.text
+            yield row(f"`{flag}`", f"`{each.variable}`", key, each.default or "none", text)
 
 
 def _keys() -> Iterable[str]:

@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -61,7 +60,7 @@ def agent_settings(arguments: Arguments) -> Settings:
     return settings_of(arguments, os.environ, AGENTS)
 
 
-def _help(option: Option) -> str:
+def _help(option: Option[object]) -> str:
     if option.kind.many:
         return f"{option.text} May be repeated."
     return option.text if option.kind.switch or option.default is None else f"{option.text} (default: {option.default})"
@@ -98,13 +97,13 @@ def add_node_flag(parser: Parser, what: str) -> None:
     parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the one {what}.")
 
 
-@dataclass(frozen=True, slots=True)
 class ServerAddress:
     """A server's address without a slash at its end; `local` when it is on this machine."""
 
-    url: str
-    local: bool
-    token: str | None = field(repr=False)
+    __slots__ = ("local", "token", "url")
+
+    def __init__(self, url: str, local: bool, token: str | None) -> None:
+        self.url, self.local, self.token = url, local, token
 
 
 def is_named(arguments: Arguments, environ: Mapping[str, str]) -> bool:

@@ -4,8 +4,8 @@ options.py is the table of options, values.py what can be written for one, sourc
 TOML files with line numbers. Knows nothing of how a command line is parsed, nor of who uses a setting.
 """
 
-from sandbox_agent.settings.options import OPTIONS, Option, Settings, options_table
+from sandbox_agent.settings.options import OPTIONS, Option, Settings
 from sandbox_agent.settings.sources import load
 from sandbox_agent.settings.values import is_loopback
 
-__all__ = ["OPTIONS", "Option", "Settings", "is_loopback", "load", "options_table"]
+__all__ = ["OPTIONS", "Option", "Settings", "is_loopback", "load"]

@@ -2,10 +2,8 @@
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import cast
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
@@ -51,7 +49,7 @@ def load(
     temporary = embedded and "data_dir" not in given
     known = {"config_dir": config_dir, "data_dir": data_dir, "temporary": temporary, "warnings": warnings}
     known |= {"given": frozenset(given)}
-    settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
+    settings = Settings(defaults | values | known)
     _check_files(settings, given)
     _check_fleet(settings, given)
     return _with_token(settings, given)
@@ -135,15 +133,15 @@ def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
         _check_no_token(settings, given["no_token"], ways)
         return settings
     if not ways:
-        return replace(settings, token=new_token(), token_generated=True)
+        return settings.changed(token=new_token(), token_generated=True)
     if settings.rotate_token and not settings.embedded:
         raise SettingsError(f"{given['rotate_token'].where}: the token is yours ({ways[0].where}); change it there")
     if len(ways) > 1 and ways[0].source == ways[1].source:
         raise SettingsError(f"{ways[0].where} and {ways[1].where} both give a token; give one of them")
     if settings.token_file is not None and ways[0] is given.get("token_file"):
-        return replace(settings, token=_token_from(settings.token_file, ways[0].where))
+        return settings.changed(token=_token_from(settings.token_file, ways[0].where))
     # A file that does not count holds another token.
-    return replace(settings, token_file=None)
+    return settings.changed(token_file=None)
 
 
 def _check_no_token(settings: Settings, given: Given, ways: list[Given]) -> None:

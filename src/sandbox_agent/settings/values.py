@@ -5,7 +5,6 @@ Each kind takes what a flag or a variable carries (text) and what TOML carries (
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
@@ -17,26 +16,32 @@ T_co = TypeVar("T_co", covariant=True)
 FLAG, VARIABLE, FILE = range(3)
 
 
-@dataclass(frozen=True, slots=True)
 class Given:
     """A value as the user wrote it; `where` names the place, `base` is where a relative path starts."""
 
-    raw: object
-    source: int = FLAG
-    where: str = ""
-    base: Path = Path()
+    __slots__ = ("base", "raw", "source", "where")
+
+    def __init__(self, raw: object, source: int = FLAG, where: str = "", base: Path | None = None) -> None:
+        self.raw, self.source, self.where, self.base = raw, source, where, base or Path()
 
 
-@dataclass(frozen=True, slots=True)
 class ValueKind(Generic[T_co]):
     """A kind of value; `read` raises ValueError for anything that is not `expected`."""
 
-    metavar: str
-    expected: str
-    read: Callable[[Given], T_co]
-    many: bool = False
-    switch: bool = False
-    secret: bool = False
+    __slots__ = ("expected", "many", "metavar", "read", "secret", "switch")
+
+    def __init__(
+        self,
+        metavar: str,
+        expected: str,
+        read: Callable[[Given], T_co],
+        *,
+        many: bool = False,
+        switch: bool = False,
+        secret: bool = False,
+    ) -> None:
+        self.metavar, self.expected, self.read = metavar, expected, read
+        self.many, self.switch, self.secret = many, switch, secret
 
     def value(self, given: Given) -> T_co:
         """The value, or a SettingsError that names the place, what stands there, and what should."""
@@ -168,7 +173,7 @@ def many(kind: ValueKind[T]) -> ValueKind[tuple[T, ...]]:
 
     def read(given: Given) -> tuple[T, ...]:
         items = cast("Sequence[object]", given.raw) if isinstance(given.raw, list | tuple) else [given.raw]
-        return tuple(kind.read(replace(given, raw=item)) for item in items)
+        return tuple(kind.read(Given(item, given.source, given.where, given.base)) for item in items)
 
     return ValueKind(kind.metavar, kind.expected, read, many=True)
 
