@@ -9,6 +9,7 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Table
+from sandbox_agent.gateway import roster as roster_module
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.hub.extension_methods import wait_for_change
@@ -92,6 +93,31 @@ def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_un
         assert ids(read(roster)) == ["b"]
         await put(listed, "a", created_at="2026-11-16T00:00:01.000Z")
         await roster.until(lambda: roster.find("a") is not None)
+        await roster.close()
+
+    run(main())
+
+
+def test_of_sessions_that_are_gone_a_bounded_number_is_remembered_and_each_can_be_listed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roster_module, "MOST_GONE", 3)
+
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        roster = await follow(leases, listed)
+        for number in range(10):
+            await put(listed, f"s{number}")
+        await roster.until(lambda: roster.count == 10)
+        for number in range(9):
+            roster.drop(f"s{number}")
+            await listed.delete(subjects.token(f"s{number}"))
+        await put(listed, "s8")
+        await roster.until(lambda: roster.find("s8") is not None)
+        assert sorted(roster.revisions) == sorted(map(subjects.token, ("s6", "s7", "s8", "s9")))
+        await put(listed, "s0")
+        await roster.until(lambda: roster.find("s0") is not None)
         await roster.close()
 
     run(main())

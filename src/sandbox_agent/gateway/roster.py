@@ -20,6 +20,8 @@ from sandbox_agent.wire.servers import NodeView
 logger = logging.getLogger(__name__)
 
 PAGE = 200
+MOST_GONE = 10_000
+"""Sessions that are gone of which the revision is remembered. Listing one again takes a node two requests, else."""
 NO_RUN = "."
 """In the place of a run: its node was forgotten, and none of its runs comes back. No nonce in an id has this form."""
 ORDERS = "fleet"
@@ -110,12 +112,14 @@ class Roster:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
         self.revisions: dict[str, int] = {}
-        """Of the entries of sessions in their table, also of those that are gone, by key."""
+        """Of the entries of sessions in their table, also of the newest that are gone, by key."""
         self.changes = Changes()
         """Of sessions, in the order in which this gateway learned of them."""
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
+        self._gone: dict[str, None] = {}
+        """Keys of sessions that are gone, of which the revision is known; oldest first."""
         self._dropped: dict[str, tuple[str, str]] = {}
         """Key → the order of a session that was deleted, while the table may still say otherwise."""
         self._watchers: list[Callable[[str], None]] = []
@@ -237,6 +241,8 @@ class Roster:
         gone = self._forget(key)
         if gone is not None:
             self._dropped[key] = gone.order
+            if len(self._dropped) > MOST_GONE:
+                del self._dropped[next(iter(self._dropped))]
             self._sorted = None
             self.changes.note(session_id, gone=True)
             self._wake()
@@ -284,7 +290,12 @@ class Roster:
     def _take_session(self, entry: TableEntry) -> None:
         self._sorted = None
         self.revisions[entry.key] = entry.revision
+        self._gone.pop(entry.key, None)
         if entry.value is None:
+            self._gone[entry.key] = None
+            if len(self._gone) > MOST_GONE:
+                oldest = next(iter(self._gone))
+                del self._gone[oldest], self.revisions[oldest]
             self._dropped.pop(entry.key, None)
             gone = self._forget(entry.key)
             if gone is not None:
