@@ -470,7 +470,8 @@ def test_the_end_of_a_session_that_one_gateway_began_to_tell_is_told_whole_by_an
         ended = notification(methods.ENDED, {"sessionId": "s", "reason": "deleted"})
         gateways[0].connections.tell(clients[0], ended, "s")
         await until_done_since(before)
-        gateways[1].connections.endings.tell_gone(clients[1], "s")
+        known_at = await gateways[1].connections.endings.catch_up(clients[1], "n")
+        gateways[1].connections.endings.tell_gone(clients[1], "s", known_at)
         # Its client was quick to open another session of this id.
         attach(cluster, "n", clients[1].tag, "s")
         await until_done_since(before)
@@ -481,6 +482,41 @@ def test_the_end_of_a_session_that_one_gateway_began_to_tell_is_told_whole_by_an
         moved = await newest.connections.find(clients[0].connection_id)
         assert moved is not None
         assert clients[0].windows == clients[1].windows == moved.windows
+        assert moved.attached("s"), "that one is there"
+
+    run(main())
+
+
+def test_each_time_that_a_node_loses_its_disk_its_client_hears_of_it_also_when_it_was_attached_again_in_between() -> (
+    None
+):
+    async def main() -> None:
+        cluster = Cluster()
+        gateways = [await open_gateway(cluster, n=never) for _ in range(2)]
+        clients = await attached_clients(cluster, gateways)
+        endings = gateways[0].connections.endings
+        for times in (1, 2, 3):
+            before = asyncio.all_tasks()
+            endings.tell_gone(clients[0], "s", await endings.catch_up(clients[0], "n"))
+            # Its client is told; before gateways say the rest, its node attaches it to another session of this id.
+            while len(said_by_gateways(cluster, clients[0])) < times:  # noqa: ASYNC110 - appending has no events
+                await asyncio.sleep(0)
+            attach(cluster, "n", clients[0].tag, "s")
+            await until_done_since(before)
+            for gateway, client in zip(gateways, clients, strict=True):
+                for source in ("n", subjects.GATEWAY):
+                    await gateway.feed.catch_up(subjects.attachments(client.tag, source))
+                assert client.attached("s")
+        assert clients[0].windows == clients[1].windows
+        assert len(gone_said(cluster, clients[0])) == 3
+        # What comes late is not told to a client that has another session of this id.
+        before, known_at = asyncio.all_tasks(), await endings.catch_up(clients[0], "n")
+        attach(cluster, "n", clients[0].tag, "s")
+        await endings.catch_up(clients[0], "n")
+        endings.tell_gone(clients[0], "s", known_at)
+        await until_done_since(before)
+        assert clients[0].attached("s")
+        assert len(said_by_gateways(cluster, clients[0])) == 3
 
     run(main())
 

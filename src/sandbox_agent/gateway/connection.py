@@ -15,7 +15,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.claims import asker
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connection import Connection, Window
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Visit
@@ -53,6 +53,9 @@ class FleetConnection(Connection):
     gone: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
     """Sessions that their node had no longer → when that was known, and the position at which gateways said so; more
     than once, when ids are used again."""
+    attached_again: dict[str, int] = field(default_factory=dict[str, int])
+    """Sessions to which it is attached, and their nodes have said so once more → where, last. They may be others of the
+    same ids, when gateways are about to say that the first ones were gone."""
     attached_at: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     """Nodes → the sessions to which they have attached it."""
     opened: dict[str, str] = field(default_factory=dict[str, str])
@@ -137,12 +140,26 @@ class FleetConnection(Connection):
     def apply_gone(self, session_id: str, through: int) -> None:
         """Detach it from a session that was gone, as gateways have said up to a position, since it was attached."""
         for known_at, position in self.gone.get(session_id, ()):
-            if position <= through and self.attached(session_id) and self.windows[session_id][-1].start <= known_at:
+            if position > through or not self.attached(session_id) or self.windows[session_id][-1].start > known_at:
+                continue
+            begun = self.attached_again.pop(session_id, 0)
+            if begun > known_at:
+                # To another one of this id: that stays.
+                self.detach(session_id, begun)
+                self.windows[session_id].append(Window(begun))
+            else:
                 self.end_attachment(session_id, position)
+
+    def attached_since(self, session_id: str) -> int:
+        """Where its node said last that it is attached to a session; 0 when it is not."""
+        if not self.attached(session_id):
+            return 0
+        return max(self.windows[session_id][-1].start, self.attached_again.get(session_id, 0))
 
     def end_attachment(self, session_id: str, position: int) -> None:
         """Detach it, and let its node attach it to another session instead."""
         self.detach(session_id, position)
+        self.attached_again.pop(session_id, None)
         for sessions in self.attached_at.values():
             sessions.discard(session_id)
 

@@ -332,8 +332,10 @@ class FleetConnections:
                 self._roster.drop(session_id)
             if connection.attached(session_id):
                 # Followed still: its stream may have to read what came before. See `release`.
-                connection.detach(session_id, position)
-        elif not connection.attached(session_id) and not connection.is_full(node):
+                connection.end_attachment(session_id, position)
+        elif connection.attached(session_id):
+            connection.attached_again[session_id] = position
+        elif not connection.is_full(node):
             sessions.add(session_id)
             if connection.is_full(node):
                 logger.warning("no more attachments connection=%s node=%s", connection.tag, node)

@@ -119,14 +119,16 @@ class GuestCalls:
         if known and node not in connection.unattached:
             return
         connection.unattached |= {node}
-        for session_id in self._attached_at(connection, node):
+        attached = self._attached_at(connection, node)
+        known_at = await self._connections.endings.catch_up(connection, node) if attached else 0
+        for session_id in attached:
             attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
             answer = await self._call(node, self._asked(connection, node, []), attach)
             if answer.status != 200:
                 raise Refusal(answer)
             if text_at(_decode(answer.body), "error", "data", "type") == UnknownSession.slug:
                 # It has lost its disk.
-                self._connections.endings.tell_gone(connection, session_id)
+                self._connections.endings.tell_gone(connection, session_id, known_at)
         connection.unattached -= {node}
 
     def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:
