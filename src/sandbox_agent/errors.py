@@ -340,7 +340,7 @@ class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
     late: "Future[object] | None" = None
-    """The answer, should it come after all."""
+    """The answer, should it come after all; None when none can come."""
 
 
 class LogUnavailable(SandboxAgentError):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.errors import AgentTimeout, ShuttingDown
 from sandbox_agent.http.clients import HubClients
 from sandbox_agent.http.delivery import Delivery
 from tests.support.logs import until
@@ -21,6 +21,11 @@ def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.F
     delivery = Delivery(HubClients(world.hub), world.from_client)
     assert delivery.pass_on(world.client, envelope(**request), key, taken.set_result)
     return taken
+
+
+async def begin(world: World, request: dict[str, Any], key: str | None) -> None:
+    """A request that may have to wait for more than its agent's answer."""
+    await Delivery(HubClients(world.hub), world.from_client).begin(world.client, envelope(**request), key)
 
 
 async def responses(world: World, id: str) -> list[dict[str, Any]]:
@@ -110,5 +115,36 @@ def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back
             await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
 
             assert (await only_response(one, "p"))["result"] == {"stopReason": "end_turn"}
+
+    run(main())
+
+
+@pytest.mark.requirement("3.async-no-late-answer")
+@pytest.mark.parametrize("key", [None, "k"])
+def test_a_request_whose_session_does_not_come_back_in_time_is_answered_on_the_stream_once(key: str | None) -> None:
+    async def main() -> None:
+        async with world() as one:
+            one.agent.crashes()
+            await begin(one, PROMPT, key)
+            resume = await (await one.started()).pipe.request("session/resume")
+            one.now += 200
+            one.housekeeping.tick()
+
+            assert (await only_response(one, "p"))["error"]["data"]["type"] == "agent-timeout"
+            one.says(id=resume["id"], result={})
+            assert "error" in await only_response(one, "p")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.async-no-late-answer")
+def test_a_request_whose_agent_does_not_start_in_time_is_answered_on_the_stream() -> None:
+    async def main() -> None:
+        async with world() as one:
+            one.agent.crashes()
+            one.start_failure = AgentTimeout("agent a did not answer initialize in 120 s", agent="a")
+            await begin(one, {"id": "n", "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}, None)
+
+            assert (await only_response(one, "n"))["error"]["data"]["type"] == "agent-timeout"
 
     run(main())

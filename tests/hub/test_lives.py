@@ -1,18 +1,16 @@
-"""Sessions that crash, come back, are cancelled and ended, in every order. Contract, sections 5 and 6."""
+"""Sessions that crash, come back, are cancelled and ended. Contract, sections 5 and 6.
+
+`test_orders.py` has all of that in every order.
+"""
 
 import asyncio
 import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from sandbox_agent.errors import AgentTimeout
-from sandbox_agent.hub.lifecycle import AT_REST, State
-from sandbox_agent.hub.session import TERMINATED as ENDED_FOR_GOOD
-from sandbox_agent.hub.session import Session
-from tests.support.running import BOUND
+from sandbox_agent.hub.lifecycle import State
 from tests.support.world import World, envelope, error_of, result_of, run, world
 
 CANCELLED = {"stopReason": "cancelled"}
@@ -201,93 +199,98 @@ def test_a_repeated_request_is_accepted_at_once_where_the_first_one_was() -> Non
     run(main())
 
 
-STEPS = ["prompt", "cancel", "crash", "terminate", "delete", "load", "resume", "answer", "refuse", "late", "close"]
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.sampled_from(STEPS), max_size=14))
-def test_in_every_order_each_request_is_answered_and_what_was_ended_stays_so(steps: list[str]) -> None:
-    asyncio.run(_live(steps))
-
-
-async def _live(steps: list[str]) -> None:
-    async with world() as own:
-        requests: list[asyncio.Task[Any]] = []
-        terminated = deleted = False
-        for number, step in enumerate(steps):
-            match step:
-                case "prompt":
-                    requests.append(own.prompt(f"prompt {number}", number))
-                case "cancel":
-                    await own.notify("session/cancel", **SESSION)
-                case "crash" if own.agents[-1] is not None:
-                    own.agent.crashes()
-                case "terminate" | "delete" | "load" | "resume" | "close":
-                    method = "_sandboxagent/session/terminate" if step == "terminate" else f"session/{step}"
-                    requests.append(own.request(method, {**SESSION, "cwd": "/", "mcpServers": []}, number))
-                case "answer" | "refuse":
-                    _answer_oldest(own, refuse=step == "refuse")
-                case "late":
-                    own.now += 121
-                    own.housekeeping.tick()
-                case _:
-                    continue
+@pytest.mark.requirement("3.idempotency-after-504")
+def test_a_late_resume_is_not_taken_for_the_answer_to_the_prompt_that_waited_for_it() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.agent.crashes()
+            params = {**SESSION, "prompt": []}
+            first = own.request("session/prompt", params, "p", "key")
+            await (await own.started()).pipe.request("session/resume")
+            own.now += 121
+            own.housekeeping.tick()
+            with pytest.raises(AgentTimeout):
+                await first
+            own.says(id=resume_id(own), result={})
             await own.settled()
-            # A load may make another session of the same id, once this one is gone.
-            deleted = deleted or own.hub.find_session("s") is not own.session
-            terminated = terminated or own.session.state is State.TERMINATED
-            _check(own, terminated=terminated, deleted=deleted)
-        async with asyncio.timeout(BOUND):
-            await _finish(own, requests)
-        for request in requests:
-            assert isinstance(request.exception(), AgentTimeout | None)
-            if request.exception() is None:
-                answer = json.loads(request.result().line)
-                assert answer.get("error", {}).get("code") != -32603 or "exited" in answer["error"]["message"], answer
+
+            again = own.request("session/prompt", params, "p", "key")
+            await own.agent.answers("session/resume")
+            await own.agent.answers("session/prompt", ENDED)
+            assert result_of(await again) == ENDED
+
+    run(main())
 
 
-def _open_requests(own: World) -> list[dict[str, Any]]:
-    sent = [] if own.agents[-1] is None else own.agent.sent
-    return [one for one in sent if "id" in one and "method" in one and "answered" not in one]
+@pytest.mark.requirement("3.late-answer")
+def test_a_late_answer_is_still_to_be_read_when_its_session_was_deleted() -> None:
+    async def main() -> None:
+        async with world() as own:
+            prompt = own.prompt()
+            await own.agent.pipe.request("session/prompt")
+            own.now += 1801
+            own.client.used_at = own.now
+            own.housekeeping.tick()
+            with pytest.raises(AgentTimeout):
+                await prompt
+
+            deleted = own.request("session/delete", SESSION)
+            await own.agent.answers("session/delete")
+            await deleted
+
+            assert [one["result"] for one in await own.heard(own.client) if one.get("id") == "p"] == [CANCELLED]
+
+    run(main())
 
 
-def _answer_oldest(own: World, *, refuse: bool = False) -> None:
-    for asked in _open_requests(own)[:1]:
-        asked["answered"] = True
-        if refuse:
-            own.says(id=asked["id"], error={"code": -32000, "message": "no"})
-        else:
-            own.says(id=asked["id"], result=ENDED if asked["method"] == "session/prompt" else {})
+async def answered_late(own: World, method: str) -> None:
+    """A request that its agent does only after its client has given up."""
+    asked = own.request(method, SESSION)
+    request = await own.agent.pipe.request(method)
+    own.now += 121
+    own.housekeeping.tick()
+    with pytest.raises(AgentTimeout):
+        await asked
+    own.says(id=request["id"], result={})
+    await own.settled()
+    assert [one["result"] for one in await own.heard(own.client) if one.get("id") == "r"] == [{}]
 
 
-def _check(own: World, *, terminated: bool, deleted: bool) -> None:
-    session = own.session
-    assert (session.running is None) or session.live
-    assert (session.process is None) == (session.state in ("interrupted", "ended", "terminated", "deleted"))
-    _check_flags(session)
-    if session.process is not None:
-        assert own.hub.shelf.find_held(session.process, "s") is session
-    if terminated and not deleted:
-        assert session.state is State.TERMINATED
-    if deleted:
-        assert session.state is State.DELETED
-        assert own.hub.find_session("s") is not session
+@pytest.mark.requirement("3.late-answer")
+def test_a_session_is_closed_when_its_agent_says_so_late() -> None:
+    async def main() -> None:
+        async with world() as own:
+            await answered_late(own, "session/close")
+            assert own.session.state is State.INTERRUPTED
+
+    run(main())
 
 
-def _check_flags(session: Session) -> None:
-    """What is kept and shown of a life follows from its state."""
-    facts, state = session.facts, session.state
-    if state is State.DELETED:
-        return
-    assert (state is State.TERMINATED) == (facts.termination == ENDED_FOR_GOOD)
-    assert facts.ended == (facts.termination is not None)
-    assert facts.ended == (state in AT_REST or state is State.REVIVING)
-    if state in (State.ENDED, State.TERMINATED):
-        assert not facts.can_resume
+@pytest.mark.requirement("3.late-answer")
+def test_a_session_is_deleted_when_its_agent_says_so_late() -> None:
+    async def main() -> None:
+        async with world() as own:
+            await answered_late(own, "session/delete")
+            assert own.hub.find_session("s") is None
+
+    run(main())
 
 
-async def _finish(own: World, requests: list[asyncio.Task[Any]]) -> None:
-    """The agent answers all that it is asked: no client may wait for ever."""
-    while not all(request.done() for request in requests):
-        _answer_oldest(own)
-        await asyncio.sleep(0.001)
+@pytest.mark.requirement("3.late-answer")
+def test_a_deletion_that_does_not_wait_for_its_agent_is_answered_once() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.agent.crashes()
+            await own.request("_sandboxagent/session/terminate", SESSION)
+            deleted = own.request("session/delete", SESSION, "d")
+            late = await (await own.started()).pipe.request("session/delete")
+            own.now += 121
+            own.housekeeping.tick()
+            assert "warnings" in json.dumps(result_of(await deleted))
+            assert own.hub.find_session("s") is None
+
+            own.says(id=late["id"], result={})
+            await own.settled()
+            assert [one for one in await own.heard(own.client) if one.get("id") == "d"] == []
+
+    run(main())

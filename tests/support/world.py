@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from sandbox_agent.agents.lines import Stderr
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.errors import AgentExited, AgentNotReading, SandboxAgentError
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
@@ -52,6 +53,12 @@ from tests.support.running import BOUND
 Json = dict[str, Any]
 CAPABILITIES: Json = {"loadSession": True, "sessionCapabilities": {"delete": {}, "resume": {}, "close": {}}}
 OFFERED: Json = {"modes": {"currentModeId": "default", "availableModes": []}}
+
+
+@cache
+def _children() -> Children:
+    """Of all worlds: there are none, and looking for some takes longer than all the rest."""
+    return Children("test")
 
 
 class Pipe:
@@ -147,7 +154,7 @@ class World:
         self.hub = Hub(self.log, monotonic=lambda: self.now)
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)
-        terminals = Terminals(Children("test"), pool, TerminalLimits())
+        terminals = Terminals(_children(), pool, TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
         self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str), 5))
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
@@ -156,6 +163,8 @@ class World:
         self.booting = asyncio.Event()
         """Cleared, it holds up the start of the agent."""
         self.booting.set()
+        self.start_failure: SandboxAgentError | None = None
+        """Why the agent does not start."""
         self.inventory = Inventory(self.hub)
         supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
         catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
@@ -202,6 +211,8 @@ class World:
 
     async def _process(self, _: object) -> RunningAgent:
         await self.booting.wait()
+        if self.start_failure is not None:
+            raise self.start_failure
         if self.agents[-1] is None:
             self.agents[-1] = FakeAgent(self, f"a-{len(self.agents)}", self.capabilities)
         return self.agent.running
@@ -242,6 +253,10 @@ class World:
             if (agent := self.agents[-1]) is not None:
                 return agent
             await asyncio.sleep(0.001)
+
+    async def booted(self) -> None:
+        """Start a process, when none runs."""
+        await self._process(None)
 
     async def settled(self) -> None:
         """Let everything happen that can happen by itself."""

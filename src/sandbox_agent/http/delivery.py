@@ -122,10 +122,9 @@ class Delivery:
         try:
             answer = await answering
             await self._clients.committed(answer.commit)
-        except AgentTimeout:
-            # No POST waits for it: it is answered when the agent answers, and only then.
-            return
         except SandboxAgentError as error:
+            if _is_answered_late(error):
+                return
             answer = Answer(failure(envelope.id, error))
         finally:
             connection.opening -= opens
@@ -139,12 +138,11 @@ class Delivery:
 
     def session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""
-        if envelope.method in _ABOUT_CONNECTION or envelope.session_id is None:
-            return None
-        if not connection.session_streams and not connection.is_guest:
+        session_id = None if envelope.method in _ABOUT_CONNECTION else connection.own_stream_of(envelope.session_id)
+        if session_id is None:
             return None
         try:
-            return self._clients.find_session(envelope.session_id)
+            return self._clients.find_session(session_id)
         except LogUnavailable:
             return None
 
@@ -190,8 +188,7 @@ class _Delivering:
         self._is_done = True
         if not self._is_accepted:
             self._taken(error)
-        elif isinstance(error, AgentTimeout):
-            # No POST waits for it: it is answered when the agent answers, and only then.
+        elif _is_answered_late(error):
             self._leave()
         else:
             self._answer = Answer(failure(self._id, error if isinstance(error, SandboxAgentError) else InternalError()))
@@ -213,6 +210,11 @@ class _Delivering:
     def _leave(self) -> None:
         self._connection.busy -= 1
         self._connection.used_at = self._clients.monotonic()
+
+
+def _is_answered_late(error: Exception) -> bool:
+    """Whether a request is answered when its agent answers, and only then: no POST waits for it."""
+    return isinstance(error, AgentTimeout) and error.late is not None
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:

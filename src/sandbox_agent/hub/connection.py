@@ -176,6 +176,13 @@ class Connection:
         start = None if chunk.session_id is None else self.session_streams.get(chunk.session_id)
         return None if start is None or chunk.first <= start else chunk.session_id
 
+    def own_stream_of(self, session_id: str | None) -> str | None:
+        """The session whose own stream has the answers about it; None where one stream has everything.
+
+        What is on a session's stream is deleted with the session.
+        """
+        return session_id if self.session_streams or self.is_guest else None
+
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
         """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none.
 

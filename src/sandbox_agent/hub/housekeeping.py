@@ -65,7 +65,10 @@ class Housekeeping(Struct, frozen=True):
             return
         late = asyncio.get_running_loop().create_future()
         error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
-        call.late = error.late = late
+        call.late = late
+        if call.connection is not None:
+            # The late answer to a request of the server's own is no answer to the client's that needed it.
+            error.late = late
         call.waiter.set_exception(error)
 
     def _reject_unanswered(self, since: float) -> None:

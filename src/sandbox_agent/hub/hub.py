@@ -353,7 +353,8 @@ class Hub:
         elif call.late is not None:
             call.late.set_result(answer)
             if call.connection is not None:
-                self.tell_connection(call.connection, answer.line, call.session and call.session.id)
+                stream = call.connection.own_stream_of(call.session and call.session.id)
+                self.tell_connection(call.connection, answer.line, stream)
             self.let_out(text_at(parse(answer.line).result(), "sessionId") or "")
 
     # Pending requests
@@ -482,14 +483,8 @@ class Hub:
             self.tell_connection(connection, connection.render_request(pending), session_id)
             return
         connection.open_request(pending)
-        self.log.append(
-            [pending.request.line],
-            FROM_AGENT,
-            session_id,
-            connection.channel,
-            history=False,
-            repeats=pending.key,
-        )
+        asked = [pending.request.line]
+        self.log.append(asked, FROM_AGENT, session_id, connection.channel, history=False, repeats=pending.key)
 
     # Tables behind them
 

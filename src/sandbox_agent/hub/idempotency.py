@@ -231,14 +231,16 @@ class Idempotency:
         self._run(_hand_over(running, waiter, on_accepted))
 
     async def _answer(self, running: _Running) -> Answer:
-        if not isinstance(running.first.result, Exception):
+        first = running.first.result
+        if not isinstance(first, Exception):
             return await running.first.wait()
         try:
             async with asyncio.timeout(self._patience):
                 return await running.outcome.wait()
         except TimeoutError:
-            message = f"the request under this Idempotency-Key still runs after {self._patience:g} s more"
-            raise AgentTimeout(message) from None
+            error = AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
+            error.late = first.late if isinstance(first, AgentTimeout) else None
+            raise error from None
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -5,8 +5,8 @@ import asyncio
 from msgspec import Struct, field
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, success
-from sandbox_agent.errors import SandboxAgentError, ShuttingDown
-from sandbox_agent.hub.calls import Answer
+from sandbox_agent.errors import AgentTimeout, SandboxAgentError, ShuttingDown
+from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import make_not_offered, require_advertised
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
@@ -33,11 +33,20 @@ class SessionEnding(Struct, frozen=True):
         session = self.hub.session(envelope.session_id)
         running, _ = await self.forward.process(connection, envelope)
         require_advertised(running, envelope.method)
-        answer = await self.forward.call(connection, running, session, envelope)
-        if parse(answer.line).succeeded and session.held is running:
+        answer = await self.forward.call(connection, running, session, envelope, self._closed)
+        if parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+        return answer
+
+    def _closed(self, call: Call, response: Envelope) -> Answer:
+        """The agent has answered, in time or late."""
+        session, answer = call.session, self.forward.pass_back(call, response)
+        assert session is not None
+        if response.succeeded and session.held is call.running:
             self.turns.abandon(session)
             self.hub.move(session, Event.CLOSED, termination={"reason": "closed", "terminatedBy": "client"})
-            await self.forward.dismiss(running)
+            if call.late is not None:
+                self.forward.dismiss_soon(call.running)
         return answer
 
     # Terminating
@@ -101,12 +110,16 @@ class SessionEnding(Struct, frozen=True):
                 answer = await self._delete_at(running, connection, session, envelope)
             if not parse(answer.line).succeeded:
                 return answer
-            self.turns.abandon(session)
-            self.hub.delete_session(session)
+            self._forget(session)
         if running is not None:
             await self.forward.dismiss(running)
         await self.hub.log.flushed()
         return answer
+
+    def _forget(self, session: Session) -> None:
+        if not session.deleted:
+            self.turns.abandon(session)
+            self.hub.delete_session(session)
 
     async def _delete_at_rest(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         """Delete a session that no process holds.
@@ -124,6 +137,7 @@ class SessionEnding(Struct, frozen=True):
         except SandboxAgentError as error:
             if session.facts.can_resume:
                 raise
+            self._ignore_late_answer(connection, envelope.id, error)
             warning = str(error)
         else:
             response = parse(answer.line)
@@ -139,4 +153,20 @@ class SessionEnding(Struct, frozen=True):
             needed = session.live or session.facts.can_resume
             more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
             raise make_not_offered(running.agent.id, envelope.method, more)
-        return await self.forward.call(connection, running, session, envelope)
+        return await self.forward.call(connection, running, session, envelope, self._deleted)
+
+    def _deleted(self, call: Call, response: Envelope) -> Answer:
+        """The agent has answered, in time or late."""
+        session, answer = call.session, self.forward.pass_back(call, response)
+        assert session is not None
+        if response.succeeded:
+            self._forget(session)
+            if call.late is not None:
+                self.forward.dismiss_soon(call.running)
+        return answer
+
+    def _ignore_late_answer(self, connection: Connection, client_id: bytes, error: SandboxAgentError) -> None:
+        """Its client gets an answer now: what the agent says after a timeout is no second one."""
+        call = self.hub.calls.find(connection, client_id)
+        if isinstance(error, AgentTimeout) and call is not None and call.late is error.late:
+            self.hub.calls.close(call.running, call.stdio_id)
