@@ -16,6 +16,8 @@ from tests.agents.trying import is_unchanged, is_whole, remember
 from tests.support.grouping import group_of
 from tests.support.running import THROUGH_GATEWAY, Server, scripted
 
+pytest_plugins = ["tests.support.second_look"]
+
 # Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
 # tests, and each of the hundreds of servers and commands that tests start compiles its modules again.
 sys.dont_write_bytecode = False

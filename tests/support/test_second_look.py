@@ -1,0 +1,84 @@
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.running import BOUND
+from tests.support.second_look import MOST, chosen_of
+
+ROOT = Path(__file__).resolve().parents[2]
+FLAKY = """
+def test_flaky():
+    from pathlib import Path
+    mark = Path(__file__).with_name("tried")
+    was_there = mark.exists()
+    mark.touch()
+    assert was_there, "the first time"
+
+def test_well():
+    pass
+"""
+
+
+def run(directory: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of pytest in a project of its own."""
+    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "conftest.py").write_text('pytest_plugins = ["tests.support.second_look"]\n')
+    (directory / "test_it.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "-p", "no:hypothesispytest", *options]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=5 * BOUND)
+
+
+def test_what_fails_beside_others_and_passes_alone_passes_the_run_and_is_named(tmp_path: Path) -> None:
+    done = run(tmp_path, FLAKY, "-n", "1", "--second-look")
+    assert done.returncode == 0, done.stdout
+    *_, told, closing = done.stdout.strip().splitlines()
+    assert told == "flaky: test_it.py::test_flaky failed beside others and passed alone; mend it"
+    assert re.search(r"1 passed, 1 flaky in ", closing), closing
+    assert "AssertionError: the first time" in done.stdout
+
+
+def test_what_fails_again_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, f"{FLAKY}\n\ndef test_wrong():\n    assert False, 'always'\n", "-n", "1", "--second-look")
+    assert done.returncode == 1, done.stdout
+    assert "flaky:" not in done.stdout
+    assert re.search(r"2 failed, 1 passed in ", done.stdout.strip().splitlines()[-1]), done.stdout
+
+
+def test_a_worker_that_crashes_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, f"{FLAKY}\n\ndef test_crash():\n    __import__('os')._exit(3)\n", "-n", "1", "--second-look")
+    assert done.returncode == 1, done.stdout
+    assert "a second look" not in done.stdout
+
+
+def test_without_the_option_or_without_neighbours_nothing_is_looked_at_again(tmp_path: Path) -> None:
+    for options in (["-n", "1"], ["-n", "0", "--second-look"]):
+        (tmp_path / "tried").unlink(missing_ok=True)
+        done = run(tmp_path, FLAKY, *options)
+        assert done.returncode == 1, done.stdout
+        assert "a second look" not in done.stdout
+
+
+def failure(id: str, when: str = "call") -> pytest.TestReport:
+    return pytest.TestReport(id, ("f", 1, id), {}, "failed", "wrong", when)  # type: ignore[arg-type]
+
+
+def test_each_test_that_failed_runs_again_once() -> None:
+    failed = [failure("a.py::t[1]"), failure("a.py::t[1]"), failure("a.py::u", "setup")]
+    assert chosen_of(failed) == ["a.py::t[1]", "a.py::u"]
+
+
+def test_what_fails_at_the_end_of_a_test_runs_again_with_its_module() -> None:
+    assert chosen_of([failure("a.py::t", "teardown")]) == ["a.py"]
+
+
+def test_many_failures_crashes_and_modules_that_cannot_be_collected_are_not_looked_at() -> None:
+    assert chosen_of([]) == []
+    assert len(chosen_of([failure(f"a.py::t{n}") for n in range(MOST)])) == MOST
+    assert chosen_of([failure(f"a.py::t{n}") for n in range(MOST + 1)]) == []
+    assert chosen_of([failure("a.py::t"), failure("a.py::u", "???")]) == []
+    broken = pytest.CollectReport("a.py", "failed", None, [])  # type: ignore[arg-type]
+    assert chosen_of([failure("a.py::t"), broken]) == []

@@ -1,0 +1,42 @@
+"""The project's own commands."""
+
+import importlib.machinery
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def dev() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("dev_program", str(ROOT / "dev"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
+    loader.exec_module(module)
+    return module
+
+
+def test_types_are_checked_again_when_a_source_or_the_settings_have_changed(dev: ModuleType, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("dev", "pyproject.toml", "src/room/a.py", "src/b.pyi", "tools/c.py")]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("1")
+    seen = {dev.describe_typed(tmp_path)}
+    for file in files:
+        file.write_text("2")
+        seen.add(dev.describe_typed(tmp_path))
+    files[-1].rename(tmp_path / "tools" / "d.py")
+    seen.add(dev.describe_typed(tmp_path))
+    (tmp_path / "tools" / "e.py").touch()
+    seen.add(dev.describe_typed(tmp_path))
+    assert len(seen) == 1 + len(files) + 2
+
+
+def test_bytecode_is_no_reason_to_check_types_again(dev: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    before = dev.describe_typed(tmp_path)
+    (tmp_path / "src" / "__pycache__").mkdir(parents=True)
+    (tmp_path / "src" / "__pycache__" / "a.cpython-311.pyc").touch()
+    assert dev.describe_typed(tmp_path) == before
