@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -15,6 +16,9 @@ from xdist.workermanage import WorkerController
 from tests.agents.trying import is_unchanged, is_whole, remember
 from tests.support.grouping import group_of
 from tests.support.running import THROUGH_GATEWAY, Server, scripted
+
+if TYPE_CHECKING:
+    from tests.browser.driving import Browser
 
 pytest_plugins = ["tests.support.second_look"]
 
@@ -154,6 +158,19 @@ def forgetting_server() -> Generator[Server]:
 def gateway_server() -> Generator[Server]:
     with Server(agents=AGENTS, gateway=True) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Generator[Browser]":
+    """One for all tests of a worker; without one they are skipped, and say why."""
+    from tests.browser.driving import Browser, Unavailable
+
+    try:
+        opened = Browser()
+    except Unavailable as reason:
+        pytest.skip(f"there is no browser: {reason}")
+    with opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

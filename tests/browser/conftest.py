@@ -1,4 +1,4 @@
-"""What tests in a browser start with: the browser, and for those of the TypeScript SDK a page that has it."""
+"""What tests of the TypeScript SDK in a browser start with: a page that has it."""
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager
@@ -6,23 +6,12 @@ from typing import Protocol
 
 import pytest
 
-from tests.browser.driving import HERE, ROOT, Browser, Context, Page, Unavailable, site
+from tests.browser.driving import HERE, ROOT, Browser, Context, Page, site
 from tests.support.running import TOKEN, Server
 
 SDK = ROOT / "sdks" / "typescript"
 PAGES = {"/": HERE / "pages", "/packages/": SDK / "node_modules", "/packages/sandboxagent/": SDK}
 CONNECT = "window.cwd = cwd; window.client = await sdk.SandboxAgent.connect(url, { token, logger, ...options });"
-
-
-@pytest.fixture(scope="session")
-def browser() -> Generator[Browser]:
-    """One for all tests of a worker; without one they are skipped, and say why."""
-    try:
-        opened = Browser()
-    except Unavailable as reason:
-        pytest.skip(f"there is no browser: {reason}")
-    with opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

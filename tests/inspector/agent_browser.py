@@ -12,7 +12,7 @@ import subprocess
 from functools import cache
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any, Self
 
 from sandbox_agent.agents.install.tools import bundled_node
@@ -64,35 +64,57 @@ class AgentBrowser:
     """A browser with one page; ends with the block."""
 
     def __init__(self) -> None:
-        self._place = TemporaryDirectory(prefix="ab-")
+        self._place = mkdtemp(prefix="ab-")
         self._ids = count(1)
         self._kept: dict[str, dict[str, Any]] = {}
         self._environment = {
             **os.environ,
             **chromium(),
             # What it keeps is no one else's: sockets, states, profiles.
-            "HOME": self._place.name,
-            "AGENT_BROWSER_SOCKET_DIR": self._place.name,
+            "HOME": self._place,
+            "AGENT_BROWSER_SOCKET_DIR": self._place,
             "AGENT_BROWSER_DEFAULT_TIMEOUT": str(int(PATIENCE * 1000)),
             "AGENT_BROWSER_NO_WEBMCP": "1",
             "AGENT_BROWSER_IDLE_TIMEOUT_MS": "600000",
         }
 
     def __enter__(self) -> Self:
-        self._command("open", "about:blank")
+        # Ends the browser when our end of the pipe is closed, however that comes: the browser has no parent to miss.
+        command = [program(), "--session", _SESSION, "close"]
+        self._closer = subprocess.Popen(
+            ["/bin/sh", "-c", 'read -r _; "$@"; rm -rf "$0"', self._place, *command],
+            env=self._environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            # A signal to all processes of the tests is not for it.
+            start_new_session=True,
+        )
+        try:
+            self._command("open", "about:blank")
+        except BaseException:
+            self._end()
+            raise
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(LONGEST)
-        self._socket.connect(f"{self._place.name}/{_SESSION}.sock")
+        self._socket.connect(f"{self._place}/{_SESSION}.sock")
         self._lines = self._socket.makefile("rw", encoding="utf-8")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._lines.close()
         self._socket.close()
-        try:
-            self._command("close")
-        finally:
-            self._place.cleanup()
+        self._end()
+
+    @property
+    def pid(self) -> int:
+        """Of the daemon, whose child is the browser."""
+        return int(Path(self._place, f"{_SESSION}.pid").read_text())
+
+    def _end(self) -> None:
+        assert self._closer.stdin is not None
+        self._closer.stdin.close()
+        self._closer.wait(LONGEST)
 
     def _command(self, *words: str) -> None:
         command = [program(), "--session", _SESSION, "--json", *words]

@@ -5,7 +5,7 @@ from collections.abc import Generator
 import pytest
 
 from sandbox_agent.client.sync import SandboxAgent
-from tests.browser.driving import Browser, Page, Remote, Unavailable, site
+from tests.browser.driving import Browser, Page, Remote, site
 from tests.support.running import TOKEN, Server
 
 PAGE = """<!doctype html><title>An app</title><h1>An app</h1>
@@ -31,13 +31,9 @@ def server(app: str) -> Generator[Server]:
 
 
 @pytest.fixture(scope="module")
-def page(app: str) -> Generator[Page]:
+def page(browser: Browser, app: str) -> Generator[Page]:
     """Driven by Playwright, which sees into frames of other sites."""
-    try:
-        browser = Browser()
-    except Unavailable as reason:
-        pytest.skip(f"there is no browser: {reason}")
-    with browser, browser.context() as context, context.page(app) as opened:
+    with browser.context() as context, context.page(app) as opened:
         yield opened
 
 

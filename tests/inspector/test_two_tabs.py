@@ -1,22 +1,16 @@
 """One session in two tabs: both show the same, and what one answers is gone in the other."""
 
-import pytest
-
 from sandbox_agent.client.sync import SandboxAgent
-from tests.browser.driving import Browser, Unavailable
+from tests.browser.driving import Browser
 from tests.support.running import TOKEN, Server
 
 
 def test_a_second_tab_sees_the_same_and_what_it_answers_is_gone_in_the_first(
-    needs_browser: None, server: Server, client: SandboxAgent
+    browser: Browser, server: Server, client: SandboxAgent
 ) -> None:
     session = client.sessions.create("mock", cwd=server.work)
     address = f"{server.url}/ui/sessions/{session.id}#token={TOKEN}"
-    try:
-        browser = Browser()
-    except Unavailable as reason:
-        pytest.skip(f"there is no browser: {reason}")
-    with browser, browser.context() as context, context.page(address) as one, context.page(address) as other:
+    with browser.context() as context, context.page(address) as one, context.page(address) as other:
         one("fill", ".composer-field", "permission")
         one("press", ".composer-field", "Enter")
         for page in (one, other):

@@ -4,6 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
+from tests.browser.driving import Browser
 from tests.opencode.host import MOCK, Host, opencode_itself, ours
 from tests.opencode.web_page import WebPage, browsing
 from tests.support.running import Server
@@ -21,8 +22,8 @@ def host(origin: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 
 @pytest.fixture(scope="module")
-def page(origin: str, host: Host) -> Generator[WebPage]:
-    with browsing(origin, host) as visit, visit() as page:
+def page(browser: Browser, origin: str, host: Host) -> Generator[WebPage]:
+    with browsing(browser, origin, host) as visit, visit() as page:
         page.shows(host.can.model[0])
         yield page
 

@@ -18,6 +18,7 @@ from tests.agents.real import INSTALLED, hidden, install
 from tests.agents.recipe import Recipe, isolated
 from tests.agents.recipes import RECIPES
 from tests.agents.trying import REASON, is_unchanged, left_out
+from tests.browser.driving import Browser
 from tests.opencode.document import document
 from tests.opencode.host import Host, Play, ours
 from tests.opencode.run import Run
@@ -234,8 +235,8 @@ def test_the_sdk_prompts_answers_and_reads_messages_back(agent: Scripted, host: 
 
 
 @pytest.fixture(scope="module")
-def visit(origin: str, host: Host) -> Generator[Visits]:
-    with browsing(origin, host) as visit:
+def visit(browser: Browser, origin: str, host: Host) -> Generator[Visits]:
+    with browsing(browser, origin, host) as visit:
         yield visit
 
 

@@ -5,9 +5,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Generator
 from contextlib import contextmanager
 
-import pytest
-
-from tests.browser.driving import Browser, Context, Failed, Page, Unavailable
+from tests.browser.driving import Browser, Context, Failed, Page
 from tests.opencode.host import Host
 
 INPUT, SEND = "[data-component=prompt-input]", "[data-action=prompt-submit]"
@@ -42,13 +40,9 @@ class WebPage:
 
 
 @contextmanager
-def browsing(origin: str, host: Host) -> Generator["Visits"]:
-    """A browser whose pages know the server."""
-    try:
-        browser = Browser()
-    except Unavailable as reason:
-        pytest.skip(f"there is no browser: {reason}")
-    with browser, browser.context(viewport={"width": 1200, "height": 800}) as context:
+def browsing(browser: Browser, origin: str, host: Host) -> Generator["Visits"]:
+    """Pages that know the server."""
+    with browser.context(viewport={"width": 1200, "height": 800}) as context:
         context("addInitScript", _chosen(host))
         yield Visits(origin, host, context)
 
