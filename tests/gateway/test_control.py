@@ -237,6 +237,43 @@ def test_a_response_that_was_asked_for_on_the_stream_comes_there_through_another
     run(main())
 
 
+def test_attaching_by_a_response_on_the_stream_tells_where_the_stream_begins_at_another_gateway_too(
+    fleet: Fleet,
+) -> None:
+    async def main() -> None:
+        async with (
+            Client(fleet.gateways[0]) as maker,
+            Client(fleet.gateways[0]) as one,
+            Client(fleet.gateways[1]) as two,
+        ):
+            session = await new_session(maker, fleet, node="n2")
+            await maker.prompt(session, [["say", "before"]])
+            two.id = one.id
+            async with two.stream() as stream:
+
+                async def ask(id: str, method: str) -> Json:
+                    body = {"jsonrpc": "2.0", "id": id, "method": f"_sandboxagent/session/{method}"}
+                    body["params"] = {"sessionId": session}
+                    assert (await one.post(body, Prefer="respond-async")).status_code == 202
+                    return (await stream.until(lambda event: event.data.get("id") == id))[-1].data["result"]
+
+                async def history(position: int) -> list[str]:
+                    asked = {"sessionId": session, "before": position + 1}
+                    events = str((await two.result("_sandboxagent/session/events", asked))["events"])
+                    return [text for text in ("before", "after") if f"'{text}'" in events]
+
+                first = await ask("first", "attach")
+                assert await history(first["position"]) == ["before"]
+                await maker.prompt(session, [["say", "after"]])
+                assert texts(await stream.turn_ended()).endswith("after")
+                # Its stream has brought that already: pages end there.
+                assert await history((await ask("again", "attach"))["position"]) == ["before", "after"]
+                assert await ask("asked", "pending") == {"pending": []}
+                assert await ask("left", "detach") == {}
+
+    run(main())
+
+
 def test_the_same_key_opens_one_session_whichever_gateways_and_nodes_there_are(fleet: Fleet) -> None:
     async def main() -> None:
         async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:

@@ -19,13 +19,14 @@ from sandbox_agent.gateway import promises as promises_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, FleetCalls
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
-from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
+from sandbox_agent.log.wire import position_of
 from sandbox_agent.wire import fleet, methods
 from tests.gateway.test_connections import attach, tell
 from tests.support.client import run
@@ -343,7 +344,11 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
 
 
 @pytest.mark.parametrize(
-    "method", [methods.SET_METADATA, methods.TERMINATE, methods.CLOSE, methods.DELETE, methods.LOAD, methods.RESUME]
+    "method",
+    [
+        *(methods.SET_METADATA, methods.TERMINATE, methods.CLOSE, methods.DELETE, methods.LOAD, methods.RESUME),
+        *(methods.ATTACH, methods.DETACH, methods.PENDING),
+    ],
 )
 def test_what_a_node_can_answer_itself_is_answered_when_the_gateway_that_took_it_is_gone(method: str) -> None:
     async def main() -> None:
@@ -354,6 +359,51 @@ def test_what_a_node_can_answer_itself_is_answered_when_the_gateway_that_took_it
         moved = await two.connections.find(client.connection_id)
         assert moved is not None
         assert moved.unanswered[b'"asked"'].run == "of n"
+
+    run(main())
+
+
+def test_the_position_in_a_nodes_response_to_attach_is_one_of_the_stream_at_every_gateway() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        one, two = [await open_gateway(cluster, n=replying(ACCEPTED)) for _ in range(2)]
+        client = await one.client("n", home="n")
+        moved = await two.connections.find(client.connection_id)
+        assert moved is not None
+        own = subjects.connection_events(client.tag, "n")
+
+        def end_of_subject(subject: str) -> int:
+            record = cluster.streams["EV"].newest(subject)
+            assert record is not None
+            return position_of(record.sequence)
+
+        async def ask(id: str) -> None:
+            assert await one.calls.begin(
+                client, parse(request(msgspec.json.encode(id), methods.ATTACH, {"sessionId": "s"})), None
+            )
+
+        def answer(id: str, **members: object) -> int:
+            result = {"session": {"sessionId": "s"}, "pending": [], "position": 7, **members}
+            tell(cluster, "n", client.tag, success(msgspec.json.encode(id), result))
+            return end_of_subject(own)
+
+        await ask("first")
+        attach(cluster, "n", client.tag, "s")
+        begun = end_of_subject(subjects.attachments(client.tag, "n"))
+        answer("first")
+        await ask("again")
+        again = answer("again")
+        answer("of another method")
+        tell(cluster, "n", client.tag, failure(b'"first"', UnknownSession("s")))
+        late = await open_gateway(cluster, n=replying(ACCEPTED))
+        newcomer = await late.connections.find(client.connection_id)
+        assert newcomer is not None
+        for gateway, connection in ((one, client), (two, moved), (late, newcomer)):
+            await gateway.feed.catch_up(own)
+            chunks = await gateway.feed.page([own], client.opened_at, EVERYTHING)
+            lines = [parse(line) for chunk in chunks for line in connection.lines(chunk)]
+            assert [line.result().get("position") for line in lines] == [begun, again, 7, None]
+            assert b"".join(map(connection.frames, chunks)).count(b'"position":%d' % begun) == 1
 
     run(main())
 

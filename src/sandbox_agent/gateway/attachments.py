@@ -10,11 +10,11 @@ from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.http.acp import MAX_SESSION_ID
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import Answered, AttachmentChange, Gone, SentTo, StreamOpened
+from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened
 
 logger = logging.getLogger(__name__)
 
-Own = SentTo | StreamOpened | Answered | Gone
+Own = SentTo | StreamOpened | Answered | Attaches | Gone
 """What gateways say."""
 
 
@@ -71,6 +71,8 @@ class AttachmentLog:
             self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
         elif isinstance(said, Answered):
             self._connection.note_settled([said.id.encode()])
+        elif isinstance(said, Attaches):
+            self._connection.note_attaching(said.id.encode(), position)
         elif isinstance(said, Gone):
             self._connection.note_gone(said.session_id, said.known_at or position, position)
         elif not old:

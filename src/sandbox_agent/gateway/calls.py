@@ -53,8 +53,8 @@ _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _EARLY = (ANSWER_EARLY, b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
-_FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK)
-"""Requests whose response has something in it that only gateways know."""
+_FINISHED_HERE = (methods.NEW, methods.FORK)
+"""Requests whose response waits for the fleet's list, which no node sees."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
@@ -140,7 +140,7 @@ class FleetCalls:
 
     async def _forward(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
         assert envelope.id is not None
-        if envelope.method == methods.PENDING and envelope.session_id is None:
+        if _is_about_all(envelope):
             return await self._all_pending(connection, envelope)
         node = await self.node_for(connection, envelope, key)
         without = self._without_node.get(envelope.method)
@@ -174,11 +174,16 @@ class FleetCalls:
     async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
         """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
         assert envelope.id is not None
-        if envelope.method in self._own or envelope.method in _FINISHED_HERE:
+        if envelope.method in self._own or envelope.method in _FINISHED_HERE or _is_about_all(envelope):
             return False
         node = await self.node_for(connection, envelope, key)
         if envelope.method in self._without_node and node not in self._roster.leases:
             return False
+        if envelope.method == methods.ATTACH:
+            if connection.is_full(node):
+                # It may be attached to no more; that is found out here.
+                return False
+            await self._connections.promises.note_attaching(connection, envelope.id)
         after = self._connections.position
         answer = await self._request(connection, node, envelope, key, _ASYNC)
         if answer.status != 202:
@@ -370,6 +375,11 @@ class FleetDelivery(Delivery):
         if after is not None:
             after()
         return 0
+
+
+def _is_about_all(envelope: Envelope) -> bool:
+    """Whether every node has a part of the answer."""
+    return envelope.method == methods.PENDING and envelope.session_id is None
 
 
 def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id
+from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_at, with_result
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.claims import asker
 from sandbox_agent.hub.connection import Connection, Window
-from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Visit
 
@@ -28,6 +28,7 @@ MOST_PENDING = 1024
 """Of what agents of one node ask one client; as many are remembered that were settled."""
 MOST_ATTACHED = 4096
 """Sessions of one node to which a client can be attached at once."""
+_ATTACHED = ("session", "sessionId")
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
 
 
@@ -68,6 +69,8 @@ class FleetConnection(Connection):
     """When that was written last, by the monotonic clock."""
     unanswered: dict[bytes, Promise] = field(default_factory=dict[bytes, Promise])
     """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
+    attaching: dict[bytes, int] = field(default_factory=dict[bytes, int])
+    """The newest requests to be attached to a session whose responses come on the stream, by id → where they began."""
     asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
@@ -109,6 +112,12 @@ class FleetConnection(Connection):
             self.unanswered[name] = Promise(node, promised_by, after)
         drop_oldest(self.asked, REMEMBERED_REQUESTS)
         drop_oldest(self.unanswered, REMEMBERED_REQUESTS)
+
+    def note_attaching(self, id: bytes, position: int) -> None:
+        """A request to be attached begins; the response that comes on the stream names a position of its node's."""
+        self.attaching.pop(same_id(id), None)
+        self.attaching[same_id(id)] = position
+        drop_oldest(self.attaching, REMEMBERED_REQUESTS)
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
         """Agents have asked its client."""
@@ -169,6 +178,30 @@ class FleetConnection(Connection):
         if source == subjects.GATEWAY or len(self.guests) < 2:
             return False
         return any(source not in self.asked.get(id, (source,)) for id in answered(chunk))
+
+    def frames(self, chunk: Chunk) -> bytes:
+        lines = self.lines(chunk)
+        return chunk.frames() if lines is chunk.lines else frames(chunk.first, lines)
+
+    def lines(self, chunk: Chunk) -> list[bytes]:
+        if not self.attaching or not subjects.is_own(chunk.channel):
+            return chunk.lines
+        return [self._translate(line, position) for position, line in enumerate(chunk.lines, chunk.first)]
+
+    def _translate(self, line: bytes, position: int) -> bytes:
+        """A response to `attach` names where its client's stream begins, or is by now; all others stay as they are.
+
+        Every gateway finds the same, whenever this is read: its node has said before where that is.
+        """
+        with suppress(NotAnEnvelope):
+            response = parse(line)
+            if response.kind is Kind.RESPONSE and response.id is not None and response.succeeded:
+                asked_at, session_id = self.attaching.get(same_id(response.id)), text_at(response.result(), *_ATTACHED)
+                if asked_at is not None and session_id is not None:
+                    starts = [window.start for window in self.windows.get(session_id, ())]
+                    begun = [start for start in starts if asked_at < start < position]
+                    return with_result(line, "position", begun[0] if begun else position)
+        return line
 
     def has_read(self, position: int) -> bool:
         """Whether its stream here, if there is one, has come past a position."""

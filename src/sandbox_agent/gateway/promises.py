@@ -16,7 +16,7 @@ from sandbox_agent.gateway.connection import FleetConnection, Promise, answered
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.wire.fleet import SentTo
+from sandbox_agent.wire.fleet import Attaches, SentTo
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,13 @@ class Promises:
         if connection.guests.keys() - {node}:
             self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
 
+    async def note_attaching(self, connection: FleetConnection, id: bytes) -> None:
+        """The response to a request of its client names a position: all gateways know that before it comes.
+
+        Raises LogUnavailable.
+        """
+        await self._announce(connection, Attaches(same_id(id).decode()))
+
     async def note_accepted(self, connection: FleetConnection, id: bytes, promise: Promise) -> None:
         """A run of a node has promised a response on the stream. When it is lost, any gateway says so.
 
@@ -53,8 +60,10 @@ class Promises:
         if self._has_come(connection, same_id(id), promise):
             return
         connection.note_asked(id, promise.node, promise.run, promise.after)
-        sent = SentTo(same_id(id).decode(), promise.node, promise.run, promise.after)
-        kept = self._own.announce(connection.tag, msgspec.json.encode(sent))
+        await self._announce(connection, SentTo(same_id(id).decode(), promise.node, promise.run, promise.after))
+
+    async def _announce(self, connection: FleetConnection, said: SentTo | Attaches) -> None:
+        kept = self._own.announce(connection.tag, msgspec.json.encode(said))
         await asyncio.wait([kept], timeout=PATIENCE)
         if not (kept.done() and kept.result()):
             raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")

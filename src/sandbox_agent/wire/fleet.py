@@ -183,6 +183,16 @@ class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
     """The response comes after this position of the stream."""
 
 
+class Attaches(Struct, rename="camel", tag_field="kind", tag="attaches"):
+    """In the stream, as JSON: a connection asks to be attached to a session, and its node puts the response there.
+
+    That names a position of the node's own, in the place of which gateways show one of the stream.
+    """
+
+    id: str
+    """Of the request, as JSON."""
+
+
 class Answered(Struct, rename="camel", tag_field="kind", tag="answered"):
     """In the stream, as JSON: a connection has answered what an agent asked."""
 
