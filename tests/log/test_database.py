@@ -186,6 +186,20 @@ def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
     assert (database.cards.record("s"), database.cards.record("t")) == (None, b"{}")
 
 
+def test_a_deleted_session_leaves_what_is_still_to_be_published_to_single_clients(database: Database) -> None:
+    channel = connection_channel("g0123456789abcdef")
+    own = [chunk(at, channel=channel, history=False) for at in (1, 3, 5)]
+    database.write(Group([own[0], chunk(2), own[1], chunk(4), own[2]], {"s": b"{}"}))
+
+    group = Group(deleted={"s": 5}, unpublished_after=4)
+    group.merge(Group(unpublished_after=2))
+    trims = database.write(group)
+
+    assert [each.first for each in database.since(0, 1 << 20)] == [3, 5]
+    assert trims == {channel: 1, session_channel("s"): 4}
+    assert history(database, "s") == []
+
+
 def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Database) -> None:
     database.write(Group([chunk(1)], {"s": b"old"}))
     group = Group(deleted={"s": 1})

@@ -318,6 +318,29 @@ def test_what_comes_while_a_publisher_is_busy_is_gathered_until_it_asks() -> Non
     run(main())
 
 
+def test_a_response_to_a_client_of_a_gateway_outlives_its_session_until_it_is_published() -> None:
+    async def main() -> None:
+        # No event stays in memory.
+        log = Log(Database(None), Limits(tail_bytes=0))
+        start = log.position
+        own = connection_channel("g0123456789abcdef")
+        log.publisher = publisher = Publisher()
+        publisher.is_idle = False
+        published = log.append([b"{}"], Direction.FROM_SERVER, "s", own, history=False)
+        publisher.published = published.last
+        response = log.append([b"{}"], Direction.FROM_SERVER, "s", own, history=False)
+        say(log)
+        log.delete_session("s")
+        say(log, channel=T)
+        await log.committed(log.position)
+        found = await log.since(start)
+        assert positions(found)[:1] == [response.first]
+        assert published.first not in positions(found)
+        log.close()
+
+    run(main())
+
+
 def test_what_can_wait_goes_to_an_idle_publisher_with_what_follows_it() -> None:
     async def main() -> None:
         log = Log(Database(None), Limits(), gather=3600)

@@ -20,7 +20,7 @@ from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
 from sandbox_agent.log.cards import Card, Cards, Rows
 from sandbox_agent.log.damage import Damage
-from sandbox_agent.log.event import Chunk
+from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.log.group import Group, KeptOutcome
 from sandbox_agent.log.journal import Journal, open_journal
 from sandbox_agent.log.rows import (
@@ -226,7 +226,7 @@ class Database:
         self._insert("insert or fail into events", NEW_EVENT, group.chunks, encode_chunk)
         many, trims = self._cursor.executemany, dict[str, int]()
         for session_id, through in group.deleted.items():
-            for channel, last in self._delete_session(session_id, through).items():
+            for channel, last in self._delete_session(session_id, through, group.unpublished_after).items():
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
             self._insert("insert or replace into sessions", "(?, ?, ?)", list(group.sessions.items()), encode_session)
@@ -261,17 +261,16 @@ class Database:
         dropped = [name for name, outcome in outcomes.items() if outcome is None]
         self._cursor.executemany("delete from outcomes where scope = ? and key = ?", dropped)
 
-    def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
+    def _delete_session(self, session_id: str, through: int, unpublished_after: int) -> dict[str, int]:
         self._sqlite.execute("delete from sessions where session_id = ?", (session_id,))
         self._sqlite.execute(cards.DELETE, (session_id,))
-        rows = self._sqlite.execute(
-            "select channel, max(last) from events where session_id = ? and last <= ? group by channel",
-            (session_id, through),
-        )
+        doomed = "session_id = ? and last <= ? and (history or last <= ? or channel = ?)"
+        which = (session_id, through, unpublished_after, session_channel(session_id))
+        rows = self._sqlite.execute(f"select channel, max(last) from events where {doomed} group by channel", which)
         # A client that comes back for what was here gets an explicit gap.
         trims: dict[str, int] = dict(rows.fetchall())
         self._keep_trims(trims)
-        self._sqlite.execute("delete from events where session_id = ? and last <= ?", (session_id, through))
+        self._sqlite.execute(f"delete from events where {doomed}", which)
         return trims
 
     def _keep_trims(self, trims: dict[str, int]) -> None:

@@ -11,6 +11,9 @@ from sandbox_agent.log.event import Chunk
 KeptOutcome = tuple[bytes, bytes | None]
 """Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
 
+EVERYTHING = 1 << 62
+"""After every position."""
+
 
 class Group(Struct):
     """What is written in one transaction."""
@@ -22,6 +25,8 @@ class Group(Struct):
     """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Session id → the position up to which its events go, with it."""
+    unpublished_after: int = EVERYTHING
+    """What was delivered to one client after this position outlives its session: it has still to be published."""
     outcomes: dict[tuple[str, str], KeptOutcome | None] = field(default_factory=dict)
     """Scope and idempotency key → digest and response; None forgets the key."""
     forgotten_channels: dict[str, int] = field(default_factory=dict)
@@ -55,6 +60,7 @@ class Group(Struct):
         self.sessions |= later.sessions
         self.cards |= later.cards
         self.deleted |= later.deleted
+        self.unpublished_after = min(self.unpublished_after, later.unpublished_after)
         self.outcomes |= later.outcomes
         self.forgotten_channels |= later.forgotten_channels
         self.reserve = max(self.reserve, later.reserve)

@@ -193,7 +193,7 @@ class Log:
             group.cards[session_id] = card
 
     def delete_session(self, session_id: str) -> None:
-        """Forget a session and its events."""
+        """Forget a session and its events, but for what is still to be published to single clients."""
         through = self.position
         self._unsaved.pop(session_id, None)
         self._undeleted[session_id] = through
@@ -201,6 +201,8 @@ class Log:
         group.sessions.pop(session_id, None)
         group.cards.pop(session_id, None)
         group.deleted[session_id] = through
+        if self.publisher is not None:
+            group.unpublished_after = min(group.unpublished_after, self.publisher.published)
 
     def is_saved(self, session_id: str) -> bool:
         """Whether the disk has the newest record of a session."""
