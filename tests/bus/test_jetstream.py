@@ -1,5 +1,7 @@
-"""What is asked of a server that is frozen, or no longer the leader, is asked again."""
+"""What is asked of a server that is frozen, or no longer the leader, is asked again; readers go on where they were."""
 
+import asyncio
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlparse
@@ -7,6 +9,7 @@ from urllib.parse import urlparse
 import pytest
 from nats.aio.client import Server
 
+from sandbox_agent.bus import jetstream
 from sandbox_agent.bus.api import NatsMessage, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
 from sandbox_agent.bus.jetstream import JetStream, JetStreamTable
@@ -104,6 +107,102 @@ def test_a_write_to_a_table_whose_answer_is_lost_happens_once(
             await JetStreamTable(Silent(bus, deaf=deaf), unique).put("key", b"third", expected=first)
         assert await table.put("key", b"fourth", expected=revision) == revision + 1
         await bus.close()
+
+    run(main())
+
+
+@dataclass
+class Unheard(Forgetful):
+    """A connection that loses the first answer to each reader that is made or changed; the servers have done it."""
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+        answer = await self.bus.ask(subject, body, headers, patience)
+        asked = f"{subject} {json.loads(body)['config']['filter_subjects'] if '.CONSUMER.CREATE.' in subject else ''}"
+        if ".CONSUMER.CREATE." not in subject or asked in self.forgotten:
+            return answer
+        self.forgotten.add(asked)
+        raise Unreachable(subject)
+
+
+def test_a_reader_whose_making_is_asked_for_twice_delivers_everything_once(
+    nats_of_tests: NatsServer, unique: str
+) -> None:
+    async def main() -> None:
+        bus = await connect([nats_of_tests.url], "gw.g.in", "g")
+        one, two = f"{unique}.a", f"{unique}.b"
+        stream = await bus.stream(unique, [f"{unique}.>"], max_bytes=1 << 20, max_age=60)
+        last = await stream.append(Append([StreamMessage(one, b"0")], {one: 0}))
+        got: asyncio.Queue[bytes] = asyncio.Queue()
+        unheard = Unheard(bus)
+        reader = await JetStream(unheard, unique).follow([one], 0, lambda record: got.put_nowait(record.body))
+        assert await got.get() == b"0"
+        await reader.change([one, two])
+        assert len(unheard.forgotten) == 2
+        await stream.append(Append([StreamMessage(one, b"1")], {one: last}))
+        await stream.append(Append([StreamMessage(two, b"2")], {two: 0}))
+        assert [await got.get(), await got.get()] == [b"1", b"2"]
+        assert got.empty()
+        await reader.close()
+        await bus.close()
+
+    run(main())
+
+
+@dataclass
+class Leaderless:
+    """Servers that make no reader of these subjects, because there is no leader; all else they do."""
+
+    refused: list[str]
+    made: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
+    lacking: asyncio.Event = field(default_factory=asyncio.Event)
+    """A reader was wanted, and not made."""
+    take: Callable[[NatsMessage], Awaitable[None]] | None = None
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+        answer: dict[str, object] = {}
+        if ".STREAM.INFO." in subject:
+            answer = {"state": {"first_seq": 1, "last_seq": 9}}
+        elif ".CONSUMER.CREATE." in subject:
+            config = json.loads(body)["config"]
+            if self.made and config["filter_subjects"] == self.refused:
+                self.lacking.set()
+                raise Unreachable(subject)
+            self.made.append(config)
+        return NatsMessage(subject, "", {}, json.dumps(answer).encode())
+
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        pass
+
+    async def subscribe(
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        self.take = take
+
+        async def end() -> None:
+            pass
+
+        return end
+
+    def new_inbox(self) -> str:
+        return f"inbox.{len(self.made)}"
+
+
+def test_a_lost_reader_whose_subjects_change_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jetstream, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(jetstream, "READER_PATIENCE", 0.0)
+
+    async def main() -> None:
+        servers = Leaderless(refused=["a"])
+        reader = await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
+        assert servers.take is not None
+        # The second of it comes, and the first does not: it begins anew, and there is no leader.
+        await servers.take(NatsMessage("a", "$JS.ACK.EV.c.1.6.2.0.0", {}, b""))
+        await servers.lacking.wait()
+        await reader.change(["a", "b"])
+        assert [each["opt_start_seq"] for each in servers.made] == [5, 5]
+        await reader.close()
 
     run(main())
 

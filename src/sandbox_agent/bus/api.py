@@ -13,8 +13,10 @@ from sandbox_agent.bus.ports import BusRefused, Conflict, Nowhere, Unreachable
 PATIENCE = 5.0
 """How long JetStream may take for one answer."""
 ASK_AGAIN = 1.0
-"""Seconds of silence after which what changes nothing is asked again. A server that is frozen, or no longer the leader,
-still gets requests, and never answers them."""
+"""Seconds of silence after which what may be asked twice is asked again. A server that is frozen, or no longer the
+leader, still gets requests, and never answers them."""
+BREATH = 0.05
+"""Seconds before that, when the connection itself refuses at once: others have to go on meanwhile."""
 FORMING = 30.0
 """How long the servers of a cluster that has just been started may take to find each other."""
 AGAIN = 0.5
@@ -103,7 +105,6 @@ class ApiAnswer(Struct):
 
     error: _Error | None = None
     seq: int = 0
-    name: str = ""
     num_pending: int = 0
     message: Stored | None = None
     state: _State | None = None
@@ -137,16 +138,17 @@ async def call_api(connection: NatsConnection, call: str, body: Json, patience: 
     return msgspec.json.decode(answer.data, type=ApiAnswer)
 
 
-async def read_api(connection: NatsConnection, call: str, body: Json) -> ApiAnswer:
-    """A call that changes nothing; asked again when no answer comes."""
+async def call_again(connection: NatsConnection, call: str, body: Json, patience: float = PATIENCE) -> ApiAnswer:
+    """A call that may be made twice; made again when no answer comes."""
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + PATIENCE
+    ends_at = clock() + patience
     while True:
         try:
             return await call_api(connection, call, body, ASK_AGAIN)
         except Unreachable:
             if clock() >= ends_at:
                 raise
+            await asyncio.sleep(BREATH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,7 @@ class StreamFacts:
 
 async def describe(connection: NatsConnection, name: str) -> StreamFacts:
     """Raises BusError, Refused when there is no such stream."""
-    answer = (await read_api(connection, f"STREAM.INFO.{name}", {})).check(name)
+    answer = (await call_again(connection, f"STREAM.INFO.{name}", {})).check(name)
     assert answer.state is not None
     group = answer.cluster or _Group()
     behind = {each.name: each.lag or -1 for each in group.replicas if not each.current}

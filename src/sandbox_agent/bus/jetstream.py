@@ -10,6 +10,7 @@ import msgspec
 
 from sandbox_agent.bus.api import (
     ASK_AGAIN,
+    BREATH,
     NOT_FOUND,
     PATIENCE,
     ApiAnswer,
@@ -17,9 +18,9 @@ from sandbox_agent.bus.api import (
     NatsConnection,
     NatsMessage,
     Stored,
+    call_again,
     call_api,
     nanoseconds,
-    read_api,
 )
 from sandbox_agent.bus.ports import (
     MOST_BYTES,
@@ -85,7 +86,7 @@ class JetStream:
         return await self._get(subject, {"seq": after + 1, "next_by_subj": subject})
 
     async def _get(self, subject: str, asked: Json) -> StreamRecord | None:
-        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
+        found = await call_again(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
         if found.error_code == NOT_FOUND:
             return None
         stored = found.check(subject).message
@@ -111,7 +112,7 @@ class JetStream:
                 await end()
 
     async def ends(self) -> tuple[int, int]:
-        info = (await read_api(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
+        info = (await call_again(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
         assert info.state is not None
         return info.state.first_seq, info.state.last_seq
 
@@ -178,7 +179,9 @@ class JetStreamTable:
         return 0 if stored is None else stored.seq
 
     async def _newest(self, key: str) -> Stored | None:
-        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
+        found = await call_again(
+            self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key}
+        )
         return None if found.error_code == NOT_FOUND else found.check(key).message
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
@@ -206,6 +209,7 @@ class JetStreamTable:
                 if clock() >= ends_at:
                     raise
                 is_repeat = True
+                await asyncio.sleep(BREATH)
             except Conflict:
                 stored = await self._newest(key) if is_repeat else None
                 if stored is None or _read_headers(stored.hdrs).get(_ID) != id:
@@ -268,19 +272,17 @@ class _Reader:
             if not self._subjects:
                 await self._drop()
             elif had and self._consumer:
-                config = self._made | {"name": self._consumer, "filter_subjects": self._subjects}
-                changed = await call_api(
-                    self._connection,
-                    f"CONSUMER.CREATE.{self._stream}.{self._consumer}",
-                    {"stream_name": self._stream, "config": config, "action": "update"},
-                    READER_PATIENCE,
-                )
+                config = self._made | {"filter_subjects": self._subjects}
+                changed = await self._ask_for(self._consumer, config, action="update")
                 if changed.error is not None:
                     logger.info("reader begins anew stream=%s reason=%s", self._stream, changed.error.description)
                     await self._make(None)
+            elif had:
+                # It was lost, and goes on where it was: what came since has not been delivered.
+                await self._make(None)
             else:
                 # From here on; a place of its own, to which it can come back before anything was delivered.
-                info = await read_api(self._connection, f"STREAM.INFO.{self._stream}", {})
+                info = await call_again(self._connection, f"STREAM.INFO.{self._stream}", {})
                 state = info.check(self._stream).state
                 self._after = 0 if state is None else state.last_seq
                 await self._make(None)
@@ -314,19 +316,22 @@ class _Reader:
         if policy is None:
             policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
         inbox = self._connection.new_inbox()
+        name = inbox.rpartition(".")[2]
         self._consumed = 0
         self._heard_at = self._loop.time()
         self._end = await self._connection.subscribe(inbox, self._deliver)
-        self._made = self._config(policy) | {"deliver_subject": inbox}
-        made = await call_api(
-            self._connection,
-            f"CONSUMER.CREATE.{self._stream}",
-            {"stream_name": self._stream, "config": self._made},
-            READER_PATIENCE,
-        )
-        self._consumer = made.check(self._stream).name
+        self._made = self._config(policy) | {"name": name, "deliver_subject": inbox}
+        made = (await self._ask_for(name, self._made)).check(self._stream)
+        self._consumer = name
         if not made.num_pending and not self._consumed:
             self.caught_up.set()
+
+    async def _ask_for(self, name: str, config: Json, **how: str) -> ApiAnswer:
+        """Make or change a consumer. By its name it is the same one when that has to be asked twice."""
+        asked: Json = {"stream_name": self._stream, "config": config, **how}
+        return await call_again(
+            self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, patience=READER_PATIENCE
+        )
 
     async def _drop(self) -> None:
         end, self._end = self._end, None
