@@ -304,6 +304,61 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
     run(main())
 
 
+def test_a_stream_that_goes_on_at_a_gateway_which_is_behind_repeats_nothing() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
+        await first.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "s")
+        moved = await second.take_over(opened)
+        stream = first.read(opened)
+        async with asyncio.timeout(BOUND):
+            while not (opened.attached("s") and moved.attached("s")):  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        await second.connections.settling.settled(moved)
+        second.bus.cut = True
+        speak(cluster, "n", "s", SESSION)
+        assert await read_until(stream, SESSION) == [SESSION]
+        second.bus.cut = False
+        reading = asyncio.create_task(read_until(second.read(moved, first.feed.position), LAST))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        speak(cluster, "n", "s", LAST)
+        assert await reading == [LAST]
+
+    run(main())
+
+
+def test_what_a_page_had_is_not_repeated_when_the_gateway_comes_to_it() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened, other = await first.open("n"), await second.open("n")
+        for gateway, connection in ((first, opened), (second, other)):
+            await gateway.connections.add_node(connection, "n")
+            attach(cluster, "n", connection.tag, "s")
+            async with asyncio.timeout(BOUND):
+                while not connection.attached("s"):  # noqa: ASYNC110 - what is tested has no events
+                    await asyncio.sleep(0)
+            await gateway.connections.settling.settled(connection)
+        cluster.held = []
+        speak(cluster, "n", "s", SESSION)
+        tell(cluster, "n", opened.tag, OWN)
+        stream = second.read(await second.take_over(opened))
+        assert await read_until(stream, OWN) == [SESSION, OWN]
+        held, cluster.held = cluster.held, None
+        reading = asyncio.create_task(read_until(stream, LAST))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        for deliver in held:
+            deliver()
+        speak(cluster, "n", "s", LAST)
+        assert await reading == [LAST]
+
+    run(main())
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_reader_that_is_behind_gets_what_came_before_it_was_detached(elsewhere: bool) -> None:
     async def main() -> None:

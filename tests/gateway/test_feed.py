@@ -265,6 +265,41 @@ def test_attaching_is_not_behind_what_another_gateway_has_shown() -> None:
     run(main())
 
 
+def test_a_page_leaves_nothing_out_that_the_reader_has_still_to_bring() -> None:
+    async def main() -> None:
+        feed, writer, stream = await open_feed()
+        channels = [session_channel("a"), session_channel("b")]
+        feed.follow(channels[0], Reader(feed, channels[:1], 0))
+        await feed.complete(channels[:1])
+        stream.cluster.held = []
+        await writer.say("a", b"1")
+        await writer.say("b", b"2")
+        # It begins where the leader has it, and the reader has not come there with the other one.
+        feed.follow(channels[1], Reader(feed, channels[1:], 0))
+        await feed.complete(channels[1:])
+        stream.cluster.pages_to_miss = 1
+        reader = Reader(feed, channels, 0)
+        await reader.catch_up()
+        assert [line for _, line in reader.got] == [b"1", b"2"]
+        await feed.close()
+
+    run(main())
+
+
+def test_a_change_that_took_long_does_not_hold_up_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "GATHER", 1e9)
+
+    async def main() -> None:
+        feed, _, _ = await open_feed()
+        for name in "ab":
+            channel = session_channel(name)
+            feed.follow(channel, Reader(feed, [channel], 0))
+            await feed.complete([channel])
+        await feed.close()
+
+    run(main())
+
+
 def test_much_that_clients_do_not_see_hides_nothing_that_they_do() -> None:
     async def main() -> None:
         feed, writer, _ = await open_feed()

@@ -24,7 +24,7 @@ class Taker(Protocol):
     def take_attachment(
         self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
     ) -> None: ...
-    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
+    def take_stream(self, connection: FleetConnection, said: StreamOpened, position: int) -> None: ...
 
 
 class AttachmentLog:
@@ -76,4 +76,4 @@ class AttachmentLog:
         elif isinstance(said, Gone):
             self._connection.note_gone(said.session_id, said.known_at or position, position)
         elif not old:
-            self._taker.take_stream(self._connection, said)
+            self._taker.take_stream(self._connection, said, position)

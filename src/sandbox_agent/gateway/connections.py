@@ -346,10 +346,14 @@ class FleetConnections:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
 
-    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
-        """Its client reads at some gateway: a stream at another one is dead, or about to be."""
-        if said.gateway != self._gateway and connection.stream is not None:
-            connection.stream.close(TAKEN_OVER)
+    def take_stream(self, connection: FleetConnection, said: StreamOpened, position: int) -> None:
+        """Its client reads at some gateway: a stream at another one is dead, or about to be.
+
+        Not one that is past this word: this gateway is behind, and the client has come here since.
+        """
+        stream = connection.stream
+        if said.gateway != self._gateway and stream is not None and not stream.has_handed(position):
+            stream.close(TAKEN_OVER)
 
     def announce_stream(self, connection: Connection) -> None:
         """Its client reads here, from wherever it likes: also what came before it was detached from a session."""

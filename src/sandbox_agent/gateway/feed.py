@@ -24,7 +24,9 @@ logger = logging.getLogger(__name__)
 PAUSE = 0.05
 """Seconds until a server that is behind, or does not answer, is asked again."""
 GATHER = 2
-"""Changes of what is followed are gathered for so many times as long as the last one took."""
+"""Changes of what is followed are gathered for so many times as long as the last one took …"""
+LONGEST_GATHER = 0.25
+"""… and for so many seconds at most: one that waited for a new leader of the stream says nothing about the next."""
 AT_ONCE = 64
 """Channels whose ends are asked for at the same time."""
 MOST_EXACT = 500
@@ -65,6 +67,8 @@ class Feed:
         self._filters: Counter[str] = Counter()
         """What the stream's reader is asked for → how many channels need it."""
         self._records: asyncio.Queue[StreamRecord] = asyncio.Queue()
+        self._come = 0
+        """The sequence of the last record that the reader has brought."""
         self._untaken = 0
         """Bytes of records that have arrived, and are not handed over."""
         self._reader: StreamFollowing | None = None
@@ -230,16 +234,24 @@ class Feed:
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
         """Chunks after one position and up to another, a page at a time; none when there are no more of them.
 
+        They have everything that the stream has up to there, also what the reader has still to bring.
+
         Raises LogUnavailable.
         """
         found = [self._channels[name] for name in channels if name in self._channels]
         await self._wait_for(found)
         wanted = max(through, self.reach(channels))
+        # Where a new channel begins, as the leader knows it, the reader may not have come yet with the others.
+        behind = [each for each in found if max(each.sequence, self._come) < sequence_of(wanted)]
+        ends = {
+            each.channel: end.sequence for each, end in zip(behind, await self._find_ends(behind), strict=True) if end
+        }
         while True:
             through = wanted
             runs: list[list[Chunk]] = []
             for each in found:
-                chunks, more = await self._read(each.channel, after, through, each.sequence, self.trims)
+                needed = max(each.sequence, ends.get(each.channel, 0))
+                chunks, more = await self._read(each.channel, after, through, needed, self.trims)
                 if more:
                     through = min(through, chunks[-1].last)
                 runs.append(chunks)
@@ -374,7 +386,7 @@ class Feed:
                 self._changed.set()
                 await asyncio.sleep(1)
                 continue
-            not_before = clock() + GATHER * (clock() - began)
+            not_before = clock() + min(GATHER * (clock() - began), LONGEST_GATHER)
             for each, last in zip(new, ends, strict=True):
                 # What is newer comes by the reader, which knows of the subject by now.
                 each.begin(0 if last is None else last.sequence)
@@ -423,6 +435,7 @@ class Feed:
                 else:
                     break
             self._untaken -= len(record.body)
+            self._come = record.sequence
             self.progress.note(record.headers, came=True)
 
     async def _take(self, record: StreamRecord) -> None:

@@ -104,6 +104,8 @@ class Stream:
         """When the client last took something, or nothing waited for it."""
         self._taken = after
         """Last position taken to be written."""
+        self._known = after
+        """Its client, or a page, had everything up to here. A gateway that is behind may still push some of it."""
         self._live = False
         self._queue: deque[Chunk] | tuple[()] = ()
         """A deque while something waits: an empty one would be a twentieth of what an idle stream takes."""
@@ -127,6 +129,10 @@ class Stream:
         """A new chunk for this connection."""
         if self.part is not None and not self.part.has(self._connection, chunk):
             return
+        if chunk.first <= self._known:
+            if chunk.last <= self._known:
+                return
+            chunk = chunk.after(self._known)
         self._newest = chunk.last
         if not self._live:
             # It is on its way through the log and will come to this one there.
@@ -309,7 +315,7 @@ class Stream:
         if self._looked_back or connection.lost(self._source.trims, after, only):
             # The channels are others now: read again. Or trimmed while we waited: the gap event comes first.
             return b""
-        self._taken = chunks[-1].last if chunks else max(after, reach)
+        self._taken = self._known = chunks[-1].last if chunks else max(after, reach)
         return self._render(chunks)
 
     def _render(self, chunks: Iterable[Chunk]) -> bytes:
