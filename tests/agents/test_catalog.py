@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.agents.facts import read_facts
 from sandbox_agent.agents.install.record import Record

@@ -1,9 +1,9 @@
 """How to get an agent, in words made from the manifest."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import Agent, load_manifest

@@ -6,12 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
+from msgspec.structs import replace
 
 from sandbox_agent.agents.boot import Boots, ProcessLimits, RunningAgent
 from sandbox_agent.agents.launch import Launch

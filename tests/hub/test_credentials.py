@@ -1,9 +1,9 @@
 """What clients learn when an agent fails for want of credentials, and sessions that bring their own."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.envelope import META
 from tests.support.world import World, error_of, run, world

@@ -1,9 +1,9 @@
 """Permission modes: how much an agent may do without asking."""
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import InvalidParams

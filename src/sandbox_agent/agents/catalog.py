@@ -1,8 +1,10 @@
 """Which agents there are, by manifest, agents.toml, ACP registry and installations, and which could be started now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Record, Store
@@ -14,8 +16,7 @@ from sandbox_agent.install_errors import RegistryUnavailable
 from sandbox_agent.wire.agents import Artifact, Source
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """All agents."""
 
     manifest: Manifest

@@ -7,11 +7,11 @@ import json
 import re
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.catalog import Catalog

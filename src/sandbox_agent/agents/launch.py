@@ -5,21 +5,24 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from sandbox_agent.archives.removal import discard
 
 IN_USE, REMOVED = ".in-use", ".removed-"
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """A command and what its environment has beyond the agent's own; `folder` is what must stay while it runs."""
 
     command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
     folder: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Launch({self.command})"
 
     def program(self, path: str | None) -> str | None:
         """The program that would run, searched for on `path`; None when there is none."""

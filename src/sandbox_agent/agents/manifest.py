@@ -6,14 +6,13 @@ Knows what an agent is and which environment its process gets; does not install 
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Annotated, Literal, cast
 
 import msgspec
-from msgspec import Meta, structs
+from msgspec import Meta, Struct, field, structs
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
@@ -159,8 +158,7 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     unsupported_reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
+class Agent(Struct, frozen=True, kw_only=True):
     """One agent. `command` is how it is started; what is not bundled and not the user's own is installed first."""
 
     id: str
@@ -168,7 +166,7 @@ class Agent:
     description: str
     source: Source
     command: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     isolation: Isolation = "agent"
     credentials: tuple[str, ...] = ()
     credential_files: tuple[str, ...] = ()
@@ -193,24 +191,22 @@ class Agent:
     supported: bool = True
     unsupported_reason: str | None = None
 
+    def __repr__(self) -> str:
+        return f"Agent({self.id})"
+
     @property
     def installable(self) -> bool:
         """Whether it comes from an index or the registry, rather than with us or from the user."""
         return self.source in ("registry", "fallback")
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """All agents: those of the package in its order, then the user's own."""
 
     agents: tuple[Agent, ...]
-    _by_id: dict[str, Agent] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_by_id", {agent.id: agent for agent in self.agents})
 
     def find(self, id: str) -> Agent | None:
-        return self._by_id.get(id)
+        return next((agent for agent in self.agents if agent.id == id), None)
 
 
 def is_id(text: str) -> bool:

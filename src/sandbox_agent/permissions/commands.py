@@ -6,8 +6,10 @@ What is not understood is marked as such, never guessed. Knows nothing of rules.
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sandbox_agent.permissions.shell import DEEPEST, MOST_COMMANDS, Written, read_script
 from sandbox_agent.permissions.work import Work
@@ -25,8 +27,7 @@ _SEPARATORS = re.compile(r"[;&|\n]+")
 _TOKEN = re.compile(r"[^\s;&|<>(){}`$\"'\\=,]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Simple:
+class Simple(Struct, frozen=True):
     """One program with its arguments."""
 
     words: Words
@@ -59,8 +60,7 @@ class Simple:
         return self.text if self.literal is None else shlex.join(self.literal)
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A command, or a part of one, that is not understood."""
 
     text: str

@@ -7,9 +7,10 @@ that does not: is it met, or could it be? Paths, say, must all fit to be allowed
 import posixpath
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol, cast
+
+from msgspec import Struct, field
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.permissions.commands import Part, Simple, program_name, split_words
@@ -34,8 +35,7 @@ _GLUE = re.compile(r"[^\w./~+%-]+")
 """What may stand between a path and something else in one word."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """What is judged: a request, or one part of the command in it."""
 
     request: ToolRequest
@@ -57,8 +57,7 @@ def _any(matches: Iterable[Match]) -> Match:
     return max(matches, default=Match.NO)
 
 
-@dataclass(frozen=True, slots=True)
-class FactIs:
+class FactIs(Struct, frozen=True):
     """One of the facts that are a word: the tool's name, the kind, the agent."""
 
     patterns: tuple[Pattern, ...]
@@ -92,8 +91,7 @@ class Unknowable:
 # Folders
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
+class Where(Struct, frozen=True):
     """Folders in which a command may run and work: the session's directories, or those that a rule names."""
 
     globs: tuple[PathGlob, ...] | None = None
@@ -125,8 +123,7 @@ class Where:
             around = around.rpartition("/")[0] or "/"
 
 
-@dataclass(frozen=True, slots=True)
-class FolderIs:
+class FolderIs(Struct, frozen=True):
     """The folder in which something is done."""
 
     where: Where
@@ -155,8 +152,7 @@ class CommandPattern(Protocol):
     def catches(self, part: Part, work: Work) -> Match: ...
 
 
-@dataclass(frozen=True, slots=True)
-class CommandIs:
+class CommandIs(Struct, frozen=True):
     """The command, or the part of it that is judged, fits one of some patterns."""
 
     patterns: tuple[CommandPattern, ...]
@@ -214,8 +210,7 @@ def _pieces(word: str) -> list[str]:
     return list(dict.fromkeys(piece for piece in pieces if piece))
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """The words of a command, each a glob; to allow it, these and no others, unless the last of them is `*`."""
 
     globs: tuple[Glob, ...]
@@ -286,8 +281,7 @@ def _is_called(word: str, glob: Glob) -> bool:
     return glob.is_all_of(word) or glob.is_all_of(program_name(word))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A glob or a regular expression of a whole simple command."""
 
     pattern: Pattern
@@ -315,8 +309,7 @@ class Line:
 # Paths
 
 
-@dataclass(frozen=True, slots=True)
-class PathIs:
+class PathIs(Struct, frozen=True):
     """The paths that are worked on fit one of some globs."""
 
     globs: tuple[PathPattern, ...]
@@ -419,8 +412,7 @@ def _join_path(subject: Subject, folder: str, path: str) -> str:
 # Arguments
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentIs:
+class ArgumentIs(Struct, frozen=True):
     """One of the tool's arguments, by its name, has the expected value."""
 
     name: str

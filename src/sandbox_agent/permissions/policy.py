@@ -6,7 +6,9 @@ links are followed is passed in.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sandbox_agent.permissions.commands import Simple
 from sandbox_agent.permissions.conditions import Subject
@@ -27,8 +29,7 @@ class _NeedsDisk(Exception):
     """A path has to be followed, which can take any time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What is to be done, and why."""
 
     action: Action
@@ -38,12 +39,11 @@ class Decision:
     """The rule that decided; None when none did."""
     remember: bool = False
     """Whether what is allowed may be allowed for good."""
-    parts: "tuple[Decision, ...]" = field(default=(), compare=False)
+    parts: "tuple[Decision, ...]" = ()
     """The verdict on each part of a command."""
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """The server's rules, and how this machine's paths are read."""
 
     rules: tuple[Rule, ...]
@@ -115,8 +115,7 @@ def _refuse(path: str) -> str:
     raise _NeedsDisk(path)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(Struct, frozen=True):
     """What one list of rules says of one subject."""
 
     rule: Rule | None

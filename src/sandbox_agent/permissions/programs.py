@@ -6,10 +6,11 @@ words that are known to be harmless there; the others stay a question for people
 
 import re
 import tomllib
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Literal, cast
+
+from msgspec import Struct, field
 
 from sandbox_agent.permissions.commands import program_name
 
@@ -20,8 +21,7 @@ _VERSION = re.compile(r"[0-9.]+$")
 _NUMBER = re.compile(r"-[0-9]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """What is harmless after the name of a program, or of a command of it."""
 
     options: dict[str, Arity] = field(default_factory=dict[str, Arity])

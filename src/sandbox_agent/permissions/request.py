@@ -7,9 +7,10 @@ cannot be read is marked as unknown. Knows nothing of rules. All of it costs ste
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct, field
 
 from sandbox_agent.envelope import Object, object_at, objects_at, text_at
 from sandbox_agent.permissions.commands import Part, Simple, Unread, program_name, read_text, read_words
@@ -67,8 +68,7 @@ _WITHOUT_COMMAND = frozenset({"read", "edit", "delete", "move", "search", "think
 _WITHOUT_PATHS = frozenset({"think", "fetch", "switch_mode"})
 
 
-@dataclass(slots=True)
-class Named:
+class Named(Struct):
     """What is named."""
 
     sure: list[str] = field(default_factory=list[str])
@@ -197,8 +197,7 @@ def _without_scheme(path: str) -> str:
     return _local_path(path) or unquote(path[5:].removeprefix("//"))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What came from an agent, and the session that it is about."""
 
     params: Object
@@ -211,8 +210,7 @@ class Asked:
     """Whether this agent tells a command by the title of its call, and nowhere else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolRequest:
+class ToolRequest(Struct, frozen=True, kw_only=True):
     """One request, as rules see it."""
 
     agent: str | None

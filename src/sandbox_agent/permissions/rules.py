@@ -2,11 +2,11 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct, structs
+from msgspec.structs import replace
 
 from sandbox_agent.permissions.conditions import (
     ArgumentIs,
@@ -84,8 +84,7 @@ class Mistake(Exception):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A rule that can be applied."""
 
     number: int

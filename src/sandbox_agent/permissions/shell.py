@@ -4,7 +4,8 @@ Strict: it stops at the first thing it does not fully understand. bash, dash and
 """
 
 import re
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 DEEPEST = 20
 """How many groups and substitutions may stand inside each other."""
@@ -24,8 +25,7 @@ _RESERVED = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Written:
+class Written(Struct):
     """A simple command as it is written; what it is fed may stand on later lines."""
 
     words: list[str | None] = field(default_factory=list[str | None])
@@ -53,8 +53,7 @@ class _NotPlain(Exception):
     """Why a text is not understood."""
 
 
-@dataclass(frozen=True, slots=True)
-class _HereDocument:
+class _HereDocument(Struct, frozen=True):
     command: Written
     end: str
     quoted: bool

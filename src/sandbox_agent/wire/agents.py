@@ -1,6 +1,5 @@
 """Agents and installs as clients see them, the same over HTTP and ACP."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -69,8 +68,7 @@ class Progress(Struct, rename="camel", frozen=True):
     """To be fetched, where that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """One thing that would let an agent reach a model."""
 
     kind: Literal["variable", "file"]

@@ -1,11 +1,11 @@
 """What is to be installed for an agent: the registry wins, then the manifest's pins; versions and platforms."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.agents.install.entries import Machine, parse
 from sandbox_agent.agents.install.plan import Plan, Wanted, make_plan

@@ -3,10 +3,10 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from sandbox_agent.agents.install.entries import Machine
 from sandbox_agent.agents.install.registry import BinaryTarget, PackageDistribution, RegistryEntry, Snapshot
@@ -18,8 +18,7 @@ from sandbox_agent.wire.agents import Progress, Stage
 _VERSION = re.compile(r"(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(Struct, frozen=True):
     """The requested versions: of the agent itself, and of the program that speaks ACP for it."""
 
     agent: str | None = None
@@ -31,20 +30,22 @@ class Wanted:
                 raise UnknownVersion(f"{version!r:.100} is not a version", version=version[:100])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     """What to fetch, and how it is started then."""
 
     source: Literal["registry", "fallback"]
     version: str
     program: str
     arguments: tuple[str, ...]
-    env: Mapping[str, str] = field(repr=False)
+    env: Mapping[str, str]
     packages: tuple[Package, ...] = ()
     native: Package | None = None
     archive: BinaryTarget | None = None
     slug: str | None = None
     note: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Plan({self.program}, {self.version})"
 
 
 def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: Machine) -> Plan:
@@ -136,7 +137,7 @@ def _from_manifest(agent: Agent, entry: RegistryEntry | None, process: str | Non
         raise UnsupportedPlatform(agent.id, machine.npm, list(agent.platforms))
     first, *more = agent.packages
     version = process or first.version
-    first = structs.replace(_in_version(first, version), name=first.name.replace("{platform}", machine.npm))
+    first = replace(_in_version(first, version), name=first.name.replace("{platform}", machine.npm))
     program, *arguments = agent.command
     return Plan(
         source="fallback",
@@ -149,7 +150,7 @@ def _from_manifest(agent: Agent, entry: RegistryEntry | None, process: str | Non
 
 
 def _in_version(package: Package, version: str) -> Package:
-    return structs.replace(package, version=version, integrity=_pin(package.integrity, package.version, version))
+    return replace(package, version=version, integrity=_pin(package.integrity, package.version, version))
 
 
 def _pin(integrity: str | dict[str, str] | None, pinned: str | None, version: str) -> str | dict[str, str] | None:

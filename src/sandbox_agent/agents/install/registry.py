@@ -9,12 +9,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from sandbox_agent.agents.install.download import Download, NotFetched, download, redact_url
 from sandbox_agent.agents.install.entries import (
@@ -38,8 +38,7 @@ RETRY = 30.0
 """Seconds for which a registry that failed is left alone while there is a copy: it may cost the whole timeout again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """The registry as it was at one time."""
 
     entries: Mapping[str, RegistryEntry]
@@ -66,8 +65,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     last_modified: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
+class _Copy(Struct, frozen=True):
     document: bytes
     content: Content
     facts: _Facts
