@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.nats import connect
+from sandbox_agent.cli.fleet.operating import forget
 from tests.gateway.conftest import until_joined
 from tests.support.asking import ALLOW, PERMISSION, permission
-from tests.support.client import Client, Json, run
+from tests.support.client import Client, Json, Stream, run
 from tests.support.nats import PROGRAM, nats_server
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
 
@@ -35,7 +38,7 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
                         session, last, asked = await begin(one, node)
                         gateways[0].kill()
                     await go_on(one.id, two, session, last, asked)
-                    await lose_node(two, node, session)
+                    await lose_node(two, node, session, nats.url)
                 gateways[0].start()
 
     async def begin(one: Client, node: Server) -> tuple[str, int, Any]:
@@ -57,7 +60,7 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
         again = await two.post(prompt(session, STEPS, "turn"), Idempotency_Key="k")
         assert again.json() == seen[-1].data
 
-    async def lose_node(two: Client, node: Server, session: str) -> None:
+    async def lose_node(two: Client, node: Server, session: str, url: str) -> None:
         """What waits on a node that is gone ends; its sessions can be read, and go on when it is back."""
         async with two.stream() as stream:
             await two.post(prompt(session, [["say", "begun"], ["wait_cancel"]], "lost"), Prefer="respond-async")
@@ -85,5 +88,25 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
             question = await stream.method(PERMISSION)
             assert (await two.answer(question.data["id"], ALLOW)).status_code == 202
             assert (await turn).json()["result"]["stopReason"] == "end_turn"
+            await forget_node(two, session, url, stream)
+        own = Client(node)
+        async with own.http, asyncio.timeout(BOUND):
+            while "n1 was removed from this fleet" not in (await own.http.get("/v1/health")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def forget_node(two: Client, session: str, url: str, stream: Stream) -> None:
+        """What its agents have asked is withdrawn, and what waits on it ends."""
+        await two.post(prompt(session, [permission(), ["wait_answer"]], "last"), Prefer="respond-async")
+        question = await stream.method(PERMISSION)
+        bus = await connect([url], subjects.inbox_of_gateway("cli"), "cli")
+        assert await forget(bus, "n1") == 1
+        await bus.close()
+        seen = await stream.until(lambda event: event.data.get("id") == "last")
+        assert seen[-1].data["error"]["data"]["type"] == "node-lost"
+        withdrawn = [event for event in seen if event.method == "$/cancel_request"]
+        assert [event.data["params"]["requestId"] for event in withdrawn] == [question.data["id"]]
+        async with asyncio.timeout(BOUND):
+            while (await two.result("session/list"))["sessions"]:  # noqa: ASYNC110 - of a process
+                await asyncio.sleep(0.05)
 
     run(main())
