@@ -13,7 +13,7 @@ from sandbox_agent.bus.ports import MOST_BYTES, Append, BusStream, StreamMessage
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway import feed as feed_module
 from sandbox_agent.gateway.feed import Feed
-from sandbox_agent.gateway.prompts import find_prompt
+from sandbox_agent.gateway.methods import find_prompt
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, session_channel

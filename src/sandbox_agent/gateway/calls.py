@@ -29,7 +29,6 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import LogUnavailable, MissingAgent, NobodyAsked, NotAnEnvelope, RpcError, SandboxAgentError
 from sandbox_agent.fleet_errors import NodeUnreachable, NoNode
-from sandbox_agent.gateway.claims import asker
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import NodeAnswer
@@ -37,6 +36,7 @@ from sandbox_agent.gateway.guests import GuestCalls, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connection import Connection

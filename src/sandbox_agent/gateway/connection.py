@@ -14,7 +14,7 @@ from msgspec import Raw
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_at, with_result
 from sandbox_agent.errors import NotAnEnvelope
-from sandbox_agent.gateway.claims import asker
+from sandbox_agent.gateway.trust import asker
 from sandbox_agent.hub.connection import Connection, Window
 from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods

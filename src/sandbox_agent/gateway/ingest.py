@@ -26,9 +26,9 @@ from sandbox_agent.bus.ports import (
     StreamMessage,
     Table,
 )
-from sandbox_agent.gateway import claims
-from sandbox_agent.gateway.quota import Quotas
+from sandbox_agent.gateway import trust
 from sandbox_agent.gateway.roster import Orders
+from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import (
@@ -252,7 +252,7 @@ class Ingest:
                     said = self._backwards(message.subject, before, request.expected[message.subject])
                     async with aclosing(said):
                         await self._check_own(node, message, said)
-            except claims.Forged as error:
+            except trust.Forged as error:
                 logger.warning("event dropped node=%s subject=%s reason=%s", node, message.subject, error)
                 continue
             fair.append(message)
@@ -268,13 +268,13 @@ class Ingest:
             lines = [b"".join(parts)] if number == of else []
         else:
             lines = message.body.split(b"\n")
-        named |= claims.sessions_named(node, lines)
+        named |= trust.sessions_named(node, lines)
         if len(named) > MOST_NAMED:
-            raise claims.Forged("it is about too many sessions")
+            raise trust.Forged("it is about too many sessions")
         for session_id in named:
             owner = (await self._end(subjects.session_events(session_id))).owner
             if owner not in ("", node):
-                raise claims.Forged(f"the session {session_id} belongs to {owner}")
+                raise trust.Forged(f"the session {session_id} belongs to {owner}")
 
     async def _backwards(
         self, subject: str, before: list[OutgoingMessage], expected: int
@@ -440,12 +440,12 @@ async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, b
     They come from the stream: no gateway has to keep them, and a node may change its gateway between two.
     """
     if of > MOST_PARTS:
-        raise claims.Forged("the line is too long")
+        raise trust.Forged("the line is too long")
     found: list[bytes] = []
     while len(found) < number - 1:
         part, body = await anext(said, ("", b""))
         if part != f"{number - 1 - len(found)}/{of}":
-            raise claims.Forged("a part is missing")
+            raise trust.Forged("a part is missing")
         found.append(body)
         if number < of:
             # Those before it were checked when it came.

@@ -26,8 +26,8 @@ from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.presence import Presence
-from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.roster import ORDERS, Orders, Roster
+from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.duplex import Duplex

@@ -17,10 +17,10 @@ from sandbox_agent.bus.ports import Unreachable
 from sandbox_agent.envelope import META, notification, same_id
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.attachments import Own
-from sandbox_agent.gateway.claims import run_of
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection, drop_oldest, requested, withdrawn
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.trust import run_of
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered
