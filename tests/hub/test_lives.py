@@ -11,7 +11,7 @@ import pytest
 
 from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.lifecycle import State
-from tests.support.world import World, envelope, error_of, result_of, run, world
+from tests.support.world import CAPABILITIES, World, envelope, error_of, result_of, run, world
 
 CANCELLED = {"stopReason": "cancelled"}
 ENDED = {"stopReason": "end_turn"}
@@ -49,6 +49,23 @@ def test_a_session_terminated_while_it_comes_back_stays_terminated_and_its_promp
             assert not [one for one in own.agent.sent if one.get("method") == "session/prompt"]
             again = await own.prompt()
             assert "session/new" in error_of(again)["message"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.terminate-wins")
+def test_a_session_that_could_not_be_resumed_and_was_terminated_stays_so_when_its_agent_learns_to() -> None:
+    async def main() -> None:
+        async with world(capabilities={}) as own:
+            own.agent.crashes()
+            assert own.session.state is State.ENDED
+            answer = result_of(await own.request("_sandboxagent/session/terminate", SESSION))
+            assert answer == TERMINATED | {"alreadyEnded": True}
+
+            own.capabilities = CAPABILITIES
+            loaded = await own.request("session/load", {**SESSION, "cwd": "/", "mcpServers": []})
+            assert "terminated" in error_of(loaded)["message"]
+            assert own.session.state is State.TERMINATED
 
     run(main())
 

@@ -128,6 +128,7 @@ _TABLE: dict[State, dict[Event, Transition]] = {
     },
     State.ENDED: {
         Event.REVIVE: Transition(State.REVIVING, (Effect.HOLD,)),
+        Event.TERMINATE: _TERMINATE,
         Event.DELETE: _FORGET,
     },
     State.TERMINATED: {

@@ -55,10 +55,9 @@ class SessionEnding(Struct, frozen=True):
         assert envelope.id is not None
         session = self.hub.session(envelope.session_id)
         already = session.facts.ended
-        if session.state not in (State.ENDED, State.TERMINATED):
+        if session.state is not State.TERMINATED:
             await self._terminate(session)
-        ending = session.facts.termination or TERMINATED
-        result: Object = {"terminated": True, **{name: ending.get(name) for name in TERMINATED}}
+        result: Object = {"terminated": True, **TERMINATED}
         result = result | {"alreadyEnded": True} if already else result
         return Answer(success(envelope.id, result), self.hub.log.position)
 
