@@ -124,3 +124,23 @@ def test_what_may_have_to_wait_for_something_else_is_not_passed_on(request_: dic
             assert not one.from_client.pass_on(one.client, envelope(**request_), None, waiter)
 
     run(main())
+
+
+@pytest.mark.parametrize("when", ["begun", "accepted"])
+def test_a_caller_that_leaves_takes_nothing_from_the_next_one_under_its_key(when: str) -> None:
+    async def main() -> None:
+        async with world() as one:
+            leaving = one.request(CALL["method"], CALL["params"], CALL["id"], "k")
+            if when == "accepted":
+                await one.process.has_been_sent(1)
+            await asyncio.sleep(0)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            again = one.request(CALL["method"], CALL["params"], CALL["id"], "k")
+            await one.agent.answers("x/echo", {"a": 1})
+
+            assert result_of(await again) == {"a": 1}
+            assert len(one.process.sent) == 1
+
+    run(main())

@@ -209,6 +209,8 @@ def test_a_permission_mode_that_the_agent_does_not_have_opens_no_session() -> No
 def test_nothing_is_started_that_the_log_could_not_keep() -> None:
     async def main() -> None:
         async with world() as own:
+            # What is written later would clear it.
+            await own.log.flushed()
             own.log.failure = "the disk is full"
             for method, params in (("session/new", NEW), ("session/prompt", {"sessionId": "s", "prompt": []})):
                 with pytest.raises(LogUnavailable):

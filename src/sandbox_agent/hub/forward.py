@@ -191,15 +191,18 @@ class Forward:
         self._open(connection, running, session, envelope, settle or self.pass_back, answered, makes_session)
         return await answered
 
-    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
-        """Pass a request on as it is, if a process holds its session; its response goes to `waiter`."""
+    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
+        """Pass a request on as it is, if a process holds its session; its response goes to `waiter`.
+
+        Returns the position of its record, or None for one that is left to `request`.
+        """
         session = self._hub.find_session(envelope.session_id)
         running = None if session is None else session.held
         if session is None or running is None:
-            return False
-        self._hub.record(session, envelope.line, FROM_CLIENT)
+            return None
+        position = self._hub.record(session, envelope.line, FROM_CLIENT).last
         self._open(connection, running, session, envelope, self.pass_back, waiter)
-        return True
+        return position
 
     def _open(
         self,

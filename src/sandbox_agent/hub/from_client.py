@@ -1,5 +1,6 @@
 """Everything a client can send us: requests, notifications, and answers to what an agent asked."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -74,7 +75,7 @@ class FromClient:
         forward: Forward,
         turns: Turns,
         prompt: Callable[[Connection, Envelope], Awaitable[Accepted]],
-        prompt_now: Callable[[Connection, Envelope, Waiter], bool],
+        prompt_now: Callable[[Connection, Envelope, Waiter], int | None],
         own: Mapping[str, Method],
         request_timeout: float,
         default_agent: str | None = None,
@@ -117,6 +118,13 @@ class FromClient:
         """
         if self._hub.stopping:
             raise ShuttingDown
+        awaited = _Awaited()
+        if self.pass_on(connection, envelope, key, awaited, awaited.accept):
+            return await awaited.accepted()
+        return await self._accept_slowly(connection, envelope, key)
+
+    async def _accept_slowly(self, connection: Connection, envelope: Envelope, key: str | None) -> Accepted:
+        """Accept what is not passed on at once: because of its method, session or files, or an earlier request."""
         if key is not None:
             session = self._hub.find_session(envelope.session_id)
             scope = scope_of(connection, session.id if session else envelope.session_id)
@@ -136,28 +144,29 @@ class FromClient:
     ) -> bool:
         """Pass a request to the agent that has its session; False for one that may have to wait for something else.
 
-        Its answer goes to `waiter`. `on_accepted` learns which position has to be on disk before the client may learn
-        that it was accepted. Raises what is wrong with the exchange.
+        The first step for every request, and all there is for most: without a task. Its answer goes to `waiter`.
+        `on_accepted` learns which position has to be on disk before the client may learn that it was accepted. Raises
+        what is wrong with the exchange.
         """
         session = self._hub.find_session(envelope.session_id)
         if self._hub.stopping or session is None or session.held is None or envelope.method in self._own:
             return False
         if key is None:
-            is_passed = self._pass_on(connection, envelope, waiter)
-            if is_passed and on_accepted is not None:
-                on_accepted(self._hub.log.position)
-            return is_passed
+            position = self._pass_on(connection, envelope, waiter)
+            if position is not None and on_accepted is not None:
+                on_accepted(position)
+            return position is not None
         scope, begin = scope_of(connection, session.id), partial(self.accept, connection, envelope)
         start = partial(self._pass_on, connection, envelope)
         return self._idempotency.pass_on(scope, key, envelope, start, begin, waiter, on_accepted)
 
-    def _pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+    def _pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
         start = self._prompt_now if envelope.method == methods.PROMPT else self._forward.pass_on
         try:
             return start(connection, envelope, waiter)
         except Exception as error:
             waiter.set_result(answer_failure(envelope, error))
-            return True
+            return self._hub.log.position
 
     async def _accept_prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
         """The one request that is kept before it is answered: a client that learns it was taken finds it in the log."""
@@ -249,6 +258,37 @@ class FromClient:
         call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
+
+
+class _Awaited:
+    """A waiter for code that awaits what becomes of a request: that it is accepted, then its answer."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._position: asyncio.Future[int] = loop.create_future()
+        self._answer: asyncio.Future[Answer] = loop.create_future()
+        # The caller may have left.
+        self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
+
+    def accept(self, position: int) -> None:
+        if not self._position.done():
+            self._position.set_result(position)
+
+    async def accepted(self) -> Accepted:
+        return Accepted(await self._position, self._answer)
+
+    def done(self) -> bool:
+        return self._answer.done()
+
+    def set_result(self, answer: Answer, /) -> None:
+        if not self._answer.done():
+            self._answer.set_result(answer)
+
+    def set_exception(self, error: Exception, /) -> None:
+        if not self._position.done():
+            self._position.set_exception(error)
+        elif not self._answer.done():
+            self._answer.set_exception(error)
 
 
 def answer_failure(envelope: Envelope, error: Exception) -> Answer:

@@ -78,7 +78,7 @@ class _Passed:
         requests: "Idempotency",
         name: tuple[str, str],
         digest: bytes,
-        start: Callable[[Waiter], bool],
+        start: Callable[[Waiter], int | None],
         begin: Callable[[], Awaitable[Accepted]],
         waiter: Waiter,
         on_accepted: Callable[[int], None] | None,
@@ -99,14 +99,14 @@ class _Passed:
             self._fail(failure)
             return
         try:
-            if not self._start(self):
+            position = self._start(self)
+            if position is None:
                 # What it needs is gone since.
                 self._requests.go_on_slowly(self._name, self.running, self._begin, self._waiter, self._on_accepted)
                 return
         except Exception as error:
             self._fail(error)
             return
-        position = self._requests.log.position
         self.running.accepted.settle(position)
         if self._on_accepted is not None:
             self._on_accepted(position)
@@ -194,15 +194,15 @@ class Idempotency:
         scope: str,
         key: str,
         envelope: Envelope,
-        start: Callable[[Waiter], bool],
+        start: Callable[[Waiter], int | None],
         begin: Callable[[], Awaitable[Accepted]],
         waiter: Waiter,
         on_accepted: Callable[[int], None] | None = None,
     ) -> bool:
         """Begin a request without a task; False when it was begun before.
 
-        `start` passes it on, once it is on disk that it was begun; when that is no longer possible, `begin` does.
-        `on_accepted` learns of the position that has the request then, if it can be passed on.
+        `start` passes it on, once it is on disk that it was begun, and returns where its record is; when that is no
+        longer possible, `begin` does. `on_accepted` learns of that position.
         """
         name = scope, key
         if name in self._running or self.log.outcome(scope, key) is not None:

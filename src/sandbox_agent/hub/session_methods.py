@@ -260,7 +260,10 @@ class SessionMethods(Struct, frozen=True):
         return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
 
     async def prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
-        """Take a prompt in; its turn runs, or waits, whether or not a client waits for it."""
+        """Take a prompt in that may have to wait for its session, or for files.
+
+        Its turn runs, or waits, whether or not a client waits for it.
+        """
         session = self.hub.session(envelope.session_id)
         line, name = self._read_prompt(connection, session, envelope)
         if self._waits_for_files(session, line):
@@ -269,14 +272,16 @@ class SessionMethods(Struct, frozen=True):
         prompt = self._submit(connection, session, envelope, line, name, answered)
         return Accepted(prompt.position, self._turn(session, prompt, answered))
 
-    def prompt_now(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
-        """Take a prompt in as above, if it has to wait for nothing but its turn; its answer goes to `waiter`."""
+    def prompt_now(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
+        """Take a prompt in, if it has to wait for nothing but its turn; its answer goes to `waiter`.
+
+        Returns the position of its record, or None for one that is left to `prompt`.
+        """
         session = self.hub.session(envelope.session_id)
         if session.held is None or self._waits_for_files(session, envelope.line):
-            return False
+            return None
         line, name = self._read_prompt(connection, session, envelope)
-        self._submit(connection, session, envelope, line, name, waiter)
-        return True
+        return self._submit(connection, session, envelope, line, name, waiter).position
 
     def _read_prompt(self, connection: Connection, session: Session, envelope: Envelope) -> tuple[bytes, str | None]:
         """A prompt as the log has it, and what its client calls it; attaches the client."""
