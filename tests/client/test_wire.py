@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UnsetType, inspect
 
 from sandbox_agent.client import agents as sdk_agents
 from sandbox_agent.client import files as sdk_files
@@ -56,6 +57,74 @@ LESS: list[tuple[Any, Any, set[str], set[str]]] = [
     (MetadataUpdated, extensions.MetadataUpdate, {"sessionUpdate"}, {"sessionId"}),
 ]
 """Those of the SDK alone, and those that an app finds elsewhere."""
+
+
+NOW = "2026-01-02T03:04:05.678Z"
+
+
+def sample(type: inspect.Type, *, is_time: bool = False, whole: bool = True) -> object:
+    """Something that a server may write; with all that it may leave out, or without."""
+    match type:
+        case inspect.StructType(fields=members):
+            given = [each for each in members if whole or each.required]
+            return {each.encode_name: sample(each.type, is_time=_is_time(each.name), whole=whole) for each in given}
+        case inspect.UnionType(types=types):
+            return sample(next(each for each in types if not _is_absent(each)), is_time=is_time, whole=whole)
+        case inspect.ListType(item_type=item):
+            return [sample(item, whole=whole)]
+        case inspect.LiteralType(values=values):
+            return values[-1]
+        case inspect.DictType():
+            return {}
+        case inspect.BoolType():
+            return True
+        case inspect.IntType() | inspect.FloatType():
+            return 7
+        case inspect.StrType():
+            return NOW if is_time else "text"
+        case inspect.RawType() | inspect.AnyType():
+            return {}
+        case _:
+            raise AssertionError(type)
+
+
+def _is_time(name: str) -> bool:
+    return name.endswith("_at") or name in ("modified", "since", "at")
+
+
+def _is_absent(type: inspect.Type) -> bool:
+    return isinstance(type, inspect.NoneType) or (isinstance(type, inspect.CustomType) and type.cls is UnsetType)
+
+
+def read_back(ours: Any, written: object) -> object:
+    """What the SDK makes of it, as JSON again: what the server left out is None there, or a default."""
+    read = msgspec.json.decode(msgspec.json.encode(written), type=ours)
+    return msgspec.json.decode(msgspec.json.encode(read).replace(b"678000Z", b"678Z"))
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["all", "only what must be there"])
+def test_the_sdk_reads_every_value_that_the_server_writes(whole: bool) -> None:
+    wrong: list[str] = []
+    for ours, wire, *_ in (each for each in (*SAME, *MORE) if not is_dataclass(each[0])):
+        written = sample(inspect.type_info(wire), whole=whole)
+        assert isinstance(written, dict)
+        try:
+            found = read_back(ours, written)
+        except msgspec.ValidationError as error:
+            wrong.append(f"{ours.__name__}: {error}")
+            continue
+        assert isinstance(found, dict)
+        wrong += [f"{ours.__name__}.{name}" for name, value in written.items() if not _has(found[name], value)]
+    assert wrong == []
+
+
+def _has(found: object, written: object) -> bool:
+    """Whether it is the same, but for members that were not written."""
+    if isinstance(written, dict) and isinstance(found, dict):
+        return all(_has(found.get(name), value) for name, value in written.items())
+    if isinstance(written, list) and isinstance(found, list):
+        return len(found) == len(written) and all(map(_has, found, written))
+    return found == written
 
 
 def members(type: Any) -> set[str]:
