@@ -15,7 +15,7 @@ from sandbox_agent.envelope import Envelope, failure, notification, parse, reque
 from sandbox_agent.errors import LogUnavailable, UnknownSession
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
-from sandbox_agent.gateway import promises as promises_module
+from sandbox_agent.gateway import losses as losses_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, FleetCalls
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
@@ -323,7 +323,7 @@ def test_a_request_that_its_node_refused_has_no_other_response() -> None:
 def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(promises_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(losses_module, "PATIENCE", 0.05)
 
     async def main() -> None:
         cluster = Cluster()
@@ -333,7 +333,7 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
         with pytest.raises(LogUnavailable):
             await gateway.calls.begin(client, parse(PROMPT), None)
         cluster.appends_to_refuse = 0
-        monkeypatch.setattr(promises_module, "PATIENCE", BOUND)
+        monkeypatch.setattr(losses_module, "PATIENCE", BOUND)
         assert await gateway.calls.begin(client, parse(PROMPT.replace(b"turn", b"next")), None)
         newest = cluster.streams["EV"].newest(subjects.attachments(client.tag, subjects.GATEWAY))
         assert newest is not None

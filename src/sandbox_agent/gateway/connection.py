@@ -1,12 +1,16 @@
-"""A client's connection at a gateway: what it reads of the fleet's stream, and the nodes that know it. Pure."""
+"""A client's connection at a gateway: what it reads of the fleet's stream, and the nodes that know it. Pure.
+
+What nodes and gateways say about it in the stream, in order, is taken in here, too.
+"""
 
 import base64
 import hashlib
 import hmac
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -15,12 +19,15 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_at, with_result
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.trust import asker
+from sandbox_agent.http.acp import MAX_SESSION_ID
 from sandbox_agent.hub.connection import Connection, Window
 from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods
-from sandbox_agent.wire.fleet import Visit
+from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 REMEMBERED_REQUESTS = 4096
 """Of one client: where they went."""
@@ -28,6 +35,8 @@ MOST_PENDING = 1024
 """Of what agents of one node ask one client; as many are remembered that were settled."""
 MOST_ATTACHED = 4096
 """Sessions of one node to which a client can be attached at once."""
+Own = SentTo | StreamOpened | Answered | Attaches | Gone
+"""What gateways say about a connection in the stream."""
 _ATTACHED = ("session", "sessionId")
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
 
@@ -307,3 +316,64 @@ def restore(connection_id: str, record: bytes, revision: int, now: float) -> Fle
 
 def _digest(connection_id: str) -> str:
     return hashlib.sha256(connection_id.encode()).hexdigest()
+
+
+class Taker(Protocol):
+    """What follows from it."""
+
+    def take_attachment(
+        self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
+    ) -> None: ...
+    def take_stream(self, connection: FleetConnection, said: StreamOpened, position: int) -> None: ...
+
+
+class AttachmentLog:
+    """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
+
+    __slots__ = ("_connection", "_early", "_source", "_taker")
+
+    def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
+        self._taker = taker
+        self._connection = connection
+        self._source = source
+        self._early: list[Chunk] | None = []
+        """What came before it was known what was said before."""
+
+    def appended(self, chunk: Chunk) -> None:
+        if self._early is not None:
+            self._early.append(chunk)
+        else:
+            self.take(chunk)
+
+    def begin(self) -> None:
+        early, self._early = self._early or [], None
+        for chunk in early:
+            self.take(chunk)
+
+    def take(self, chunk: Chunk, *, old: bool = False) -> None:
+        for position, line in enumerate(chunk.lines, chunk.first):
+            try:
+                if self._source == subjects.GATEWAY:
+                    self._take_own(msgspec.json.decode(line, type=Own), position, old=old)
+                else:
+                    said = msgspec.json.decode(line, type=AttachmentChange)
+                    if len(said.session_id) > MAX_SESSION_ID:
+                        raise msgspec.ValidationError("no session has an id of this length")
+                    # What was deleted before may be another session of this id by now.
+                    said.deleted = said.deleted and not old
+                    self._taker.take_attachment(self._connection, self._source, said, position)
+            except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
+                logger.warning("attachment not read source=%s reason=%s", self._source, error)
+
+    def _take_own(self, said: Own, position: int, *, old: bool) -> None:
+        """What a gateway has said."""
+        if isinstance(said, SentTo):
+            self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
+        elif isinstance(said, Answered):
+            self._connection.note_settled([said.id.encode()])
+        elif isinstance(said, Attaches):
+            self._connection.note_attaching(said.id.encode(), position)
+        elif isinstance(said, Gone):
+            self._connection.note_gone(said.session_id, said.known_at or position, position)
+        elif not old:
+            self._taker.take_stream(self._connection, said, position)

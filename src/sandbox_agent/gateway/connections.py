@@ -17,15 +17,12 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandbox_agent.envelope import Envelope
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
-from sandbox_agent.gateway.attachments import AttachmentLog
-from sandbox_agent.gateway.connection import FleetConnection, restore
-from sandbox_agent.gateway.endings import Endings
+from sandbox_agent.gateway.connection import AttachmentLog, FleetConnection, restore
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
+from sandbox_agent.gateway.losses import Endings, Promises, Withdrawals
 from sandbox_agent.gateway.own_events import OwnEvents
-from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.settling import Settling
-from sandbox_agent.gateway.withdrawals import Withdrawals
 from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection

@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
 from sandbox_agent.errors import LogUnavailable
-from sandbox_agent.gateway.channel import Channel, Holding, assemble, subject_of
-from sandbox_agent.gateway.progress import Progress
+from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, subject_of
 from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
 from sandbox_agent.log.wire import ChunkAssembly, end_of, position_of, sequence_of
