@@ -102,8 +102,10 @@ class Writer:
         """Callers that wait for the database to have the group."""
         self._journal_readers: list[_Waiter] = []
         """Callers that wait for the database to have what the journal has."""
+        self._gathering: asyncio.TimerHandle | None = None
+        """When the group is written, if no caller waits for it. The timer of one that was written earlier stays."""
         self._due: asyncio.Handle | None = None
-        """When the group is written."""
+        """When it is written because a caller waits, or is tried again."""
         self._is_hurried = False
         self._is_awaited = False
         """A caller waits for the group. Otherwise the event loop does not: readers get what comes meanwhile at once."""
@@ -134,8 +136,8 @@ class Writer:
     @property
     def group(self) -> Group:
         """The group that is written next. What is added to it is on its way."""
-        if self._due is None:
-            self._due = self._loop.call_later(self._gather, self._write)
+        if self._gathering is None:
+            self._gathering = self._loop.call_later(self._gather, self._on_gathered)
         return self._group
 
     def hurry(self) -> None:
@@ -192,7 +194,7 @@ class Writer:
     def close(self) -> None:
         """Write what is left and end the thread."""
         self._schedule(None)
-        for timer in (self._next_trim, self._store_due):
+        for timer in (self._gathering, self._next_trim, self._store_due):
             if timer is not None:
                 timer.cancel()
         left = self._journaled
@@ -204,6 +206,11 @@ class Writer:
         if self._due is not None:
             self._due.cancel()
         self._due = due
+
+    def _on_gathered(self) -> None:
+        self._gathering = None
+        if self._group and self._due is None:
+            self._write()
 
     def _write(self) -> None:
         """Have the group written: to the journal, if that takes it."""
@@ -375,7 +382,7 @@ class Writer:
         self._on_kept(written)
         self._on_stored(whole, outcome)
         _release(waiting)
-        if self._must_store or (self._group and (self._is_hurried or self._due is None)):
+        if self._must_store or (self._group and (self._is_hurried or self._gathering is None)):
             self._schedule(self._loop.call_soon(self._write))
         else:
             # Those that hurried have what they waited for: the next one has to be heard.
