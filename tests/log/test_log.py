@@ -503,3 +503,55 @@ def test_forgetting_a_channel_keeps_what_is_not_published_yet() -> None:
             assert await page(log, channel) == [kept.first]
 
     run(main())
+
+
+def test_what_was_held_is_safe_when_others_have_had_their_turn(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = Log(open_database(tmp_path / "log.db").database, Limits(), gather=3600)
+        safe: list[Exception | None] = []
+        assert log.hold(join=False)
+        assert not log.hold(join=True), "what is inside belongs to it"
+        log.when_committed(say(log).last, safe.append)
+        await asyncio.sleep(0)
+        assert safe == [], "it is held"
+        log.let_go(at_once=False)
+        assert safe == []
+        await log.committed(log.position)
+        assert safe == [None]
+        log.close()
+
+    run(main())
+
+
+def test_what_was_held_is_safe_at_once_when_nothing_else_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = Log(open_database(tmp_path / "log.db").database, Limits(), gather=3600)
+        safe: list[Exception | None] = []
+        # A disk that is slow may make it wait, now and then.
+        while not safe:
+            await log.committed(log.position)
+            log.hold(join=False)
+            log.when_committed(say(log).last, safe.append)
+            assert safe == []
+            log.let_go(at_once=True)
+        log.close()
+
+    run(main())
+
+
+def test_what_no_caller_waits_for_is_written_after_a_while(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = Log(open_database(tmp_path / "log.db").database, Limits(), gather=0.001)
+        log.publisher = publisher = Publisher()
+        publisher.is_idle = False
+        for _ in range(20):
+            # One that a caller waits for is written before its time is up; the next one still has a time.
+            await log.committed(say(log).last)
+            log.hold(join=True)
+            last = say(log)
+            log.let_go(at_once=True)
+            while (await publisher.groups.get()).chunks[-1:] != [last]:
+                pass
+        log.close()
+
+    run(main())

@@ -217,6 +217,10 @@ class Feed:
                 return chunks[-1].last if chunks else 0
             step *= BACKWARDS
 
+    def postpone(self, write: Callable[[], None]) -> bool:
+        """Records come one by one: there is nothing to wait for."""
+        return False
+
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
         """Chunks after a position and whether these are all; None when memory does not reach back that far."""
         found = [self._channels[name] for name in channels if name in self._channels]

@@ -21,6 +21,8 @@ from sandbox_agent.wire import methods
 
 BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
+JOINED = 64 << 10
+"""Bytes from which on a chunk is better written by itself than copied."""
 CATCH_UP_BYTES = 1 << 20
 """How much a reader that fell behind takes from memory at a time."""
 CATCH_UP_WAIT = 0.25
@@ -66,6 +68,10 @@ class Source(Protocol):
 
     def reach(self, channels: Iterable[str]) -> int:
         """Everything after this position is in memory."""
+        ...
+
+    def postpone(self, write: Callable[[], None]) -> bool:
+        """Call back when all that happens now is known, to write it together; False when it is."""
         ...
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None: ...
@@ -137,8 +143,20 @@ class Stream:
         if not self._live:
             # It is on its way through the log and will come to this one there.
             return
-        if self._write_now(chunk):
-            return
+        # A request is the writer's: each client reads it in other words, which are not known before all has happened.
+        wake = self._wake
+        if wake is not None and not wake.done() and self.direct is not None and chunk.request is None:
+            if chunk.size < JOINED and (self._queue or self._source.postpone(self._write_queue)):
+                self._enqueue(chunk)
+                return
+            if self._queue:
+                self._write_queue()
+            if not self._queue and self._write_now(self._encoding.events(self._connection, chunk), chunk.last):
+                return
+        self._enqueue(chunk)
+        self._notify()
+
+    def _enqueue(self, chunk: Chunk) -> None:
         if isinstance(self._queue, deque):
             self._queue.append(chunk)
         else:
@@ -146,16 +164,28 @@ class Stream:
         self._queued += chunk.size
         if self._queued > self._limits.buffer:
             self._fall_behind()
-        self._notify()
 
-    def _write_now(self, chunk: Chunk) -> bool:
-        """Write a chunk while the writer sleeps and the socket takes more; the writer does everything else."""
-        # A request is read in other words by each client, which are not known before all of it has happened.
-        if self.direct is None or self._wake is None or self._wake.done() or chunk.request is not None:
+    def _write_queue(self) -> None:
+        """Write what was postponed, or let the writer do it."""
+        is_written, wake = False, self._wake
+        try:
+            if self._queue and wake is not None and not wake.done():
+                frames = [self._encoding.events(self._connection, chunk) for chunk in self._queue]
+                is_written = self._write_now(b"".join(frames), self._queue[-1].last)
+        finally:
+            if is_written:
+                self._queue = ()
+                self._queued = 0
+                if self._paused:
+                    self._resume_producers()
+            else:
+                self._notify()
+
+    def _write_now(self, data: bytes, last: int) -> bool:
+        """Write what goes up to a position while the writer sleeps, if the socket takes more."""
+        if self.direct is None or not self.direct(data):
             return False
-        if not self.direct(self._encoding.events(self._connection, chunk)):
-            return False
-        self._taken = self._handed = chunk.last
+        self._taken = self._handed = last
         self._wrote_at = time.monotonic()
         if self._waiting:
             self._written()

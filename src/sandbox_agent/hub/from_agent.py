@@ -104,6 +104,20 @@ class FromAgent:
             lines = _split(blob, len(peeks))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
+        log = self._hub.log
+        # A notification by itself has nothing to wait for.
+        is_held = (len(peeks) != 1 or peeks[0].id is not UNSET) and log.hold(join=len(lines) > 1)
+        try:
+            self._receive(running, blob, lines, peeks)
+        finally:
+            if is_held:
+                # Where no other call runs, nothing is about to come that could go to the disk with this.
+                log.let_go(at_once=self._hub.calls.empty)
+        if log.full:
+            running.pause_reading()
+            log.when_drained(running.resume_reading)
+
+    def _receive(self, running: Process, blob: bytes, lines: list[bytes], peeks: list[Peek]) -> None:
         # Equal counts do not prove one value per line: one line may have two values, and another none.
         whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
         if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
@@ -114,9 +128,6 @@ class FromAgent:
             self._receive_lines(running, *self._disarm_lines(running, lines, peeks))
         else:
             self._receive_lines(running, lines, peeks)
-        if self._hub.log.full:
-            running.pause_reading()
-            self._hub.log.when_drained(running.resume_reading)
 
     def oversized(self, running: Process, head: bytes) -> None:
         self._report_unparsed(running, head, "the line is longer than --max-line", truncated=True)

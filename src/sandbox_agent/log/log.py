@@ -111,6 +111,8 @@ class Log:
         self._tail_size = 0
         self._backlog = 0
         self._drained: list[Callable[[], None]] = []
+        self._postponed: list[Callable[[], None]] | None = None
+        """What writes to readers that wait for `let_go`."""
         self._database = database
         self._unsaved: dict[str, bytes] = {}
         """Session id → the record that is on its way to the disk."""
@@ -307,6 +309,34 @@ class Log:
     def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when everything handed over so far is on disk, or with LogUnavailable. It must not raise."""
         self._writer.when_flushed(lambda error: callback(None if error is None else LogUnavailable(str(error))))
+
+    def hold(self, *, join: bool) -> bool:
+        """Let the disk wait for `let_go` and, to `join` what they get, readers; False when something is held already.
+
+        So everything that an agent has written in one go goes to a reader, and to the disk, in one go.
+        """
+        if self._writer.is_held:
+            return False
+        self._writer.is_held = True
+        self._postponed = [] if join else None
+        return True
+
+    def let_go(self, *, at_once: bool) -> None:
+        """Write what was held: to readers, then to the disk, `at_once` or when others have had their turn."""
+        postponed, self._postponed = self._postponed, None
+        for write in postponed or ():
+            try:
+                write()
+            except Exception:
+                logger.exception("writing to a reader failed")
+        self._writer.let_go(at_once=at_once)
+
+    def postpone(self, write: Callable[[], None]) -> bool:
+        """Call back when readers are written to; False when that is now."""
+        if self._postponed is None:
+            return False
+        self._postponed.append(write)
+        return True
 
     def follow(self, channel: str, follower: Follower) -> None:
         self._channel(channel).followers.add(follower)

@@ -107,6 +107,10 @@ class Writer:
         self._due: asyncio.Handle | None = None
         """When it is written because a caller waits, or is tried again."""
         self._is_hurried = False
+        self.is_held = False
+        """A group that is to be written soon waits for `let_go`."""
+        self._is_wanted = False
+        """There is one."""
         self._is_awaited = False
         """A caller waits for the group. Otherwise the event loop does not: readers get what comes meanwhile at once."""
         self._is_retrying = False
@@ -147,9 +151,24 @@ class Writer:
 
     def write_soon(self) -> None:
         """Write the group at the end of this turn of the event loop, which does not wait for it."""
-        if not self._is_hurried and not self._is_retrying:
+        if self.is_held:
+            self._is_wanted = True
+        elif not self._is_hurried and not self._is_retrying:
             self._is_hurried = True
             self._schedule(self._loop.call_soon(self._write))
+
+    def let_go(self, *, at_once: bool) -> None:
+        """Write what waits now, or at the end of this turn of the event loop: others may have something to add."""
+        self.is_held = False
+        if not self._is_wanted:
+            return
+        self._is_wanted = False
+        if at_once and not self._is_hurried and not self._is_retrying:
+            self._is_hurried = True
+            self._schedule(None)
+            self._write()
+        else:
+            self.write_soon()
 
     async def flush(self) -> None:
         """Wait until everything that was added so far is safe. Raises DatabaseError."""
