@@ -11,7 +11,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Table
 from sandbox_agent.gateway import roster as roster_module
 from sandbox_agent.gateway.ingest import Ingest
-from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.roster import ORDERS, Roster, forget_key
 from sandbox_agent.hub.extension_methods import wait_for_change
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.wire import outgoing
@@ -93,6 +93,35 @@ def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_un
         assert ids(read(roster)) == ["b"]
         await put(listed, "a", created_at="2026-11-16T00:00:01.000Z")
         await roster.until(lambda: roster.find("a") is not None)
+        await roster.close()
+
+    run(main())
+
+
+def test_a_node_that_was_forgotten_is_gone_though_another_gateway_renews_its_lease_until_it_is_invited_again() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed, orders = await bus.table("nodes"), await bus.table("sess"), await bus.table(ORDERS)
+        roster = await follow(leases, listed)
+        await roster.orders.start(orders)
+        told: list[str] = []
+        roster.watch(told.append)
+
+        async def beat(*nodes: str) -> None:
+            for node in nodes:
+                await leases.put(node, msgspec.json.encode(Lease(node, "run", "", {}, [], 0)))
+
+        await beat("n", "m")
+        await roster.until(lambda: set(roster.leases) == {"n", "m"})
+        await orders.put(forget_key("n"), b"{}")
+        await roster.until(lambda: told == ["n", "m", "n"])
+        await beat("n", "k")
+        await roster.until(lambda: set(roster.leases) == {"m", "k"})
+        await orders.delete(forget_key("n"))
+        while roster.orders.forgotten:  # noqa: ASYNC110 - what an operator takes back has no events
+            await asyncio.sleep(0)
+        await beat("n")
+        await roster.until(lambda: "n" in roster.leases)
         await roster.close()
 
     run(main())

@@ -189,8 +189,10 @@ class FleetConnection(Connection):
         return any(source not in self.asked.get(id, (source,)) for id in answered(chunk))
 
     def frames(self, chunk: Chunk) -> bytes:
-        lines = self.lines(chunk)
-        return chunk.frames() if lines is chunk.lines else frames(chunk.first, lines)
+        # Nearly all are of sessions: this is called for each of them, and for each reader.
+        if not self.attaching or not subjects.is_own(chunk.channel):
+            return chunk.frames()
+        return frames(chunk.first, self.lines(chunk))
 
     def lines(self, chunk: Chunk) -> list[bytes]:
         if not self.attaching or not subjects.is_own(chunk.channel):

@@ -108,7 +108,7 @@ class Roster:
 
     def __init__(self, orders: Orders | None = None) -> None:
         self.orders = orders or Orders()
-        self.orders.watch_forgotten(self._tell)
+        self.orders.watch_forgotten(self._forget_node)
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
         self.revisions: dict[str, int] = {}
@@ -262,9 +262,15 @@ class Roster:
         finally:
             del self._waiting[future]
 
+    def _forget_node(self, node: str) -> None:
+        """It may be away already, and clients may still have what its agents have asked."""
+        self.leases.pop(node, None)
+        self._tell(node)
+
     def _take_lease(self, entry: TableEntry) -> None:
         before = self.leases.get(entry.key)
-        if entry.value is None:
+        # A gateway that has not heard yet that a node was forgotten may renew its lease.
+        if entry.value is None or entry.key in self.orders.forgotten:
             if before is not None:
                 del self.leases[entry.key]
                 logger.warning("node lost node=%s", entry.key)
