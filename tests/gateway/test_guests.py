@@ -35,6 +35,8 @@ from tests.support.running import BOUND
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}'
 PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","params":{}}'
 PROMPT = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
+GREETING = b'{"jsonrpc":"2.0","id":0,"result":{}}'
+NEW = b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{}}'
 INTRODUCED = fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))
 KNOWN = NodeAnswer(200, [], msgspec.json.encode(INTRODUCED), "")
 STRANGER = NodeAnswer(200, [], msgspec.json.encode(fleet.Introduced(known=False, agent="a")), "")
@@ -104,7 +106,11 @@ async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gate
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
     guests = GuestCalls(connections, nodes, roster, 1 << 20)
     own = GatewayMethods(feed, roster)
-    calls = FleetCalls("g", connections, guests, own, roster, await bus.table("keys"), 60, None)
+
+    async def answers(node: str, run: str) -> bool:
+        return replies[node] is not never and run == roster.leases[node].nonce
+
+    calls = FleetCalls("g", connections, guests, own, roster, answers, await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
 
 
@@ -173,6 +179,31 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
         answer = await (await gateway.calls.accept(client, parse(PENDING))).answer
         await passing
         assert parse(answer.line).result() == {"pending": [{"sessionId": "s"}, {"sessionId": "its-own"}]}
+
+    run(main())
+
+
+def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for() -> None:
+    greeting = msgspec.json.encode(fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(GREETING)))
+
+    async def greet(asked: NodeRequest, body: bytes) -> NodeAnswer:
+        return NodeAnswer(200, [], greeting, "")
+
+    async def main() -> None:
+        gateway = await open_gateway(silent=never, there=greet)
+        meta = b'"_meta":{"sandboxagent.dev":{"agent":"a"}}'
+        initialize = parse(INITIALIZE.replace(b'"params":{}', b'"params":{%s}' % meta))
+        # By chance, it would be chosen by the first few.
+        for place in range(20):
+            client, _ = await gateway.calls.open(initialize)
+            assert client.home == "there"
+            for key in (None, f"key {place}"):
+                assert await gateway.calls.node_for(client, parse(NEW), key) == "there"
+        named = parse(NEW.replace(b'"params":{}', b'"params":{"_meta":{"sandboxagent.dev":{"node":"silent"}}}'))
+        assert await gateway.calls.node_for(client, named) == "silent"
+        # Nothing is better: it may come back.
+        gateway.nodes.replies["there"] = never
+        assert await gateway.calls.node_for(client, parse(NEW)) in ("silent", "there")
 
     run(main())
 

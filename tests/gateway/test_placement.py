@@ -48,6 +48,17 @@ def test_a_node_that_drains_gets_no_session() -> None:
         places({"a"}, node="a")
 
 
+def test_a_silent_node_is_chosen_when_no_other_fits_as_well() -> None:
+    def placed(silent: set[str], wish: Wish) -> set[str]:
+        return {place(LEASES, set(), wish, random.Random(seed), silent) for seed in range(50)}
+
+    assert placed({"b"}, Wish("claude")) == {"a"}
+    assert placed({"b", "c"}, Wish()) == {"a"}
+    assert placed({"c"}, Wish(node="c")) == {"c"}
+    # Not one that would have to install the agent first.
+    assert placed({"a", "b"}, Wish("claude")) == {"b"}
+
+
 def test_an_agent_that_no_node_has_may_be_installed_on_any() -> None:
     assert places(agent="gemini", node="a") == {"a"}
     assert places(agent="gemini") <= {"a", "b", "c"}

@@ -125,6 +125,19 @@ def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet()
     run(main())
 
 
+def test_a_node_that_is_there_answers_the_gateway_that_knocks() -> None:
+    async def main() -> None:
+        world = await World().open()
+        world.join(Shaky())
+        nodes = world.cluster.tables["nodes"].entries
+        await world.until(lambda: "n1" in nodes)
+        lease = msgspec.json.decode(nodes["n1"].value or b"", type=fleet.Lease)
+        assert await Presence("g", world.bus).answers("n1", lease.nonce)
+        await world.close()
+
+    run(main())
+
+
 def test_a_session_that_is_made_while_others_wait_to_be_listed_is_listed_when_its_events_are_there() -> None:
     async def main() -> None:
         world, log = await World().open(), Shaky()
@@ -339,9 +352,11 @@ def test_a_run_of_a_node_that_does_not_answer_may_still_be_there() -> None:
         world = await World().open()
         asking = Presence("g", world.bus)
         assert not await asking.is_there("n1", "nonce")
+        assert not await asking.answers("n1", "nonce")
         frozen = MemoryBus(world.cluster)
         await frozen.hear(subjects.run_of_node("n1", "nonce"), lambda subject, body: None)
         assert await asking.is_there("n1", "nonce")
+        assert not await asking.answers("n1", "nonce")
         assert not await asking.is_there("n1", "*")
         world.bus.cut = True
         assert await asking.is_there("n1", "of another run")

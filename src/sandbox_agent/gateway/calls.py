@@ -33,6 +33,7 @@ from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import NodeAnswer
 from sandbox_agent.gateway.guests import GuestCalls, Refusal
+from sandbox_agent.gateway.ingest import IsThere
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 LISTED = 2.0
 """Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
+MOST_SILENT = 4
+"""Nodes that may be found silent before one is taken as it is."""
 ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
@@ -68,10 +71,12 @@ class FleetCalls:
         guests: GuestCalls,
         own: GatewayMethods,
         roster: Roster,
+        answers: IsThere,
         keys: Table,
         keys_ttl: float,
         default_agent: str | None,
     ) -> None:
+        """`answers` says whether a run of a node answers at the moment."""
         self._gateway = gateway
         self._connections = connections
         self._guests = guests
@@ -79,6 +84,7 @@ class FleetCalls:
         self._own = own.table()
         self._without_node = own.table_without_node()
         self._roster = roster
+        self._answers = answers
         self._keys = keys
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
@@ -101,7 +107,7 @@ class FleetCalls:
         if not self._roster.leases and not wish.is_particular:
             connection = await self._connections.open(id, wish.agent, envelope, None)
             return connection, Answer(success(envelope.id, self._greeting()))
-        home = self._choose(wish)
+        home = await self._choose(wish)
         connection = await self._connections.open(id, wish.agent, envelope, home)
         try:
             introduced = await self._guests.introduce(connection, home, greet=True)
@@ -279,19 +285,30 @@ class FleetCalls:
             raise NoNode("no node was there when this connection was opened; open another one")
         return connection.home
 
-    def _choose(self, wish: Wish) -> str:
-        return place(self._roster.leases, self._roster.orders.draining, wish, self._random)
+    async def _choose(self, wish: Wish) -> str:
+        """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.
+
+        Raises NoNode.
+        """
+        silent: set[str] = set()
+        while True:
+            node = place(self._roster.leases, self._roster.orders.draining, wish, self._random, silent)
+            if node in silent or len(silent) == MOST_SILENT:
+                return node
+            if await self._answers(node, self._roster.leases[node].nonce):
+                return node
+            silent.add(node)
 
     async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
         wish = Wish.read(envelope.params(), connection.agent)
         if key is None:
-            return self._choose(wish)
+            return await self._choose(wish)
         # The same key leads to the same node, through every gateway: that node knows what came of it.
         name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
         try:
             kept = await self._keys.get(name)
             if kept is None:
-                node = self._choose(wish)
+                node = await self._choose(wish)
                 with suppress(Conflict):
                     await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
                     return node

@@ -36,16 +36,24 @@ class Wish:
         return self.node is not None or bool(self.labels)
 
 
-def place(leases: Mapping[str, Lease], draining: Collection[str], wish: Wish, choose: random.Random) -> str:
+def place(
+    leases: Mapping[str, Lease],
+    draining: Collection[str],
+    wish: Wish,
+    choose: random.Random,
+    silent: Collection[str] = (),
+) -> str:
     """Of two random nodes that fit, the one with fewer running turns. Raises NoNode.
 
-    Nodes that have the agent come first; when there is none, any other may install it, or say why it does not.
+    Nodes that have the agent come first; when there is none, any other may install it, or say why it does not. One that
+    is `silent` is chosen when there is no other.
     """
     fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in draining]
     if not fitting:
         raise NoNode(_describe(wish, draining) if leases else "no node is there")
     having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
-    return _least_busy(having or fitting, choose).node
+    best = having or fitting
+    return _least_busy([lease for lease in best if lease.node not in silent] or best, choose).node
 
 
 def _fits(lease: Lease, wish: Wish) -> bool:

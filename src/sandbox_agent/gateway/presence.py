@@ -1,4 +1,7 @@
-"""Whether the run of a node that holds its lease is still there: a copy of its disk knows all that it knew."""
+"""Whether the run of a node that holds its lease is still there, and answers.
+
+A copy of a node's disk knows all that the node knew; and a node that was frozen or cut off keeps its lease for a while.
+"""
 
 import asyncio
 import secrets
@@ -12,6 +15,8 @@ from sandbox_agent.wire.fleet import Knock
 
 PATIENCE = 0.5
 """Seconds in which a run of a node answers. The one that waits has one second in all."""
+ANSWERS = 1.0
+"""Seconds in which a node answers that is to have a new session."""
 
 
 class Presence:
@@ -23,6 +28,14 @@ class Presence:
 
     async def is_there(self, node: str, nonce: str) -> bool:
         """False when that run has left the bus. One that does not answer may be frozen: it counts as there."""
+        return await self._knock(node, nonce, PATIENCE) is not False
+
+    async def answers(self, node: str, nonce: str) -> bool:
+        """Whether it can be asked for something right now."""
+        return await self._knock(node, nonce, ANSWERS) is True
+
+    async def _knock(self, node: str, nonce: str, patience: float) -> bool | None:
+        """Whether that run has heard it; None when nothing is known."""
         id = secrets.token_urlsafe(16)
         back = subjects.flow_to_gateway(node, self._gateway, id)
         heard: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -35,14 +48,14 @@ class Presence:
         try:
             stop = await self._bus.hear(back, take)
         except BusError:
-            return True
+            return None
         try:
             knock = msgspec.msgpack.encode(Knock(self._gateway, id))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(patience):
                 await self._bus.publish(subjects.run_of_node(node, nonce), knock, back)
                 return await heard
         except (BusError, TimeoutError):
-            return True
+            return None
         finally:
             with suppress(BusError):
                 await stop()

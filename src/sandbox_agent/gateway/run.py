@@ -101,8 +101,8 @@ async def _serve_on(
     own_events = OwnEvents(events)
     connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
     await connections.start()
-    may_ask = (connections.is_guest, Presence(name, bus).is_there)
-    known = (roster.leases, *may_ask)
+    presence = Presence(name, bus)
+    known = (roster.leases, connections.is_guest, presence.is_there)
     ingest = Ingest(name, events, leases, listed, *known, revisions=roster.revisions, quotas=quotas, orders=given)
     await ingest.serve(bus)
     limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
@@ -111,7 +111,9 @@ async def _serve_on(
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)
     calls = FleetCalls(
-        *(name, connections, guests, own_methods, roster, keys), settings.log_max_age, settings.default_agent
+        *(name, connections, guests, own_methods, roster, presence.answers, keys),
+        settings.log_max_age,
+        settings.default_agent,
     )
     delivery = FleetDelivery(connections, calls)
     duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
