@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 import pytest
 
-from sandbox_agent.bus.flow import PATIENCE, PIECE, SIGN_EVERY, WINDOW, Flow, FlowBroken, FlowKind, FlowTable, Reason
+from sandbox_agent.bus.flow import (
+    PATIENCE,
+    PIECE,
+    SIGN_EVERY,
+    TICK,
+    WINDOW,
+    Flow,
+    FlowBroken,
+    FlowKind,
+    FlowTable,
+    Reason,
+)
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus
 from tests.bus.conftest import Members
@@ -179,6 +190,30 @@ def test_signs_of_life_keep_a_flow_for_hours_and_silence_ends_it() -> None:
             for _ in range(round(PATIENCE) + 2):
                 await flow.pass_time(1)
             assert (flow.asking.broken, flow.answering.broken) == (Reason.SILENT, Reason.SILENT)
+
+    run(main())
+
+
+def test_a_side_that_is_not_heard_is_given_signs_sooner() -> None:
+    async def main() -> None:
+        async with in_memory() as (flow, _), asyncio.timeout(BOUND):
+            [table, _], [way, _] = flow.tables, flow.ways
+            await flow.asking.put(FlowKind.OPENING, b"")
+
+            async def signs(seconds: int) -> int:
+                before = way.sent
+                for _ in range(seconds):
+                    table.tick(TICK)
+                    await table.settle()
+                return way.sent - before
+
+            assert await signs(2) == 2
+            flow.answering.give_sign()
+            await flow.tables[1].settle()
+            await asyncio.sleep(0)
+            assert await signs(round(SIGN_EVERY)) == 1
+            # It should have given one, too.
+            assert await signs(4) == 3
 
     run(main())
 

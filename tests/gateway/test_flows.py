@@ -1,7 +1,7 @@
 """HTTP through a flow: from a gateway into a node's app, on a bus in memory and on NATS."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -265,6 +265,51 @@ def test_a_node_that_falls_silent_is_given_up() -> None:
             await fleet.pass_time(PATIENCE + 1)
             with pytest.raises(NodeUnreachable, match="does not answer"):
                 await asking
+
+    run(main())
+
+
+@pytest.mark.parametrize("lost", ["dn.n1.", "up.n1."])
+def test_a_request_or_an_answer_that_was_lost_on_its_way_is_noticed_in_seconds(lost: str) -> None:
+    async def main() -> None:
+        async with in_memory() as fleet:
+            bus, ways = await fleet.join("n1", echo), [lost]
+            assert isinstance(bus, MemoryBus)
+
+            def lose_first(subject: str, body: bytes) -> Iterable[bytes]:
+                if ways and subject.startswith(ways[0]):
+                    ways.clear()
+                    return ()
+                return (body,)
+
+            bus.cluster.disturb = lose_first
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("PUT", b"/"), b"{}", most=100))
+            async with asyncio.timeout(BOUND):
+                while ways:  # noqa: ASYNC110 - what is tested has no events
+                    await asyncio.sleep(0)
+            await fleet.pass_time(2, of_node="n1")
+            with pytest.raises(NodeUnreachable, match="without a gap"):
+                await asking
+            assert (await fleet.gateway.call("n1", NodeRequest("PUT", b"/"), b"{}", most=100)).status == 201
+
+    run(main())
+
+
+def test_a_clone_of_a_node_does_not_end_what_its_node_works_on() -> None:
+    async def main() -> None:
+        async with in_memory() as fleet:
+            ready = asyncio.Event()
+
+            async def think(scope: Scope, receive: Receive, send: Send) -> None:
+                await ready.wait()
+                await respond(send, 200, [], b"at last")
+
+            await fleet.join("n1", echo, nonce="of its clone")
+            await fleet.join("n1", think)
+            asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
+            await fleet.pass_time(PATIENCE + 1, of_node="n1")
+            ready.set()
+            assert (await asking).body == b"at last"
 
     run(main())
 

@@ -21,7 +21,8 @@ PIECE = 128 << 10
 WINDOW = 8
 """Pieces that may be on their way, or wait to be taken."""
 SIGN_EVERY = 3.0
-"""Seconds after which a side that has nothing to send gives a sign of life."""
+"""Seconds after which a side that has nothing to send gives a sign of life; while the other side is not heard, which
+may have lost what was sent, it does so at every tick."""
 PATIENCE = 10.0
 """Seconds after which a silent side counts as gone."""
 TICK = 1.0
@@ -101,13 +102,18 @@ class FlowWay(Protocol):
 class Flow:
     """One side of a flow; both sides are alike. One task sends, and one takes."""
 
-    def __init__(self, way: FlowWay, table: "FlowTable", *, ends_with_them: bool) -> None:
-        """`ends_with_them`: when the other side has sent its last piece, it need not be there any longer."""
+    def __init__(self, way: FlowWay, table: "FlowTable", *, ends_with_them: bool, sign: bytes = b"") -> None:
+        """`ends_with_them`: when the other side has sent its last piece, it need not be there any longer.
+
+        `sign` goes with each sign of life, for those who do not know the flow.
+        """
         self.broken: Reason | None = None
         """Why nothing goes on."""
         self._way = way
         self._table = table
         self._ends_with_them = ends_with_them
+        self._sign = sign
+        self._is_heard = False
         self._whole = False
         """Their last piece has come."""
         self._sent = 0
@@ -180,13 +186,14 @@ class Flow:
 
     def give_sign(self) -> None:
         """Tell the other side that this one is there, and what it is done with."""
-        self._tell(FlowKind.SIGN, b"")
+        self._tell(FlowKind.SIGN, self._sign)
 
     def accept(self, message: bytes) -> None:
         """A message of the other side. What makes no sense ends the flow."""
         if self.broken is not None:
             return
         self._heard_at = self._table.clock
+        self._is_heard = True
         if not message:
             self._end(Reason.ABSENT)
             return
@@ -227,9 +234,11 @@ class Flow:
     def tick(self) -> None:
         """Some time has passed."""
         if self.broken is None:
-            if self._table.clock - self._heard_at > PATIENCE and not (self._whole and self._ends_with_them):
+            silence = self._table.clock - self._heard_at
+            is_heard = self._is_heard and silence <= SIGN_EVERY + TICK
+            if silence > PATIENCE and not (self._whole and self._ends_with_them):
                 self.break_off(Reason.SILENT)
-            elif self._table.clock - self._spoke_at >= SIGN_EVERY:
+            elif self._table.clock - self._spoke_at >= (SIGN_EVERY if is_heard else TICK):
                 self.give_sign()
 
     def _message(self, kind: FlowKind, body: bytes) -> bytes:
@@ -263,6 +272,11 @@ def read_opening(message: bytes) -> bytes | None:
     return message[_HEAD.size :] if message.startswith(_FIRST) else None
 
 
+def read_sign(message: bytes) -> bytes | None:
+    """What goes with a sign of life; None when the message is none."""
+    return message[_HEAD.size :] if message[:1] == bytes((FlowKind.SIGN,)) else None
+
+
 class FlowTable:
     """The flows of one process that are under way: their clock, and what they send on the side."""
 
@@ -272,9 +286,9 @@ class FlowTable:
         self._flows: set[Flow] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def open(self, way: FlowWay, *, ends_with_them: bool) -> Flow:
+    def open(self, way: FlowWay, *, ends_with_them: bool, sign: bytes = b"") -> Flow:
         """A flow; it is in the table until it breaks or finishes."""
-        flow = Flow(way, self, ends_with_them=ends_with_them)
+        flow = Flow(way, self, ends_with_them=ends_with_them, sign=sign)
         self._flows.add(flow)
         return flow
 

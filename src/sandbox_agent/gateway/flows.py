@@ -25,7 +25,7 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, trans
 from sandbox_agent.http.downloads import STALLED
 from sandbox_agent.http.exchange import ClientGone
 from sandbox_agent.wire import headers
-from sandbox_agent.wire.fleet import SAFE_AT, AnswerHead, Lease, Opening
+from sandbox_agent.wire.fleet import SAFE_AT, AnswerHead, Lease, Opening, Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +152,9 @@ class NodeFlows:
         with self._take_place(node):
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
-            flow = self.table.open(_Way(self._bus, subjects.flow_to_node(node, id), subject), ends_with_them=True)
+            way = _Way(self._bus, subjects.flow_to_node(node, id), subject)
+            waiting = msgspec.msgpack.encode(Waiting(self._gateway, lease.nonce))
+            flow = self.table.open(way, ends_with_them=True, sign=waiting)
             exchange = NodeExchange(node, lease.nonce, flow)
             opening = Opening(
                 self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more, True

@@ -8,20 +8,22 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening
+from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening, read_sign
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.http.asgi import App, Message, Scope
-from sandbox_agent.wire.fleet import AnswerHead, Opening
+from sandbox_agent.wire.fleet import AnswerHead, Opening, Waiting
 
 logger = logging.getLogger(__name__)
 
 JOINED = 32 << 10
 """Bytes of an answer's body that go with its head."""
+T = TypeVar("T", Opening, Waiting)
 _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 
 
@@ -63,12 +65,17 @@ class Flows:
         return bool(self._answering)
 
     def _open(self, bus: Bus, subject: str, message: bytes) -> None:
-        opening = _read_opening(message)
+        opening = _read(read_opening(message), Opening)
+        said = opening or _read(read_sign(message), Waiting)
         # What is left of a flow that is over, or meant for another node of this name.
-        if opening is None or opening.nonce != self._nonce or not subjects.is_name(opening.gateway):
+        if said is None or said.nonce != self._nonce or not subjects.is_name(said.gateway):
             return
-        way = _Way(bus, subjects.flow_to_gateway(self._node, opening.gateway, subject.rpartition(".")[2]))
+        way = _Way(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
         flow = self.table.open(way, ends_with_them=False)
+        if opening is None:
+            # Its opening, or the end of our answer, was lost when a connection to the bus was.
+            flow.break_off(Reason.LOST)
+            return
         flow.accept(message)
         if len(self._answering) >= self._most:
             logger.warning("request through a gateway refused reason=too many gateway=%s", opening.gateway)
@@ -101,12 +108,12 @@ class _Way:
         await self.bus.publish(self.subject, message)
 
 
-def _read_opening(message: bytes) -> Opening | None:
-    body = read_opening(message)
+def _read(body: bytes | None, kind: type[T]) -> T | None:
+    """None for what is not there, or makes no sense."""
     if body is None:
         return None
     try:
-        return msgspec.msgpack.decode(body, type=Opening)
+        return msgspec.msgpack.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 

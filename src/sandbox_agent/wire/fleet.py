@@ -237,6 +237,13 @@ class Introduction(Struct, rename="camel"):
     """Start the agent, and answer as it does."""
 
 
+class Waiting(Struct, rename="camel"):
+    """A gateway waits for a run of a node; with each sign of life, for a node that does not know what it waits for."""
+
+    gateway: str
+    nonce: str
+
+
 class Introduced(Struct, rename="camel"):
     """The answer to an Introduction."""
 
