@@ -276,10 +276,10 @@ def test_a_node_asks_for_its_lease_as_soon_as_a_gateway_shows_itself(monkeypatch
         served = world.cluster.served
 
         async def be_silent(subject: str, body: bytes) -> None:
-            pass
+            # The next beat is due in an hour.
+            monkeypatch.setattr(membership, "BEAT_EVERY", 3600)
 
         world.cluster.served = [(pattern, be_silent, bus) for pattern, _, bus in served]
-        monkeypatch.setattr(membership, "BEAT_EVERY", 3600)
         while node.trouble is None:  # noqa: ASYNC110 - a node's health has no events
             await asyncio.sleep(0.01)
         world.cluster.served = served
