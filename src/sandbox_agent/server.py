@@ -40,8 +40,7 @@ from sandbox_agent.data_directory import (
     owner_of,
 )
 from sandbox_agent.errors import SettingsError, ShuttingDown
-from sandbox_agent.host.attached import AttachedFiles
-from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.files import AttachedFiles, TextFiles
 from sandbox_agent.host.paths.roots import Roots, find_working_directory
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.host.watching import Watches

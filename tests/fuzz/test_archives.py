@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.archives.packing import DAMAGE, detect_packing, unpack_stream
+from sandbox_agent.archives.tarball import DAMAGE, detect_packing, unpack_stream
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
 from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Confined

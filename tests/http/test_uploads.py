@@ -11,8 +11,7 @@ import pytest
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.file_errors import FileTooLarge
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.changes import IncomingFile
-from sandbox_agent.host.transfer.entries import WriteCondition
+from sandbox_agent.host.transfer.entries import IncomingFile, WriteCondition
 from sandbox_agent.http.files import BLOCK, receive_file
 from sandbox_agent.pools import Pool
 from tests.support.client import run

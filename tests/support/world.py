@@ -21,8 +21,7 @@ from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentExited, AgentNotReading, SandboxAgentError
-from sandbox_agent.host.attached import AttachedFiles
-from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.files import AttachedFiles, TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.connection import Connection

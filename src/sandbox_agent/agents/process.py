@@ -18,8 +18,14 @@ from msgspec import Struct
 
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
-from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
+from sandbox_agent.processes.children import (
+    KILL_PATIENCE,
+    Children,
+    end_tree,
+    read_exit_status,
+    start_child,
+    wait_until,
+)
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDOUT_PIPE = 1024 * 1024

@@ -65,7 +65,6 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
-    from sandbox_agent.client.inventory import SessionChanges, SessionWatch
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -77,7 +76,7 @@ if TYPE_CHECKING:
         SessionInfo,
         Updates,
     )
-    from sandbox_agent.client.sessions import Sessions
+    from sandbox_agent.client.sessions import SessionChanges, Sessions, SessionWatch
     from sandbox_agent.client.turn import Turn
     from sandbox_agent.client.updates import (
         ContentBlock,
@@ -191,9 +190,8 @@ _NAMES = {
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
-    "inventory": "SessionChanges SessionWatch",
     "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
-    "sessions": "Sessions",
+    "sessions": "SessionChanges SessionWatch Sessions",
     "turn": "Turn",
     "updates": (
         "ContentBlock Decision Gap MetadataUpdated PromptBlock SessionEnded SessionItem SessionUpdate "

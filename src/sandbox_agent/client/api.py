@@ -25,8 +25,7 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.client.loopback import Loopback
-from sandbox_agent.client.ways import Content, Request, Response, Way
+from sandbox_agent.client.ways import Content, Loopback, Request, Response, Way
 from sandbox_agent.client.websocket import ClientSocket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 from sandbox_agent.fleet_errors import FleetUnreachable

@@ -17,9 +17,8 @@ import msgspec
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
-from sandbox_agent.client.outbox import Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandbox_agent.client.ways import Response
-from sandbox_agent.client.websocket import ClientSocket
+from sandbox_agent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import (
     AlreadyAnswered,

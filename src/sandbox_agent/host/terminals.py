@@ -18,8 +18,14 @@ from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.files import refusals
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
-from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
+from sandbox_agent.processes.children import (
+    KILL_PATIENCE,
+    Children,
+    end_tree,
+    read_exit_status,
+    start_child,
+    wait_until,
+)
 
 logger = logging.getLogger(__name__)
 

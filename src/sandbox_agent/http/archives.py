@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sandbox_agent.archives.packing import make_packer
+from sandbox_agent.archives.tarball import make_packer
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, BadRequest, ShuttingDown, TooMany, UnsupportedMediaType
 from sandbox_agent.file_errors import NoRoom
 from sandbox_agent.host.paths.confined import Confined

@@ -18,8 +18,17 @@ from sandbox_agent.errors import BadRequest, BodyTooLarge, ShuttingDown, Unsuppo
 from sandbox_agent.file_errors import FileChanged, FileTooLarge, NoRoom, RangeNotSatisfiable
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
-from sandbox_agent.host.transfer.entries import WriteCondition, parse_tags, read_entry, read_page
+from sandbox_agent.host.transfer.entries import (
+    IncomingFile,
+    WriteCondition,
+    delete,
+    make_directory,
+    move,
+    parse_tags,
+    read_entry,
+    read_page,
+    too_large,
+)
 from sandbox_agent.http.downloads import (
     FileDownload,
     content_disposition,

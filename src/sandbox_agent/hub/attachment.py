@@ -1,7 +1,7 @@
 """Attachments: files that a prompt names in `_meta`, put into it as content that its agent takes.
 
 An attached file becomes a block of content that the agent takes, or is mentioned in the text. What a file is,
-`host/attached` says.
+`host/files` says.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.envelope import META, Object, param, with_param
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
-from sandbox_agent.host.attached import Attached, AttachedFiles, locate
+from sandbox_agent.host.files import Attached, AttachedFiles, locate
 from sandbox_agent.host.paths.confined import MAX_PATH, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.hub.process import Process

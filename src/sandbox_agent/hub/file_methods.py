@@ -14,8 +14,16 @@ from sandbox_agent.file_errors import BadPath, FileTooLarge
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move
-from sandbox_agent.host.transfer.entries import WriteCondition, etag, read_entry, read_page
+from sandbox_agent.host.transfer.entries import (
+    IncomingFile,
+    WriteCondition,
+    delete,
+    etag,
+    make_directory,
+    move,
+    read_entry,
+    read_page,
+)
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection

@@ -28,10 +28,8 @@ from sandbox_agent.opencode.offerings import Offerings
 from sandbox_agent.opencode.reading import Reading, Table, answer
 from sandbox_agent.opencode.refusals import Refused, translate
 from sandbox_agent.opencode.requests import Requests
-from sandbox_agent.opencode.server_routes import ServerRoutes
-from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes
-from sandbox_agent.opencode.shells import Shells
-from sandbox_agent.opencode.streams import CatchUp, EventStreams
+from sandbox_agent.opencode.server_routes import CatchUp, EventStreams, ServerRoutes
+from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes, Shells
 from sandbox_agent.opencode.transcripts import Transcripts
 
 logger = logging.getLogger(__name__)

@@ -1,7 +1,7 @@
 """The event bus: OpenCode's events on their way to those who read them.
 
 OpenCode's streams cannot be resumed. A reader that falls too far behind is cut off, and gets the newest messages
-again when it comes back (`streams.py`); it costs the others nothing but its bounded buffer.
+again when it comes back (`server_routes.py`); it costs the others nothing but its bounded buffer.
 """
 
 import asyncio

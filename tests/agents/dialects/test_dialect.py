@@ -1,10 +1,13 @@
-"""Which dialects there are."""
+"""Which dialects there are, and questions in the form that clients know."""
 
 from typing import get_args
 
-from sandbox_agent.agents.dialects.dialect import Plain, companion_of, dialect_of
+import pytest
+
+from sandbox_agent.agents.dialects.dialect import Plain, answers_in, companion_of, dialect_of, question_params
 from sandbox_agent.agents.manifest import Dialect, load_manifest
 from sandbox_agent.envelope import parse
+from tests.support.client import Json
 
 
 def test_an_agent_without_a_dialect_is_taken_at_its_word() -> None:
@@ -25,3 +28,32 @@ def test_every_name_means_something_and_is_some_agents() -> None:
 
 def test_every_process_has_a_companion_of_its_own() -> None:
     assert companion_of("opencode") is not companion_of("opencode")
+
+
+def test_odd_questions_are_still_asked() -> None:
+    params = question_params("s", "q", [{}, {"question": "Sure?", "options": "x", "many": True}], None, "many")
+
+    assert params == {
+        "sessionId": "s",
+        "questionId": "q",
+        "prompt": "\nSure?",
+        "options": [],
+        "questions": [
+            {"header": "", "question": "", "options": [], "multiSelect": False},
+            {"header": "", "question": "Sure?", "options": [], "multiSelect": True},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("result", "answers"),
+    [
+        ({"status": "answered", "answers": [["a", "b"], []]}, [["a", "b"], []]),
+        ({"status": "answered", "answers": [["a", 1], "b"]}, [["a"], []]),
+        ({"status": "answered"}, []),
+        ({"status": "rejected", "answers": [["a"]]}, None),
+        ({}, None),
+    ],
+)
+def test_answers_are_one_list_for_each_question(result: Json, answers: object) -> None:
+    assert answers_in(result) == answers

@@ -13,10 +13,15 @@ from typing import cast
 from uuid import uuid4
 
 from sandbox_agent.agents.amp.cli import GRACE, SAID, AmpCli, failure
-from sandbox_agent.agents.amp.permissions import Doorway, Use, Verdict
-from sandbox_agent.agents.amp.settings import UntrustedWorkspace, check_workspace, turn_settings
-from sandbox_agent.agents.amp.stream import Stream, used_tools
-from sandbox_agent.agents.amp.tools import only_looks, tool_call
+from sandbox_agent.agents.amp.permissions import (
+    Doorway,
+    UntrustedWorkspace,
+    Use,
+    Verdict,
+    check_workspace,
+    turn_settings,
+)
+from sandbox_agent.agents.amp.stream import Stream, only_looks, tool_call, used_tools
 from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.agents.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 

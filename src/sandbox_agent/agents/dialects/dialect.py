@@ -1,4 +1,4 @@
-"""What a dialect is, and which there are.
+"""What a dialect is, and which there are; agents' questions in the form that clients know.
 
 A dialect says what an agent's request means, and an answer to it in the agent's own words; it is pure. A companion runs
 beside the process of an agent that asks in another place than on its stdout, and asks there in its stead.
@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from sandbox_agent.agents.manifest import Dialect as Name
-from sandbox_agent.envelope import Envelope
+from sandbox_agent.envelope import Envelope, Object, list_at, objects_at, text_at
+from sandbox_agent.wire import methods
 
 
 class Dialect(Protocol):
@@ -73,3 +74,47 @@ def companion_of(name: Name | None) -> Companion | None:
 
         return OpenCode()
     return None
+
+
+METHOD = methods.REQUEST_QUESTION
+
+
+def question_params(
+    session_id: str | None, question_id: str, questions: list[Object], call_id: str | None, several: str
+) -> Object:
+    """The params of a request; `several` is what the agent calls a question that takes more than one answer."""
+    asked = [_question(each, several) for each in questions]
+    first = objects_at(asked[0], "options") if asked else []
+    params: Object = {
+        "sessionId": session_id,
+        "questionId": question_id,
+        "prompt": "\n".join(str(each["question"]) for each in asked),
+        "options": [[option["id"], option["label"]] for option in first],
+        "questions": asked,
+    }
+    return params if call_id is None else params | {"toolCallId": call_id}
+
+
+def _question(question: Object, several: str) -> Object:
+    return {
+        "header": text_at(question, "header") or "",
+        "question": text_at(question, "question") or "",
+        "options": [_option(option) for option in objects_at(question, "options")],
+        "multiSelect": question.get(several) is True,
+    }
+
+
+def _option(option: Object) -> Object:
+    # These agents know their options by what they show.
+    label = text_at(option, "label") or ""
+    return {"id": label, "label": label, "description": text_at(option, "description") or ""}
+
+
+def answers_in(result: Object) -> list[list[str]] | None:
+    """One list of texts for each question; None when they were not answered."""
+    if result.get("status") != "answered":
+        return None
+    return [
+        [text for text in list_at({"list": each}, "list") if isinstance(text, str)]
+        for each in list_at(result, "answers")
+    ]

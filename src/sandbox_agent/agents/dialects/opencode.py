@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 import psutil
 
-from sandbox_agent.agents.dialects.question import METHOD, answers_in, question_params
+from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_params
 from sandbox_agent.agents.lines import LineSplitter
 from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
 from sandbox_agent.wire import methods

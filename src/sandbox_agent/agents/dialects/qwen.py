@@ -1,6 +1,6 @@
 """Qwen Code asks its questions inside requests for permission, and wants the answers beside the permission. Pure."""
 
-from sandbox_agent.agents.dialects.question import METHOD, answers_in, question_params
+from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_params
 from sandbox_agent.envelope import Envelope, Object, objects_at, parse, request, success, text_at
 from sandbox_agent.wire import methods
 

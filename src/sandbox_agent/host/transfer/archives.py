@@ -15,7 +15,7 @@ from io import FileIO
 from itertools import islice
 
 from sandbox_agent.archives import tarball
-from sandbox_agent.archives.packing import detect_packing, unpack_stream
+from sandbox_agent.archives.tarball import detect_packing, unpack_stream
 from sandbox_agent.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
 from sandbox_agent.file_errors import FileConflict, FileForbidden, NoRoom

@@ -13,8 +13,7 @@ import uvloop
 from sandbox_agent.client import SandboxAgent
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer
-from sandbox_agent.client.loopback import _Line
-from sandbox_agent.client.ways import MOST_IDLE
+from sandbox_agent.client.ways import MOST_IDLE, _Line
 from tests.support.client import run
 from tests.support.loopback import answer
 from tests.support.running import BOUND, TOKEN, Server

@@ -1,4 +1,4 @@
-"""Sessions as the server shows them over HTTP, through the SDK."""
+"""Sessions as the server lists them, and a watch over all of them, through the SDK."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
