@@ -1,4 +1,4 @@
-"""Tar archives into a tree: how they are packed, as a stream that only goes forward. What unpacks one tests the rest."""
+"""Tar archives into a tree: how they are packed, as a stream that only goes forward. What unpacks them tests more."""
 
 import bz2
 import gzip
