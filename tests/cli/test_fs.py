@@ -471,7 +471,7 @@ def test_a_search_says_when_there_is_more_and_when_there_is_nothing(calling: Cal
 
     assert len(some.lines) == 3
     assert some.err.startswith("sandbox-agent: there may be more: the limit of results was reached")
-    assert calling.refused("fs", "search", "y", str(there)) == "nothing is found"
+    assert calling.refused("fs", "search", "y", str(there)) == "nothing found"
     assert calling.refused("fs", "search", "", str(there)).startswith("Bad Request: the query needs text or name")
 
 

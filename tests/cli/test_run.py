@@ -318,7 +318,7 @@ def test_yes_allows_permissions_once_and_answers_no_questions(run: Talking) -> N
 
     assert json.loads(permission.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
     assert permission.err.splitlines() == [
-        "sandbox-agent: --yes: whatever the agent asks permission for is allowed, once each time",
+        "sandbox-agent: --yes: everything the agent asks permission for is allowed, once each time",
         "✔ Run tests: allowed (--yes)",
     ]
     assert json.loads(question.out)["result"] == {"status": "rejected"}

@@ -137,7 +137,7 @@ def test_an_error_that_the_agent_tells_itself_is_not_told_twice(run: Talking) ->
 
         shown = str(terminal.screen)
         assert shown.count("API Error: 401 no key") == 1
-        assert "sandbox-agent: the turn failed with the error that the agent tells above" in shown
+        assert "sandbox-agent: the turn failed with the error that the agent reports above" in shown
 
 
 # --- permissions ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
-from sandbox_agent.client.feed import Feed, LogReader, Notification
+from sandbox_agent.client.incoming import Feed, LogReader, Notification
 from sandbox_agent.client.session import Updates
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import UserMessageChunk

@@ -16,7 +16,7 @@ from sandbox_agent.client import files as sdk_files
 from sandbox_agent.client import session as sdk_sessions
 from sandbox_agent.client.asking import Choice, Question
 from sandbox_agent.client.client import FleetNode
-from sandbox_agent.client.feed import LogEvent
+from sandbox_agent.client.incoming import LogEvent
 from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
 from sandbox_agent.wire import agents, extensions, files, servers, sessions
 

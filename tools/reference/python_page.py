@@ -23,7 +23,7 @@ have in the package `acp` ([agent-client-protocol]); a prompt takes content bloc
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "inventory", "session", "turn", "feed"],
+    "Sessions and turns": ["sessions", "session", "turn", "incoming"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],

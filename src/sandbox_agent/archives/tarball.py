@@ -52,7 +52,7 @@ class ByteReader(Protocol):
 
 
 def detect_packing(head: bytes) -> Packing:
-    """How a stream is packed that begins so."""
+    """How a stream is packed, by its first bytes."""
     for magic, packing in _MAGIC:
         if head.startswith(magic):
             return packing

@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from typing import BinaryIO, cast
-from urllib.parse import urlsplit
 
 import msgspec
 
+from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
@@ -103,21 +103,16 @@ class RunningServer:
         return self.get("/v1/health")
 
     def get(self, path: str) -> Object:
-        """What it answers; raises Failed if it does not answer, Unauthorized if it refuses the token."""
-        address = urlsplit(self.url)
-        link = HTTPConnection(address.hostname or "", address.port, timeout=HEALTH_TIMEOUT)
+        """What it answers; raises ServerFailed if it does not answer, TokenMissing if it refuses the token."""
         try:
-            link.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
-            answer = link.getresponse()
-            if answer.status == HTTPStatus.UNAUTHORIZED:
+            status, body = ServerAddress(self.url, local=True, token=self.token).fetch(path, HEALTH_TIMEOUT)
+            if status == HTTPStatus.UNAUTHORIZED:
                 raise TokenMissing("it needs a token, and none was found")
-            if answer.status != HTTPStatus.OK:
-                raise ServerFailed(f"it answers with status {answer.status}")
-            return cast("Object", json.loads(answer.read()))
+            if status != HTTPStatus.OK:
+                raise ServerFailed(f"it answers with status {status}")
+            return cast("Object", json.loads(body))
         except (OSError, HTTPException, ValueError) as error:
             raise ServerFailed(f"it does not answer: {error}") from error
-        finally:
-            link.close()
 
 
 def find(settings: Settings) -> RunningServer | None:
@@ -372,7 +367,7 @@ def read_since(directory: Path, begin: int) -> str:
 
 
 def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
-    """The last lines, in pieces; with `follow`, all that is added for ever, also after the log began anew.
+    """The last lines, in pieces; with `follow`, everything that is added, also after the log was replaced.
 
     Raises OSError.
     """

@@ -292,7 +292,7 @@ async def list_sessions(api: "Api", cwd: str | None = None) -> AsyncGenerator[Ra
 
 
 async def find_session(api: "Api", name: str) -> Raw:
-    """The JSON of the session with this id or alias, or the only one whose id or alias begins so.
+    """The JSON of the session with this id or alias, or the only one whose id or alias begins like this.
 
     Raises:
         ClientError: there is none, or there are several.

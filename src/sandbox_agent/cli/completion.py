@@ -230,23 +230,14 @@ def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
 def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str, object]]:
     """A list that the server answers with."""
     import json
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+    from http.client import HTTPException
 
     from sandbox_agent.cli.flags import find_address
 
     try:
-        server = find_address(Arguments(given), os.environ)
-        scheme, _, rest = server.url.partition("://")
-        host, _, prefix = rest.partition("/")
         # No proxy: it takes longer than you would wait for a completion.
-        patience = float(os.environ.get(TIMEOUT) or PATIENCE)
-        connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(host, timeout=patience)
-        headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
-        try:
-            connection.request("GET", f"/{prefix}{path}" if prefix else path, headers=headers)
-            return json.loads(connection.getresponse().read())[key]
-        finally:
-            connection.close()
+        _, body = find_address(Arguments(given), os.environ).fetch(path, float(os.environ.get(TIMEOUT) or PATIENCE))
+        return json.loads(body)[key]
     except (OSError, HTTPException, SettingsError, ValueError, KeyError):
         return []
 

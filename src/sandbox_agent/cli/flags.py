@@ -105,6 +105,22 @@ class ServerAddress:
     def __init__(self, url: str, local: bool, token: str | None) -> None:
         self.url, self.local, self.token = url, local, token
 
+    def fetch(self, path: str, timeout: float) -> tuple[int, bytes]:
+        """The status and the body of a GET, without the SDK, past any proxy. Raises OSError or HTTPException."""
+        from http.client import HTTPConnection, HTTPSConnection
+
+        parts = urlsplit(self.url)
+        connect = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        link = connect(parts.hostname or "", parts.port or connect.default_port, timeout=timeout)
+        try:
+            link.request(
+                "GET", parts.path + path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {}
+            )
+            answer = link.getresponse()
+            return answer.status, answer.read()
+        finally:
+            link.close()
+
 
 def is_named(arguments: Arguments, environ: Mapping[str, str]) -> bool:
     """Whether the arguments or the environment name a server's address."""

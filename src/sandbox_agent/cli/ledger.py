@@ -202,8 +202,8 @@ class Ledger:
     def renew(self) -> list[bytes]:
         """The server has forgotten the connection, and there is another. Gives the lines that tell the editor so.
 
-        What the agent has asked is withdrawn: what is still open is asked anew. Requests fail of which it is not known
-        whether they have happened, unless their session knows.
+        What the agent has asked is withdrawn: what is still open is asked again. A request fails if its outcome is
+        unknown, unless its session knows.
         """
         lines = [notification(methods.CANCEL_REQUEST, {"requestId": Raw(id)}) for id in self._questions]
         for id, asked in list(self._requests.items()):

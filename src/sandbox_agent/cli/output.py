@@ -175,7 +175,7 @@ class Step(Protocol):
 Show: TypeAlias = Callable[[Step], None]
 
 SIGN_OF_LIFE = 10.0
-"""Seconds after which a step that goes on gets another line."""
+"""Seconds after which a step that continues gets another line."""
 
 
 @contextmanager
@@ -218,7 +218,7 @@ class Lines:
 
 
 class _Bar:
-    """One bar, which begins anew with each stage: it cannot forget how much there was of the last one."""
+    """One bar, which starts over with each stage: it cannot forget how much there was of the last one."""
 
     def __init__(self, bars: "Bars") -> None:
         self._bars = bars

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
         ServerProblem,
         StartFailed,
     )
-    from sandbox_agent.client.feed import LogEvent
     from sandbox_agent.client.files import (
         ArchiveFormat,
         Change,
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
+    from sandbox_agent.client.incoming import LogEvent
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -188,8 +188,8 @@ _NAMES = {
     "errors": (
         "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError ServerProblem StartFailed"
     ),
-    "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
+    "incoming": "LogEvent",
     "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
     "sessions": "SessionChanges SessionWatch Sessions",
     "turn": "Turn",

@@ -214,7 +214,7 @@ class _Listed(Struct):
 class Install(AsyncIterator[Progress | InstallResult]):
     """An install: iterate over its progress, of which the last is the result, or await the result.
 
-    It begins with the first of either. If you leave early, it goes on at the server, and the next request for the same
+    It begins with the first of either. If you leave early, the server continues, and the next request for the same
     agent joins it. What goes wrong with it is a ServerProblem.
     """
 

@@ -15,8 +15,7 @@ from sandbox_agent import __version__
 from sandbox_agent.client.api import Api, retry
 from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
-from sandbox_agent.client.feed import Feed, LogReader, Notification
-from sandbox_agent.client.incoming import Arrival, Hooks, RequestId
+from sandbox_agent.client.incoming import Arrival, Feed, Hooks, LogReader, Notification, RequestId
 from sandbox_agent.client.transport import Transport
 from sandbox_agent.client.updates import FINAL
 from sandbox_agent.envelope import META, Object, object_at, text_at
@@ -273,7 +272,7 @@ class ClientConnection:
     # A new connection
 
     def _lost(self) -> None:
-        """The server was started anew, or has forgotten us: what happens until we are attached again is in the log."""
+        """The server was restarted, or has forgotten us: what happens until we are attached again is in the log."""
         self.asking.withdraw_all()
         self._missed()
         self._set_apart(self._attached)

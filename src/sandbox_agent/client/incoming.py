@@ -1,16 +1,23 @@
-"""What has arrived from the server: envelopes, the ids of agents' requests, and answers after what came before them."""
+"""What has arrived from the server: envelopes, the ids of agents' requests, and answers after what came before them.
+
+A feed is one consumer's view of a session, bounded in bytes; a slow consumer reads what it missed from the log. The log
+has prompts as they were sent; the stream shows those of other clients as `user_message_chunk`, when their turn has
+started and the agent does not echo them itself. Delivering an event never blocks.
+"""
 
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import msgspec
 
 from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.envelope import Object
+from sandbox_agent.envelope import META, Object, object_at, objects_at, text_at
+from sandbox_agent.wire import methods
 
 
 class Arrival(NamedTuple):
@@ -122,3 +129,241 @@ class StreamOrder:
 def _wake(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """A notification of a session: its position in the log, and how many bytes it had."""
+
+    id: int
+    method: str
+    params: Object
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of the log: its notifications, the position up to which it reaches, and whether there is more."""
+
+    notifications: list[Notification]
+    upto: int
+    more: bool
+
+
+Read = Callable[[int], Awaitable[Page]]
+"""Reads the page after a position."""
+
+
+class Feed:
+    """What one consumer has still to read, in order, each event once."""
+
+    def __init__(self, limit: int, after: int, read: Read) -> None:
+        self._limit = limit
+        self._read = read
+        self._queue: deque[Notification] = deque()
+        self._size = 0
+        self._newest = after
+        """Position of the last event that was queued, or is known not to concern us."""
+        self._behind = False
+        """Events were let go since then; they are in the log."""
+        self._closed = False
+        self._failure: Exception | None = None
+        self._woken = asyncio.Event()
+
+    def push(self, notification: Notification) -> None:
+        """Deliver an event; one that does not fit is read from the log later."""
+        if notification.id <= self._newest or self._behind or self._closed:
+            return
+        if self._queue and self._size + notification.size > self._limit:
+            self.fall_behind()
+            return
+        self._newest = notification.id
+        self._put(notification)
+
+    def fall_behind(self) -> None:
+        """Events may be missing from here on: continue from the log."""
+        self._behind = True
+        self._woken.set()
+
+    def close(self, failure: Exception | None = None) -> None:
+        """Nothing more will come; what is there, and what the log has, is still given out."""
+        if not self._closed:
+            self._closed, self._failure = True, failure
+            self._woken.set()
+
+    async def next(self) -> Notification | None:
+        """The next event; None when the feed was closed and all is read. Raises what it was closed with."""
+        while True:
+            if self._queue:
+                notification = self._queue.popleft()
+                self._size -= notification.size
+                return notification
+            if self._behind:
+                await self._catch_up()
+            elif self._closed:
+                if self._failure is not None:
+                    raise self._failure
+                return None
+            else:
+                self._woken.clear()
+                await self._woken.wait()
+
+    async def _catch_up(self) -> None:
+        """Put the next page of the log into the queue, and whatever came live meanwhile after it."""
+        # From here on live events are kept again: the page is read later than this, so nothing falls in between.
+        self._behind = False
+        start = self._newest
+        try:
+            page = await self._read(start)
+        except BaseException:
+            self._forget(start)
+            raise
+        live, self._queue, self._size = self._queue, deque(), 0
+        for notification in page.notifications:
+            self._put(notification)
+        self._newest = max(start, page.upto)
+        if page.more:
+            # What came live lies beyond pages that are still to be read.
+            self._behind = True
+            return
+        for notification in live:
+            if notification.id > self._newest:
+                self._newest = notification.id
+                self._put(notification)
+
+    def _forget(self, start: int) -> None:
+        self._queue.clear()
+        self._size = 0
+        self._newest = start
+        self._behind = True
+
+    def _put(self, notification: Notification) -> None:
+        self._queue.append(notification)
+        self._size += notification.size
+        self._woken.set()
+
+
+PAGE = 500
+USER_MESSAGE = "user_message_chunk"
+INCIDENTAL = frozenset(
+    {
+        "session_info_update",
+        "current_mode_update",
+        "config_option_update",
+        "available_commands_update",
+        "usage_update",
+    }
+)
+"""Updates that come at any time, also before an agent that echoes prompts has done so."""
+
+Call = Callable[[str, Object], Awaitable[Object]]
+"""Makes a request of the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One event of a session's log: `direction` is fromClient, fromAgent or fromServer."""
+
+    id: int
+    at: str
+    direction: str
+    envelope: Object
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """A page of the log; `next` is where the following one begins, `gap` what is no longer kept."""
+
+    events: list[LogEvent]
+    next: int | None
+    gap: Object | None
+
+
+async def read_log_page(call: Call, session_id: str, after: int, before: int | None = None) -> LogPage:
+    """The events between two positions, both exclusive."""
+    params: Object = {"sessionId": session_id, "after": after, "limit": PAGE}
+    if before is not None:
+        params["before"] = before
+    result = await call(methods.EVENTS, params)
+    events = msgspec.convert(result.get("events"), list[LogEvent])
+    following, gap = result.get("next"), result.get("gap")
+    return LogPage(events, following if isinstance(following, int) else None, object_at(result, "gap") if gap else None)
+
+
+class LogReader:
+    """Reads the past of a session for one reader; `is_own_prompt` knows the prompts that this client has sent."""
+
+    def __init__(self, call: Call, session_id: str, is_own_prompt: Callable[[str], bool]) -> None:
+        self._call = call
+        self._session_id = session_id
+        self._is_own_prompt = is_own_prompt
+        self._prompts: dict[int, LogEvent] = {}
+        """Prompts of others whose turns are still to come."""
+        self._unshown: Object | None = None
+        """Another client's turn that has started, and whose prompt has not been shown yet."""
+
+    async def page(self, after: int) -> Page:
+        """The notifications that come after a position."""
+        page = await read_log_page(self._call, self._session_id, after)
+        notifications = [] if page.gap is None else [Notification(after, methods.GAP, page.gap, 0)]
+        for event in page.events:
+            method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
+            if event.direction == "fromClient":
+                self._keep(event)
+            elif method is not None and "id" not in event.envelope:
+                # Not answers, and not what the agent asked: that is asked again while it is open.
+                notifications.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
+        upto = page.events[-1].id if page.events else max(after, _read_gap_end(page.gap))
+        return Page(notifications, upto, more=page.next is not None)
+
+    async def before(self, notification: Notification) -> list[Notification]:
+        """What is shown in front of an event: the prompt of another, where neither stream nor agent has shown it."""
+        if notification.method == methods.TURN and notification.params.get("state") == "started":
+            self._unshown = None if self._is_own(notification.params) else notification.params
+            return []
+        if self._unshown is None or not _follows_prompt(notification, self._unshown):
+            return []
+        echoed = text_at(notification.params, "update", "sessionUpdate") == USER_MESSAGE
+        shown = [] if echoed else await self._prompt_of(self._unshown, notification.id)
+        self._unshown = None
+        return shown
+
+    def _keep(self, event: LogEvent) -> None:
+        name = text_at(event.envelope, "params", "_meta", META, "promptId")
+        if text_at(event.envelope, "method") == methods.PROMPT and not self._is_own({"promptId": name}):
+            self._prompts[event.id] = event
+
+    def _is_own(self, turn: Object) -> bool:
+        name = text_at(turn, "promptId")
+        return name is not None and self._is_own_prompt(name)
+
+    async def _prompt_of(self, turn: Object, position: int) -> list[Notification]:
+        """The prompt of a turn, as the updates that others see; a turn is named after its prompt's position."""
+        at = (text_at(turn, "turnId") or "").removeprefix("turn-")
+        if not at.isdecimal():
+            return []
+        event = self._prompts.pop(int(at), None)
+        if event is None:
+            page = await read_log_page(self._call, self._session_id, int(at) - 1, int(at) + 1)
+            event = page.events[0] if page.events else None
+        blocks = [] if event is None else objects_at(event.envelope, "params", "prompt")
+        chunks: list[Object] = [{"sessionUpdate": USER_MESSAGE, "content": block} for block in blocks]
+        return [
+            Notification(position, methods.UPDATE, {"sessionId": self._session_id, "update": chunk}, 0)
+            for chunk in chunks
+        ]
+
+
+def _follows_prompt(notification: Notification, turn: Object) -> bool:
+    """Whether a turn's prompt has been shown by the time of an event."""
+    if notification.method == methods.TURN:
+        return notification.params.get("turnId") == turn.get("turnId")
+    if notification.method == methods.UPDATE:
+        return text_at(notification.params, "update", "sessionUpdate") not in INCIDENTAL
+    return notification.method == methods.DECISION  # The agent has asked something by then.
+
+
+def _read_gap_end(gap: Object | None) -> int:
+    """The last position that a gap has swallowed."""
+    at = (gap or {}).get("resumesAt")
+    return at - 1 if isinstance(at, int) else 0

@@ -23,8 +23,8 @@ from sandbox_agent.client.asking import (
 )
 from sandbox_agent.client.connection import ClientConnection
 from sandbox_agent.client.errors import RequestError
-from sandbox_agent.client.feed import Feed, LogEvent, LogReader, Notification, read_log_page
 from sandbox_agent.client.files import Files
+from sandbox_agent.client.incoming import Feed, LogEvent, LogReader, Notification, read_log_page
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import (
     FINAL,
@@ -152,7 +152,7 @@ class Following(AsyncIterator[LogEvent | Gap]):
         if self._connection.is_closed:
             self._over = True
             return
-        # Before the log is read: what is written after this is announced anew.
+        # Before the log is read: what is written after this is announced again.
         gone = not self._connection.is_attached(self._session_id)
         try:
             page = await read_log_page(self._connection.request, self._session_id, self._after)
@@ -213,10 +213,10 @@ _GONE: Object = {
 
 
 class Updates(AsyncIterator[SessionItem]):
-    """What happens in a session from the moment this was made; it goes on when the connection breaks.
+    """What happens in a session from the moment this was made; it continues when the connection breaks.
 
     A slow reader delays no other and misses nothing: it catches up from the session's log. When the agent crashes or
-    the session is closed, it says so with a `SessionEnded` and goes on: a prompt may bring the session back. It ends
+    the session is closed, it says so with a `SessionEnded` and continues: a prompt may bring the session back. It ends
     when the session is terminated or deleted, or when you detach.
     """
 

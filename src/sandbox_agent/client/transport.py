@@ -1,7 +1,7 @@
 """JSON-RPC over /v1/rpc: requests by POST and events by one stream, or both by one WebSocket.
 
-Whatever breaks is mended here: the stream goes on after the last event, requests are repeated under their key, and a
-connection that the server no longer knows is opened anew. Where no WebSocket gets through, HTTP does the work. Knows
+What breaks is mended here: the stream continues after the last event, requests are repeated under their key, and a
+connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work. Knows
 nothing of sessions, and answers nothing.
 """
 
@@ -100,7 +100,7 @@ class Transport:
     # JSON-RPC
 
     async def open(self, params: Object) -> None:
-        """Open the connection with the params of `initialize`; the same are sent whenever it is opened anew.
+        """Open the connection with the params of `initialize`; the same are sent whenever it is opened again.
 
         Raises:
             RequestError: the agent did not want to be initialized.
@@ -339,13 +339,13 @@ class Transport:
         if generation == self.generation:
             logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
             async with self._opening:
-                # Unless it was opened anew meanwhile.
+                # Unless it was opened again meanwhile.
                 if generation == self.generation:
                     await self._open(generation)
 
     async def _open(self, generation: int) -> Response:
         """Open a connection, the first or the next."""
-        # Who opens it anew waits already, and knows for how long.
+        # The task that opens it again waits already, and knows for how long.
         response = await retry(self._introduce, self._patience if generation == 0 else 0)
         id = response.headers.get(names.CONNECTION_ID)
         if id is None:
@@ -356,7 +356,7 @@ class Transport:
         self.generation += 1
         self.stream_order.begin()
         if generation != 0:
-            # Before those who wait for the old stream go on: what it did not bring is in the log.
+            # Before the waiters for the old stream continue: what it did not bring is in the log.
             self._hooks.lost()
             self.stream_order.release()
             self._expected.fail(ConnectionLost("the server went away before it had answered", outcome_unknown=True))

@@ -7,7 +7,7 @@ from typing import cast
 from msgspec import ValidationError
 
 from sandbox_agent.client.connection import ClientConnection, SentPrompt
-from sandbox_agent.client.feed import Notification
+from sandbox_agent.client.incoming import Notification
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire import methods

@@ -9,7 +9,7 @@ from sandbox_agent.opencode.ids import Ticks, make_id
 from sandbox_agent.opencode.objects import AssistantMessage, Info, Message, Part, PartTime, ReasoningPart, TextPart
 
 LONGEST_TEXT = 256 << 10
-"""Characters of a part; a longer text goes on in another one."""
+"""Characters of a part; a longer text continues in another one."""
 OBJECT = 500
 """Bytes that a message or a part takes besides its text."""
 
@@ -54,7 +54,7 @@ class Text:
     size: int = 0
 
     def takes(self, entry: MessageEntry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
-        """Whether more of the same message goes on in it."""
+        """Whether more of the same message continues in it."""
         if self.entry is not entry or type(self.part) is not kind or self.size > LONGEST_TEXT:
             return False
         return name is None or self.name in (None, name)
@@ -140,7 +140,7 @@ class Entries:
         is_back = part.id not in entry.parts and part.id < next(reversed(entry.parts), "")
         entry.parts[part.id] = part
         if is_back and isinstance(entry.info, AssistantMessage):
-            # It was forgotten, and its tool call goes on: it has the place that it had.
+            # It was forgotten, and its tool call continues: it has the place that it had.
             entry.parts = dict(sorted(entry.parts.items()))
         entry.size += size
         self.size += size

@@ -74,7 +74,7 @@ class HubClient:
                 answer = await accepted.answer
                 await self.hub.log.committed(answer.commit)
             except AgentTimeout:
-                # The agent is silent. The turn goes on, and the log will have its end.
+                # The agent is silent. The turn continues, and the log will have its end.
                 return
 
     async def notify(self, agent: str, method: str, params: Object) -> None:

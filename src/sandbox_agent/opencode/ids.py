@@ -16,7 +16,7 @@ _GIVEN = re.compile(r"[A-Za-z0-9_-]{1,120}")
 LATEST = _MASK - (1 << 40)
 """Ids beyond it leave no room for those that must come after them."""
 PERIOD_MS = (1 << 48) // _PER_MS
-"""How long it takes until the digits of time begin anew, in milliseconds."""
+"""How long it takes until the digits of time start over, in milliseconds."""
 
 
 def milliseconds(at: float) -> int:

@@ -42,7 +42,7 @@ def find_session(hub: Hub, id: str, now: float) -> Session | None:
     session = hub.find_session(id)
     if session is not None:
         return session
-    # The digits of time begin anew every two years: it is the last time that they were these.
+    # The digits of time start over every two years: it is the last time that they were these.
     ms = milliseconds(now) + AHEAD_MS
     ms -= (ms - read_created(id)) % PERIOD_MS
     before: SortKey = ((ms + 2) / 1000, "")

@@ -61,7 +61,7 @@ class Offerings:
             return None
 
     def default_agent(self) -> str:
-        """The agent for those who name none."""
+        """The agent for requests that name none."""
         if self._default_agent is not None:
             return self._default_agent
         ready = [agent.id for agent in self.connected()]

@@ -26,7 +26,7 @@ class Reading:
 
     max_body: int
     base: str
-    """The directory of those who name none."""
+    """The directory of requests that name none."""
 
     async def body(self, request: Request, type: type[T]) -> T:
         """Raises Refused and BodyTooLarge."""

@@ -174,7 +174,7 @@ SESSIONS = 8
 MESSAGES = 4
 """The newest messages of each: its last two turns."""
 MOST = 256 << 10
-"""Bytes for the messages of a session; what does not fit, a program reads when it opens the session anew."""
+"""Bytes for the messages of a session; what does not fit, a program reads when it opens the session again."""
 
 
 class CatchUp:

@@ -113,7 +113,7 @@ class Transcripts:
         try:
             self._take(chunk)
         except Exception:
-            # It is read anew from the log.
+            # It is read again from the log.
             logger.exception("transcript failed session=%s", chunk.session_id)
             self._followed.pop(chunk.session_id or "", None)
 

@@ -94,7 +94,7 @@ class Doorway:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def admit(self, judge: Judge) -> tuple[str, Pass]:
-        """From now on this judge decides for whoever shows the secret: a key to revoke it, and what to give to Amp."""
+        """From now on this judge decides for gates with the secret: a key to revoke it, and what to give to Amp."""
         secret = token_hex(24)
         folder = self._directory / secret[:12]
         folder.mkdir(mode=0o700)

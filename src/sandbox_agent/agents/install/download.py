@@ -1,6 +1,6 @@
 """Bytes from an address: https, http and file, with our rules about redirects.
 
-Knows neither registries nor archives; who asks bounds the size.
+Knows neither registries nor archives; the caller bounds the size.
 """
 
 import asyncio

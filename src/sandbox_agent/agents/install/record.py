@@ -95,7 +95,7 @@ class Store:
         return [name for name in self._names() if os.access(self._file(name), os.F_OK) and self.record(name) is None]
 
     def find_spare(self) -> list[Path]:
-        """Folders that are not in use by a record: of what runs on, or of an install that goes on or was cut off."""
+        """Folders that are not in use by a record: of what still runs, or of an install under way or cut off."""
         used = {(record.agent, record.folder) for record in self.records()}
         folders = [path for name in self._names() for path in _find_folders(self.directory / name)]
         return [path for path in folders if (path.parent.name, path.name) not in used]

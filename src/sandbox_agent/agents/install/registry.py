@@ -104,7 +104,7 @@ class Registry:
     async def snapshot(self, max_age: float = 300.0) -> Snapshot:
         """The registry, at most so many seconds old; an older copy, with its problem, when there is no newer one.
 
-        A file is read anew each time. Callers that wait at the same time share one fetch.
+        A file is read each time. Callers that wait at the same time share one fetch.
 
         Raises:
             RegistryUnavailable: there is no copy either.

@@ -1,7 +1,7 @@
 """`sandbox-agent acp`: a server's sessions for a program that speaks ACP on stdio, mostly an editor.
 
 Lines of stdin go to the server's WebSocket, and its events to stdout. When the socket is cut, it is opened again and
-continues after the last event; when the server was started anew, the log has what is missing. `Ledger` knows what has
+continues after the last event; when the server was restarted, the log has what is missing. `Ledger` knows what has
 to be sent again.
 """
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = f"""\
 Speak ACP on stdin and stdout, and pass it on to a server: any editor that can start an ACP agent as
-a program can so drive an agent on another machine. A cut connection is opened again, also when the
-server was started anew, and nothing is lost or repeated.
+a program can drive an agent on another machine. A cut connection is opened again, even if the server
+was restarted, and nothing is lost or repeated.
 
 The server is the one that --connect or {VARIABLE} names, or the one that runs on the data
 directory. The address may be that of the server, or that of its /acp.
@@ -223,7 +223,7 @@ class StdioBridge:
         except ConnectionClosed:
             if socket.close_code != UNKNOWN_CONNECTION:
                 raise
-            complain("the server was started anew; going on with the log")
+            complain("the server was restarted; continuing from the log")
             return await self._begin_anew()
         return socket
 

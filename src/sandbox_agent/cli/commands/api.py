@@ -93,7 +93,7 @@ def _list() -> Command:
     parser = _parser(
         "list",
         "",
-        "All agents, as GET /v1/agents tells them.",
+        "All agents, as GET /v1/agents returns them.",
         "  sandbox-agent api v1 agents list | jq '.agents[].id'\n",
     )
     parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
@@ -104,7 +104,7 @@ def _get() -> Command:
     parser = _parser(
         "get",
         "AGENT",
-        "One agent, as GET /v1/agents/{agent} tells it.",
+        "One agent, as GET /v1/agents/{agent} returns it.",
         "  sandbox-agent api v1 agents get claude | jq -r .instructions\n",
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
@@ -261,7 +261,7 @@ examples:
 def _request() -> Command:
     parser = Parser("sandbox-agent api request", REQUEST, f"{ACCESS}\n{REQUEST_EXAMPLES}", "[METHOD] PATH")
     parser.add_argument("words", metavar="PATH", nargs="+", help="The path, such as /v1/health; before it, the method.")
-    parser.add_argument("-X", "--method", metavar="METHOD", help="The method, too.")
+    parser.add_argument("-X", "--method", metavar="METHOD", help="The method; you can also write it before the path.")
     parser.add_argument(
         "-f",
         "--field",

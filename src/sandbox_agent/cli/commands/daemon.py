@@ -311,7 +311,7 @@ def _may_cut_off(running: RunningServer, arguments: Arguments) -> bool:
     print("go on? y/n: ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() in ("y", "yes"):
         return True
-    complain("the server goes on running")
+    complain("the server keeps running")
     return False
 
 

@@ -260,7 +260,7 @@ def search(arguments: Arguments) -> int:
             sys.stdout.flush()
             complain(f"there may be more: {_MORE.get(matches.reason or '', matches.reason)}")
         if not count:
-            complain("nothing is found")
+            complain("nothing found")
         return 0 if count else EXIT_FAILED
 
     return call_files(arguments, work)

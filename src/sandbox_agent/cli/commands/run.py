@@ -70,7 +70,9 @@ def run_command() -> Command:
         action="store_true",
         help="Continue the newest session of this directory, or of AGENT in it.",
     )
-    parser.add_argument("--model", metavar="MODEL", help="The model to use; nothing is sent if the agent has no such.")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="The model to use; nothing is sent if the agent does not have it."
+    )
     parser.add_argument("--mode", metavar="MODE", help="A mode of the agent's.")
     parser.add_argument(
         "--permission-mode",
@@ -94,10 +96,10 @@ def run_command() -> Command:
         help="Send a file or a directory with the prompt, of the server's machine. May be repeated.",
     )
     parser.add_argument(
-        "-y", "--yes", action="store_true", help="Allow whatever permission is asked for, once each time."
+        "-y", "--yes", action="store_true", help="Allow everything the agent asks permission for, once each time."
     )
     parser.add_argument(
-        "--no", action="store_true", help="Reject whatever is asked; so it is where there is no terminal."
+        "--no", action="store_true", help="Reject everything that is asked; the default without a terminal."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")

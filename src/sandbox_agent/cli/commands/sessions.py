@@ -162,7 +162,7 @@ EXAMPLES = """\
   sandbox-agent sessions list
       what there is, newest first
   sandbox-agent sessions events 0198c2
-      what was said in the session whose id begins so
+      what was said in the session whose id begins with 0198c2
   sandbox-agent sessions terminate 0198c2
       end it for good; what was said stays
 """

@@ -25,7 +25,7 @@ RUN = 2.0
 
 FEW_FILES = 1024
 FEW_WATCHES, FEW_INSTANCES = 8192, 64
-_ANEW = "Install sandbox-agent anew: this comes with it."
+_ANEW = "Reinstall sandbox-agent: this comes with it."
 
 
 def version(subject: DoctorSubject) -> list[Finding]:

@@ -131,44 +131,26 @@ def _describe_answer(subject: DoctorSubject, target: ServerAddress, answer: Call
         case "refused":
             return [_explain_refusal(subject, target)]
         case "misdirected":
-            sentence = f"the server at {url} does not serve that name"
-            return [
-                Finding(
-                    "server",
-                    "server",
-                    "problem",
-                    sentence,
-                    "Start it with --allow-host and the name, or use its address.",
-                )
-            ]
+            advice = "Start it with --allow-host and the name, or use its address."
+            return [_problem(f"the server at {url} does not serve that name", advice)]
         case "other":
             sentence = f"{_who(target)} answers at {url}, and not like sandbox-agent"
-            return [
-                Finding("server", "server", "problem", sentence, "Stop that, or let --endpoint name another address.")
-            ]
+            return [_problem(sentence, "Stop that, or let --endpoint name another address.")]
         case "silent":
             sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
-            return [
-                Finding(
-                    "server", "server", "problem", sentence, "Look at what it reports; stop it, and start it again."
-                )
-            ]
+            return [_problem(sentence, "Look at what it reports; stop it, and start it again.")]
         case "none" if not target.local:
-            sentence = f"no server can be reached at {url}"
-            return [
-                Finding(
-                    "server",
-                    "server",
-                    "problem",
-                    sentence,
-                    f"Check the address ({VARIABLE} or --endpoint) and the network.",
-                )
-            ]
+            advice = f"Check the address ({VARIABLE} or --endpoint) and the network."
+            return [_problem(f"no server can be reached at {url}", advice)]
         case "none" if is_named(subject.arguments, subject.environ):
             return [Finding("server", "server", "note", f"no server answers at {url}", None if here else _START)]
         case "none":
             sentence = f"no server runs that commands could call on the data directory {subject.settings.data_dir}"
             return [Finding("server", "server", "note", sentence, None if here else _STARTED)]
+
+
+def _problem(sentence: str, advice: str) -> Finding:
+    return Finding("server", "server", "problem", sentence, advice)
 
 
 def _healthy(target: ServerAddress, health: ServerHealth) -> list[Finding]:

@@ -13,10 +13,11 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO
-from urllib.request import ProxyHandler, Request, build_opener
 
+from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.fleet.directory import FleetDirectory, NatsAddress
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.errors import SettingsError
@@ -93,14 +94,11 @@ class LocalFleet:
 
     def _count_nodes(self, gateway: str) -> int:
         """How many nodes a gateway knows of; none while it does not answer."""
-        request = Request(f"{gateway}/v1/health", headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 - ours
-        # No proxy gets the token.
-        direct = build_opener(ProxyHandler({}))
         try:
-            with direct.open(request, timeout=ANSWERING) as response:
-                return json.load(response)["nodes"]
+            status, body = ServerAddress(gateway, local=True, token=self.token).fetch("/v1/health", ANSWERING)
         except OSError:
             return 0
+        return json.loads(body)["nodes"] if status == HTTPStatus.OK else 0
 
     def start_server(self, place: NatsAddress, others: list[NatsAddress], **cluster: object) -> None:
         """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""

@@ -1,4 +1,4 @@
-"""One prompt and its turn, or a session as it goes on, with lines that are typed meanwhile."""
+"""One prompt and its turn, or a session that continues, with lines that are typed meanwhile."""
 
 import asyncio
 import signal
@@ -128,7 +128,7 @@ class OneShot:
 def tell_agents(failure: Failure, view: View) -> None:
     """Say how a turn has failed; on a terminal, what the agent has said of it itself is not said again."""
     if view.screen.stream.isatty() and is_mentioned_in(failure, view.showing.said):
-        complain("the turn failed with the error that the agent tells above")
+        complain("the turn failed with the error that the agent reports above")
     else:
         tell(failure)
 

@@ -193,7 +193,7 @@ def _stdin_has_input() -> bool:
         return stat.S_ISREG(kind)
     if select.select([0], [], [], PATIENCE)[0]:
         return True
-    complain(f"nothing came from stdin in {PATIENCE:g} s, going on without it; < /dev/null says so at once")
+    complain(f"nothing came from stdin in {PATIENCE:g} s; continuing without it (< /dev/null skips this wait)")
     return False
 
 
@@ -228,7 +228,7 @@ def start_run(arguments: Arguments) -> int:
 async def _run(choice: ChosenServer, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
-        complain("--yes: whatever the agent asks permission for is allowed, once each time")
+        complain("--yes: everything the agent asks permission for is allowed, once each time")
     async with seen.listening() if wanted.prompt is None else nullcontext():
         return await _report_failures(_prompt_agent(choice, wanted, seen, interrupts), seen, as_json=wanted.as_json)
 

@@ -1,4 +1,4 @@
-"""Pieces as text on streams; what may still change is written anew, or live above what is typed.
+"""Pieces as text on streams; what may still change is rewritten, or live above what is typed.
 
 rich draws Markdown.
 """
@@ -173,7 +173,7 @@ class _Output:
         self._block: str | None = None
         self._key: str | None = None
         self._rows = 0
-        """Of the last note, if it can be written anew."""
+        """Of the last note, if it can be rewritten."""
         self._seen: set[str] = set()
 
     @property
@@ -441,7 +441,7 @@ class Screen:
         return paint(block, _SPEECH[piece.who], output.stream)
 
     def _take_back(self, output: _Output) -> None:
-        """Take away what is on the screen of a block that is to be written anew."""
+        """Take away what is on the screen of a block that will be rewritten."""
         if not self._shown:
             return
         width = width_of(output.stream)

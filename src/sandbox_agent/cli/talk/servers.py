@@ -127,7 +127,7 @@ async def _start(stack: AsyncExitStack, settings: Settings, handlers: Handlers) 
 
 
 async def find_named_session(client: SandboxAgent, name: str) -> SessionInfo:
-    """The session with this id or alias, or the only one whose id or alias begins so. Raises ClientError."""
+    """The session with this id or alias, or the only one whose id or alias begins like this. Raises ClientError."""
     api = Api(client.url, client.token)
     try:
         return read_session(await find_session(api, name))

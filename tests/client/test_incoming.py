@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.client.feed import Feed, Notification, Page
+from sandbox_agent.client.incoming import Feed, Notification, Page
 from tests.support.client import run
 from tests.support.running import BOUND
 
