@@ -1,6 +1,7 @@
 """The composition root: the only module that constructs long-lived objects, bottom to top, and ends them again."""
 
 import asyncio
+import ctypes
 import errno
 import gc
 import logging
@@ -99,6 +100,8 @@ EXIT_PORT_TAKEN = 3
 LOG = "log.db"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 1 << 20), (-1, 4 << 20)
+"""Options of `mallopt`: bytes from which on memory is the kernel's own business, and bytes that are not given back."""
 LAST_GRACE = 0.5
 """How long agents get when the server itself stops: it promises to exit within two seconds."""
 
@@ -345,6 +348,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     # Everything allocated so far stays: the collector need not scan it again, not even once.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    keep_buffers()
     if settings.idle_exit is not None:
         busy = parts.is_busy
         idling = Idling(lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit)
@@ -384,6 +388,15 @@ def _make_flows(settings: Settings, parts: ServerParts) -> "Flows":
 
     guests = Guests(settings.node, parts.hub, parts.from_client, settings.max_body)
     return Flows(settings.node, GatewayDoor(parts.app, guests).answer_gateway, settings.flows)
+
+
+def keep_buffers() -> None:
+    """Keep some memory for what is read and written next: from the kernel each page of it costs a fault, every time."""
+    # Some C libraries have no such options.
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+            mallopt(*option)
 
 
 async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") -> None:
