@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.programs import find_closed_word, known_program
+from sandbox_agent.permissions.commands import find_closed_word, known_program
 
 
 def opened(rule: str, command: str) -> bool:

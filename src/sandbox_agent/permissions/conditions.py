@@ -13,7 +13,7 @@ from typing import Protocol, cast
 from msgspec import Struct, field
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.permissions.commands import Part, Simple, program_name, split_words
+from sandbox_agent.permissions.commands import Part, Simple, find_closed_word, program_name, split_words
 from sandbox_agent.permissions.patterns import (
     LONGEST_PATH,
     Glob,
@@ -24,7 +24,6 @@ from sandbox_agent.permissions.patterns import (
     is_inside,
     loosen,
 )
-from sandbox_agent.permissions.programs import find_closed_word
 from sandbox_agent.permissions.request import ToolRequest
 from sandbox_agent.permissions.work import Work
 
