@@ -22,14 +22,14 @@ from sandbox_agent.client.errors import (
 )
 from sandbox_agent.errors import SandboxAgentError, Unauthorized, UnknownAgent
 from sandbox_agent.file_errors import FileNotFound
-from sandbox_agent.http.problems import document
+from sandbox_agent.http.asgi import problem_document
 
 
 @pytest.mark.parametrize(
     "error", [Unauthorized(), UnknownAgent("x", ["mock"]), FileNotFound("/a", "no such file", errno="ENOENT")]
 )
 def test_a_problem_document_is_read_as_it_was_written(error: SandboxAgentError) -> None:
-    read = problem(document(error))
+    read = problem(problem_document(error))
 
     assert read is not None
     assert (read.slug, read.title, read.status, read.detail) == (error.slug, error.title, error.status, str(error))

@@ -19,9 +19,9 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Caller, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import LEASE
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.asgi import JSON
 from sandbox_agent.http.guests import OPENED
 from sandbox_agent.http.guests import PATH as GUESTS
-from sandbox_agent.http.negotiate import JSON
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import Introduced, Introduction, Lease, Opened
 

@@ -20,10 +20,22 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     TooMany,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, offers_websocket, respond, transport
+from sandbox_agent.http.asgi import (
+    EVENT_STREAM,
+    JSON,
+    Receive,
+    Scope,
+    Send,
+    check_accept,
+    check_json,
+    header,
+    json_headers,
+    offers_websocket,
+    respond,
+    transport,
+)
 from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
-from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
 from sandbox_agent.http.stream import StreamPart
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.wire import headers, methods

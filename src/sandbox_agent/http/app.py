@@ -24,11 +24,11 @@ from sandbox_agent.http.asgi import (
     header,
     json_headers,
     respond,
+    send_problem,
     transport,
 )
 from sandbox_agent.http.guard import Guard, is_opencode
 from sandbox_agent.http.health import HealthCheck
-from sandbox_agent.http.problems import send_problem
 from sandbox_agent.http.rpc import Rpc
 
 logger = logging.getLogger(__name__)

@@ -1,10 +1,22 @@
-"""The shapes of ASGI, as far as we use them."""
+"""The shapes of ASGI, as far as we use them: what a head says, whole responses, errors as RFC 9457 problems."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import lru_cache
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+
+from sandbox_agent.errors import (
+    URN,
+    MethodNotAllowed,
+    NotAcceptable,
+    SandboxAgentError,
+    Unauthorized,
+    UnsupportedMediaType,
+)
+from sandbox_agent.file_errors import RangeNotSatisfiable
 
 Scope = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny] - ASGI defines it so
 Message = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny]
@@ -85,3 +97,91 @@ def write_part(scope: Scope) -> Callable[[bytes], bool]:
 def transport(scope: Scope) -> asyncio.Transport:
     """The socket under a request; the server's protocol puts it there."""
     return scope["extensions"]["sandbox_agent.transport"]
+
+
+def problem_document(error: SandboxAgentError) -> bytes:
+    """The body of a problem."""
+    problem = {
+        "type": URN + error.slug,
+        "title": error.title,
+        "status": error.status,
+        "detail": str(error),
+    }
+    # What people look for comes first; a fact never takes the place of it.
+    return msgspec.json.encode(problem | {name: value for name, value in error.fields.items() if name not in problem})
+
+
+def problem_headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of a problem, those included that its status demands."""
+    found = [
+        (b"content-type", b"application/problem+json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if isinstance(error, Unauthorized):
+        found.append((b"www-authenticate", b'Bearer realm="sandbox-agent"'))
+    if isinstance(error, MethodNotAllowed):
+        found.append((b"allow", str(error.fields["allow"]).encode()))
+    if isinstance(error, RangeNotSatisfiable):
+        found.append((b"content-range", f"bytes */{error.fields['size']}".encode()))
+    return found
+
+
+async def send_problem(send: Send, error: SandboxAgentError) -> None:
+    """Answer with a problem."""
+    body = problem_document(error)
+    await respond(send, error.status, problem_headers(error, body), body)
+
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+
+
+def check_accept(accept: bytes | None, offered: str) -> None:
+    """Raises NotAcceptable when Accept excludes what we send."""
+    if accept is not None and accept.strip() and not _accepts(accept, offered):
+        raise NotAcceptable(offered)
+
+
+def check_json(content_type: bytes | None) -> None:
+    """Raises UnsupportedMediaType for a body that is not said to be JSON."""
+    if content_type is None or not _is_json(content_type):
+        raise UnsupportedMediaType((content_type or b"").decode("latin-1"))
+
+
+@lru_cache(maxsize=256)
+def _accepts(accept: bytes, offered: str) -> bool:
+    """The most specific media range that matches decides, as RFC 9110 has it."""
+    best, quality = -1, 0.0
+    for part in accept.decode("latin-1").lower().split(","):
+        media, *parameters = [piece.strip() for piece in part.split(";")]
+        ranges = ("*/*", f"{offered.partition('/')[0]}/*", offered)
+        if media in ranges and ranges.index(media) > best:
+            best, quality = ranges.index(media), _quality(parameters)
+    return quality > 0
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name == "q":
+            try:
+                return float(value)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+@lru_cache(maxsize=256)
+def _is_json(content_type: bytes) -> bool:
+    media = content_type.decode("latin-1").partition(";")[0].strip().lower()
+    return media == JSON or (media.startswith("application/") and media.endswith("+json"))
+
+
+def wants_async(prefer: bytes | None) -> bool:
+    """`Prefer: respond-async`, among others."""
+    if prefer is None:
+        return False
+    return any(
+        part.partition(";")[0].strip() == "respond-async" for part in prefer.decode("latin-1").lower().split(",")
+    )

@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
-from sandbox_agent.http import openapi, problems
-from sandbox_agent.http.asgi import App, Receive, Scope, Send
+from sandbox_agent.http import openapi
+from sandbox_agent.http.asgi import App, Receive, Scope, Send, problem_document, problem_headers
 from sandbox_agent.http.ui import Ui
 from sandbox_agent.http.views import Endpoint, Handler, RemovedRoute, json_bytes
 
@@ -121,8 +121,8 @@ async def _not_routed(request: Request, error: Exception, allowed: list[str]) ->
 
 async def _problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, SandboxAgentError)
-    body = problems.document(error)
-    headers = {name.decode(): value.decode() for name, value in problems.headers(error, body)}
+    body = problem_document(error)
+    headers = {name.decode(): value.decode() for name, value in problem_headers(error, body)}
     return Response(body, error.status, headers=headers)
 
 

@@ -29,6 +29,7 @@ from sandbox_agent.host.transfer.entries import (
     read_page,
     too_large,
 )
+from sandbox_agent.http.asgi import check_json
 from sandbox_agent.http.downloads import (
     FileDownload,
     content_disposition,
@@ -37,7 +38,6 @@ from sandbox_agent.http.downloads import (
     media_type,
     read_version,
 )
-from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool, Pools

@@ -3,8 +3,7 @@
 from typing import Protocol
 
 from sandbox_agent.errors import SandboxAgentError
-from sandbox_agent.http import problems
-from sandbox_agent.http.asgi import Reply
+from sandbox_agent.http.asgi import Reply, problem_document, problem_headers
 from sandbox_agent.http.light_uvicorn import STATUS_LINE
 
 
@@ -55,8 +54,8 @@ class Post:
         self.respond(b"".join([STATUS_LINE[reply.status], *head]), reply.body)
 
     def refuse(self, error: SandboxAgentError) -> None:
-        body = problems.document(error)
-        self.reply(Reply(error.status, problems.headers(error, body), body))
+        body = problem_document(error)
+        self.reply(Reply(error.status, problem_headers(error, body), body))
 
     def respond(self, head: bytes, body: bytes) -> None:
         """The same, for a head that is written already, without its end."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
-from sandbox_agent.http import problems
+from sandbox_agent.http.asgi import problem_document, problem_headers
 from sandbox_agent.http.framing import (
     HEAD,
     LONGEST_KNOWN_HEAD,
@@ -357,8 +357,8 @@ class Protocol(HttpToolsProtocol):
             # No handler needs to wait for the rest of its body.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        body = problems.document(error)
-        head = [b"%b: %b\r\n" % pair for pair in (*problems.headers(error, body), (b"connection", b"close"))]
+        body = problem_document(error)
+        head = [b"%b: %b\r\n" % pair for pair in (*problem_headers(error, body), (b"connection", b"close"))]
         self._socket.write(b"".join([STATUS_LINE[error.status], *head, b"\r\n", body]))
         self._socket.unread = True
         self._socket.close()

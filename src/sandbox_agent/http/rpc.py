@@ -20,23 +20,27 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.http.asgi import (
+    EVENT_STREAM,
+    JSON,
     Receive,
     Reply,
     Scope,
     Send,
+    check_accept,
+    check_json,
     header,
     is_gone,
     json_headers,
     offers_websocket,
+    problem_document,
     remember,
     respond,
     transport,
+    wants_async,
 )
 from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
-from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.http.post import Post
-from sandbox_agent.http.problems import document
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
@@ -127,7 +131,7 @@ class Rpc(Exchange):
         try:
             await self.clients.kept(connection, answer.commit)
         except LogUnavailable as error:
-            rest = document(error)
+            rest = problem_document(error)
         if is_gone(scope):
             self.clients.tell(connection, answer.line)
             if envelope.method in methods.MAKE_SESSIONS:

@@ -34,9 +34,8 @@ from sandbox_agent.errors import (
     ShuttingDown,
     UnknownAgent,
 )
-from sandbox_agent.http import problems
+from sandbox_agent.http.asgi import EVENT_STREAM, problem_document
 from sandbox_agent.http.health import HealthCheck
-from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.install_errors import (
@@ -122,9 +121,9 @@ class Installs:
         try:
             return _event("result", msgspec.json.encode(await self.installs.wait_for_result(task)))
         except SandboxAgentError as error:
-            return _event("problem", problems.document(error))
+            return _event("problem", problem_document(error))
         except Exception:
-            return _event("problem", problems.document(InternalError()))
+            return _event("problem", problem_document(InternalError()))
 
 
 async def _asked(request: Request) -> InstallRequest:

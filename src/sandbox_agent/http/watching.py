@@ -11,8 +11,8 @@ from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.watching import Watch, Watches
+from sandbox_agent.http.asgi import EVENT_STREAM
 from sandbox_agent.http.downloads import Streamed
-from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint
 from sandbox_agent.wire.files import ChangesEvent

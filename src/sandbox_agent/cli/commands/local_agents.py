@@ -298,10 +298,10 @@ class Outcomes:
     def tell(self, result: InstallResult | Removal | FailedAgent) -> None:
         """Add one outcome; a failure always goes to stderr too."""
         if isinstance(result, FailedAgent):
-            from sandbox_agent.http.problems import document
+            from sandbox_agent.http.asgi import problem_document
 
             describe(str(result.error), result.error.fields.get("stderr"))
-            self._all.append(Failure(result.agent, Raw(document(result.error))))
+            self._all.append(Failure(result.agent, Raw(problem_document(result.error))))
             return
         self._all.append(result)
         if not self._as_json:
