@@ -84,7 +84,7 @@ class RunningServer:
     token_file: Path | None
     """Where its token is, if it is in a file."""
     token: str | None = field(repr=False)
-    """None if it needs none, or if none was found."""
+    """None if the server needs none, or if none was found."""
     embedded: bool = False
     """It serves one program alone, and ends with that."""
     idles: bool = False

@@ -177,7 +177,7 @@ MOCK = "mock"
 MOST_CANDIDATES = 10
 PIECE = 1 << 16
 _GONE = frozenset({"session-not-found", "removed", "not-found"})
-"""What is answered for an id that is none; one with a slash leads to another route."""
+"""What is answered for an invalid id; one with a slash leads to another route."""
 
 T = TypeVar("T")
 

@@ -53,7 +53,7 @@ def settings_of(arguments: Arguments, environ: Mapping[str, str], only: Collecti
 
 
 def agent_settings(arguments: Arguments) -> Settings:
-    """The settings for a command about agents, which tells its failures itself: no other reports go to stderr."""
+    """The settings for a command about agents, which reports its failures itself: nothing else goes to stderr."""
     import logging
 
     logging.getLogger("sandbox_agent").addHandler(logging.NullHandler())
@@ -146,7 +146,7 @@ def find_address(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddr
 
 
 def _find_here(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddress:
-    """The server that holds the data directory, whichever port it has; else the usual address."""
+    """The server that holds the data directory, on any port; else the usual address."""
     from sandbox_agent.data_directory import read_notice
 
     settings = settings_of(arguments, environ, {"config_dir", "data_dir", *WAYS})

@@ -228,7 +228,7 @@ class CommandGroup(NamedTuple):
             name: f"\n  {'':<{width}}".join(wrap_text(word.summary, room)) for name, word in self.words.items()
         }
         words = "\n".join(f"  {name:<{width}}{summary}" for name, summary in summaries.items())
-        more = f"{self.name} <command> --help tells more."
+        more = f"{self.name} <command> --help says more."
         parser = Parser(self.name, self.description, f"commands:\n{words}\n\nexamples:\n{self.examples}\n{more}")
         parser.usage = f"{self.name} [-h]{' [--version]' if self.version else ''} <command> ..."
         if self.version is not None:

@@ -196,7 +196,7 @@ class Ledger:
         return None if notice is None else notice.frame
 
     def again(self) -> list[bytes]:
-        """Frames to send once more after a cut: whatever of it had arrived changes nothing."""
+        """Frames to send once more after a cut: those that had arrived change nothing."""
         return [each.frame for each in (*self._notices.values(), *self._requests.values())]
 
     def renew(self) -> list[bytes]:

@@ -160,7 +160,7 @@ _CODES = {
 
 
 class Step(Protocol):
-    """How far an install is, as the server or the installer here tells it."""
+    """How far an install is, as the server or the installer here reports it."""
 
     @property
     def stage(self) -> str: ...

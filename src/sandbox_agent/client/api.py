@@ -109,7 +109,7 @@ class Api:
         return self.parsed(response, response.content, type)
 
     def parsed(self, response: Response, data: bytes, type: type[T]) -> T:
-        """A part of an answer's body, as a `type`; raises ForeignAnswer when it is none."""
+        """A part of an answer's body, as a `type`; raises ForeignAnswer when it cannot be read as that."""
         try:
             return msgspec.json.decode(data, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -174,7 +174,7 @@ class Api:
 
 
 def _check_address(url: str) -> SplitResult:
-    """The parts of an address; raises ValueError when it is none of a server."""
+    """The parts of an address; raises InvalidCall when no server can have it."""
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
         # What stands before an @ is a secret.
         shown = url.rpartition("@")[2]

@@ -96,7 +96,7 @@ class ClientConnection:
 
     @property
     def position(self) -> int:
-        """The newest position of the log that the server has told of."""
+        """The newest position of the log that the server has mentioned."""
         return 0 if self._transport is None else self._transport.stream_order.position
 
     async def request(self, method: str, params: Object | None = None, *, agent: str | None = None) -> Object:

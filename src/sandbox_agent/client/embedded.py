@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A server that runs. `close` ends it; so does the end of this program, whatever that is."""
+    """A server that runs. `close` ends it; so does the end of this program, for any reason."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, watch: "_Watch", url: str, token: str) -> None:
         """For `start` alone."""

@@ -43,7 +43,7 @@ class RequestId(NamedTuple):
 
 
 def decode(data: str | bytes) -> Object:
-    """An envelope; raises ValueError when it is none."""
+    """An envelope; raises ValueError when the data is something else."""
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -82,7 +82,7 @@ class StreamOrder:
     def __init__(self, patience: float) -> None:
         self._hold = min(HOLD, patience)
         self.position = 0
-        """The newest position that the server has told this connection of."""
+        """The newest position that the server has mentioned on this connection."""
         self._brought = 0
         """Up to where the stream has nothing more to bring."""
         self._stalled = False
@@ -209,7 +209,7 @@ class Feed:
                 await self._woken.wait()
 
     async def _catch_up(self) -> None:
-        """Put the next page of the log into the queue, and whatever came live meanwhile after it."""
+        """Put the next page of the log into the queue, and after it what came live meanwhile."""
         # From here on live events are kept again: the page is read later than this, so nothing falls in between.
         self._behind = False
         start = self._newest

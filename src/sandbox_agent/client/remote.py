@@ -23,7 +23,7 @@ else:
 
 # A prompt may wait for hours, and there may be any number of them.
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=IDLE)
-# Nothing is sent while a request waits: without these, a peer that vanished would be waited for for ever, and a router
+# Nothing is sent while a request waits: without these, a peer that vanished would be waited for forever, and a router
 # in between would forget the connection. In seconds; the second name is what macOS calls the first.
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 

@@ -208,7 +208,7 @@ class SessionWatch(AsyncIterator[SessionChanges]):
             page = await self._changed_after(page.changes)
 
     async def _changed_after(self, moment: str | None) -> _Page:
-        """The sessions that have changed since a moment; all of them when the server cannot tell."""
+        """The sessions that have changed since a moment; all of them when the server does not know."""
         first = await self._read(changedAfter=moment)
         cursor = first.next_cursor
         while first.gone is None and cursor is not None:

@@ -15,7 +15,7 @@ from sandbox_agent.wire.acp import PromptResponse
 from sandbox_agent.wire.reading import read
 
 FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
-"""Seconds between two looks whether a turn that is to be cancelled has started, or was taken back."""
+"""Seconds between two checks whether a turn you want to cancel has started, or was taken back."""
 
 
 class Turn(AsyncIterator[TurnItem]):

@@ -170,7 +170,7 @@ TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
 
 
 def read_item(method: str, params: Object) -> SessionItem | None:
-    """A notification of a session as a typed value; None for what tells nothing of a session."""
+    """A notification of a session as a typed value; None for what is not about a session."""
     match method:
         case methods.UPDATE:
             return _update(params)

@@ -110,7 +110,7 @@ MOST_UNREAD = 1 << 20
 """Bytes that a socket's reader leaves unread before the socket waits."""
 MOST_OF_A_HEAD = 100 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
-"""Methods of which a server expects to hear how long the body is, also when there is none."""
+"""Methods whose requests say how long the body is, even without one."""
 _SAFE = "/?#[]@!$&'()*+,;=:%"
 """What stays as it is in a path, with its query: what is quoted already, among others."""
 

@@ -233,13 +233,13 @@ class Outbox:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._entries: dict[Outgoing, asyncio.Future[None]] = {}
-        """With what ends the wait otherwise: a failure, or that it is to be sent by POST."""
+        """With what ends the wait otherwise: a failure, or the decision to send it by POST."""
         self._timers: dict[Outgoing, asyncio.TimerHandle] = {}
         self._write: Callable[[bytes], None] | None = None
         self._generation = 0
 
     async def send(self, outgoing: Outgoing) -> SocketReply | None:
-        """The answer; None when it is to be sent by POST. Raises ConnectionLost."""
+        """The answer; None when you have to send it by POST. Raises ConnectionLost."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._entries[outgoing] = ended
         if self._write is None:

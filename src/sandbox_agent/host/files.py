@@ -273,5 +273,5 @@ def is_text(content: bytes) -> bool:
 
 
 def _as_text(name: str) -> str:
-    """A file's name, also when it has bytes in it that are no text."""
+    """A file's name, even if it has bytes in it that are not text."""
     return os.fsencode(name).decode(errors="replace")

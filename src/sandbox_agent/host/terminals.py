@@ -150,7 +150,7 @@ class Terminal(asyncio.SubprocessProtocol):
         return self._output.read(ended=self.exit is not None)
 
     async def exited(self) -> ExitStatus:
-        """Wait until it has ended by whatever cause."""
+        """Wait until it has ended, for any reason."""
         return await asyncio.shield(self._done)
 
     async def stop(self, grace: float) -> None:

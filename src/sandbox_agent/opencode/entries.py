@@ -1,4 +1,4 @@
-"""Messages and their parts in memory: their ids, their size, and the events that tell of them. Pure."""
+"""Messages and their parts in memory: their ids, their size, and the events about them. Pure."""
 
 from dataclasses import dataclass, field
 

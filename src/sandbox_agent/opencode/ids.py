@@ -1,4 +1,4 @@
-"""Ids as OpenCode makes them: a prefix, twelve hex digits of time, fourteen letters that tell one from another. Pure.
+"""Ids as OpenCode makes them: a prefix, twelve hex digits of time, fourteen letters that make it unique. Pure.
 
 OpenCode's programs sort by them. Messages, parts and requests ascend; sessions descend, so that the newest comes first.
 Ids of what is in a session's log follow from the log alone: a view that is built again has the same ones.
@@ -25,7 +25,7 @@ def milliseconds(at: float) -> int:
 
 
 def make_id(prefix: str, tick: int, *names: object) -> str:
-    """An id at a tick of time; `names` tell it from all others of that tick."""
+    """An id at a tick of time; `names` make it unique in that tick."""
     return f"{prefix}_{tick & _MASK:012x}{_letters(names)}"
 
 

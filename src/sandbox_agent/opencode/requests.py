@@ -1,4 +1,4 @@
-"""What waits for people: permissions and questions, told to OpenCode's programs and answered by them.
+"""What waits for people: permissions and questions, sent to OpenCode's programs and answered by them.
 
 The hub has them; the first answer wins there, whichever client it comes from.
 """
@@ -148,7 +148,7 @@ class Requests:
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
         except Exception:
-            logger.exception("request not told session=%s", pending.session.id if pending.session else None)
+            logger.exception("request not sent session=%s", pending.session.id if pending.session else None)
 
     def _announce(self, pending: PendingRequest, transcript: Transcript) -> None:
         # It may have been settled while the transcript was read.
@@ -171,14 +171,14 @@ class Requests:
             else:
                 self._transcripts.publish(session, "question.rejected", about)
         except Exception:
-            logger.exception("decision not told session=%s", session.id)
+            logger.exception("decision not sent session=%s", session.id)
 
     def session_deleted(self, session: Session) -> None:
         try:
             self._transcripts.publish_session(session, "session.deleted")
             self._transcripts.forget(session.id)
         except Exception:
-            logger.exception("deletion not told session=%s", session.id)
+            logger.exception("deletion not sent session=%s", session.id)
 
     def _decide(self, pending: PendingRequest) -> Object | None:
         """The answer that was given before it was asked; None when there is none."""

@@ -116,7 +116,7 @@ class ServerRoutes:
         return answer(await self.offerings.modes_as_agents())
 
     async def commands(self, request: Request) -> Response:
-        """Those of the newest session of a directory, else of the default agent: agents tell them in sessions."""
+        """Those of the newest session of a directory, else of the default agent: agents name them in sessions."""
         here = self.hub.shelf.page(None, self.reading.named_directory(request), 1)
         session = here[0] if here else self.hub.shelf.find_newest(self.offerings.default_agent())
         if session is None:
@@ -191,7 +191,7 @@ class CatchUp:
         try:
             newest = self._hub.shelf.page(None, reader.directory, LOOKED_AT)
         except LogUnavailable as error:
-            logger.warning("past not told reason=%s", error.slug)
+            logger.warning("past not sent reason=%s", error.slug)
             return
         recent = [each for each in newest if each.facts.updated_at >= since]
         recent.sort(key=lambda each: each.facts.updated_at, reverse=True)

@@ -214,7 +214,7 @@ class ToolCall:
         return self.terminals.get(text_at(content, "terminalId") or "")
 
     def write_terminal(self, id: str, output: str) -> bool:
-        """Note what a terminal shows; False when it is none of this call's."""
+        """Note what a terminal shows; False when it belongs to another call."""
         if not any(each.get("type") == "terminal" and each.get("terminalId") == id for each in self.content):
             return False
         self.terminals[id] = output

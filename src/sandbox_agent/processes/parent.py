@@ -16,7 +16,7 @@ from sandbox_agent.processes.keeping import PR_SET_PDEATHSIG, prctl
 
 STDIN = 0
 ENDED = signal.SIGUSR1
-"""Not SIGTERM: the kernel sends it also when only the thread ends that started us, and that means nothing."""
+"""Not SIGTERM: the kernel sends it even if only the thread that started us ends, which means nothing."""
 
 logger = logging.getLogger(__name__)
 

@@ -103,7 +103,7 @@ class InstallFacts(Struct, rename="camel", kw_only=True):
     node: str | UnsetType = UNSET
     """The Node it was installed with."""
     note: str | UnsetType = UNSET
-    """What else is to be said about its source."""
+    """A note about its source."""
     progress: Progress | UnsetType = UNSET
     """While it is being installed."""
 
@@ -186,7 +186,7 @@ class InstallRequest(Struct, rename="camel"):
     """What to install; all of it may be left out."""
 
     reinstall: bool = False
-    """Fetch it again, also when it is there."""
+    """Fetch it again, even if it is there."""
     agent_version: str | None = None
     """Of the agent itself."""
     agent_process_version: str | None = None

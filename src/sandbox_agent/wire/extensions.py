@@ -282,7 +282,7 @@ class TurnParams(Struct, rename="camel"):
     """`turn-` and the `id` of its prompt's event in the session's log, where `_sandboxagent/session/events` has it."""
     state: Literal["started", "ended"]
     prompt_id: str | UnsetType = UNSET
-    """The `promptId` that its prompt had, also when the server was stopped in it and the next start tells its end."""
+    """The `promptId` of its prompt, even if the server stopped during the turn and the next start reports its end."""
     stop_reason: str | UnsetType = UNSET
     """At the end: as the agent answered."""
     error: TurnError | UnsetType = UNSET

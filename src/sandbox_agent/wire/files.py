@@ -127,7 +127,7 @@ class SearchEnding(Struct):
 
 
 class Uploaded(Struct):
-    """What an archive has put where; `truncated` when there is more than `paths` tells."""
+    """What an archive has put where; `truncated` when there is more than `paths` lists."""
 
     paths: list[str]
     """The first 1024 files and links that were written, absolute."""

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def read(value: object, type: type[T]) -> T:
-    """Decoded JSON as a type of ACP; raises msgspec.ValidationError when it is none, however leniently it is read."""
+    """Decoded JSON as a type of ACP; raises msgspec.ValidationError when it cannot be read, however leniently."""
     try:
         return _convert(value, type)
     except ValidationError:

@@ -62,9 +62,9 @@ class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     pending: int
     """How many permissions, questions and elicitations wait for an answer."""
     model: str | None
-    """The model in use, as far as the agent tells."""
+    """The model in use, as far as the agent says."""
     mode: str | None
-    """The mode in use, as far as the agent tells."""
+    """The mode in use, as far as the agent says."""
     termination_info: Object | None
     """How it ended, as in `_sandboxagent/session/ended`."""
     metadata: Object

@@ -76,11 +76,11 @@ def _update(role: str, block: Object) -> Iterator[Object]:
 
 
 AUTH_REQUIRED = -32000
-"""ACP's code for an agent that has to be logged in first."""
+"""ACP's code for an agent that needs a login first."""
 PROGRAM, VERSION = "AMP_CLI", "AMP_CLI_VERSION"
 """Variables that say where Amp's program is, and in which version."""
 PATIENCE = 60.0
-"""Seconds for a command of Amp's that is no turn. Without a key, Amp would wait for a login for ever."""
+"""Seconds for a command of Amp's that is no turn. Without a key, Amp would wait for a login forever."""
 GRACE = 1.0
 """Seconds to end in after SIGTERM: Amp needs a part of that to keep the thread."""
 LONGEST_LINE = 128 << 20

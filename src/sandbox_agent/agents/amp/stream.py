@@ -229,13 +229,13 @@ class Usage:
 
 @dataclass(slots=True)
 class Stream:
-    """One turn, as it has been told so far."""
+    """One turn, as far as Amp has reported it."""
 
     stop_reason: str = "end_turn"
     error: str | None = None
     """What Amp says went wrong."""
     finished: bool = False
-    """Whether Amp has told how it ended."""
+    """Whether Amp has said how it ended."""
     usage: Usage = field(default_factory=Usage)
     open_calls: dict[str, str] = field(default_factory=dict[str, str])
     """Tool calls whose result is not known yet, and their tools."""
@@ -273,7 +273,7 @@ class Stream:
         yield tool_result(id, result, failed=failed)
 
     def close(self, permitted: Container[str]) -> Iterator[Object]:
-        """The turn is over: what has no result will never have one. Of what its helpers did, Amp tells none."""
+        """The turn is over: what has no result will never have one. Amp does not report what its helpers did."""
         went_well = self.finished and self.error is None
         for id in list(self.open_calls):
             del self.open_calls[id]

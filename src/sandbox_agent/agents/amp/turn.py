@@ -28,7 +28,7 @@ from sandbox_agent.agents.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, 
 MOST_WAITING = 4 << 20
 """Bytes of Amp's that may wait for the client; then Amp waits, too."""
 FAREWELL = 10.0
-"""Seconds for Amp to end in after it has told how the turn went: it sends the thread to its server."""
+"""Seconds for Amp to end in after it has said how the turn went: it sends the thread to its server."""
 ALLOW, REJECT = "allow", "reject"
 OPTIONS: list[Object] = [
     {"optionId": ALLOW, "name": "Allow", "kind": "allow_once"},

@@ -213,7 +213,7 @@ class OpenCode:
         if result.get("status") == "cancelled":
             await asyncio.sleep(self._patience.cancel)
         if answers is None or not await self._post(asked, "reply", {"answers": answers}):
-            # Whatever else it was, the agent must not wait for ever.
+            # Whatever else it was, the agent must not wait forever.
             await self._post(asked, "reject", {})
 
     async def _post(self, asked: _Open, what: str, body: Object) -> bool:

@@ -135,7 +135,7 @@ class Packages(Struct, frozen=True):
         return next(filter(None, found), dict[str, object]())
 
     def find_file(self, name: str, path: str) -> Path | None:
-        """A file of a package, wherever npm has put that; None when there is none, or it leads out of the folder."""
+        """A file of a package, where npm has put that; None without one, or when it leads out of the folder."""
         whole = self.folder.resolve()
         files = (home / path for home in self._homes(name))
         return next((each for each in files if each.is_file() and each.resolve().is_relative_to(whole)), None)

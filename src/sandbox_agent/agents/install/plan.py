@@ -1,4 +1,4 @@
-"""What is to be installed for an agent: what the ACP registry has under one of its slugs, else the manifest's pins."""
+"""What to install for an agent: what the ACP registry has under one of its slugs, else the manifest's pins."""
 
 import asyncio
 import re

@@ -55,7 +55,7 @@ class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=Tr
     package: str | None = None
     native_version: str | None = None
     note: str | None = None
-    """What is to be said about where it came from: a registry that could not be reached, for one."""
+    """A note about where it came from: a registry that could not be reached, for one."""
     agent_info: Object = {}
     capabilities: Object = {}
 

@@ -301,7 +301,7 @@ def _stop(arguments: Arguments) -> int:
 
 
 def _may_cut_off(running: RunningServer, arguments: Arguments) -> bool:
-    """Whether turns that run may be cut off: you are asked on a terminal, and told elsewhere."""
+    """Whether turns that run may be cut off: you are asked on a terminal, and only informed elsewhere."""
     count = _count_turns(running)
     if count == 0 or arguments.switch("yes"):
         return True

@@ -79,7 +79,7 @@ async def target_of(files: "Files", path: str, name: str) -> str:
                 raise
             return path
     if name in ("", ".", ".."):
-        raise ClientError(f"{one_line(path)} is a directory; say what it is to be called there")
+        raise ClientError(f"{one_line(path)} is a directory; give the name that it gets there")
     return f"{path.rstrip('/')}/{name}"
 
 
@@ -362,7 +362,7 @@ def _place(remote: str, local: str | None) -> Path:
 def _name_for(remote: str) -> str:
     name = base_name(remote)
     if name in ("", ".", ".."):
-        raise ClientError(f"say what {one_line(remote) or 'it'} is to be called here, after it")
+        raise ClientError(f"after {one_line(remote) or 'it'}, give the name that it gets here")
     return name
 
 

@@ -204,7 +204,7 @@ class FailedAgent:
 async def install(
     settings: Settings, names: Sequence[str], asked: InstallRequest, tell: Callable[[InstallResult | FailedAgent], None]
 ) -> None:
-    """Install all of them and tell of each; one that fails does not keep the others from it."""
+    """Install all of them and report each; if one fails, the others are still installed."""
     async with _opened(settings) as (catalog, installer):
         installs = AgentInstalls(catalog, installer)
         for name in names:
@@ -216,7 +216,7 @@ async def install(
 
 
 async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | FailedAgent], None]) -> None:
-    """Remove all of them and tell of each; one that fails does not keep the others from it."""
+    """Remove all of them and report each; if one fails, the others are still removed."""
     async with _opened(settings) as (catalog, installer):
         for name in names:
             tell(await _remove_agent(catalog, installer, name))
@@ -272,7 +272,7 @@ async def _remove_agent(catalog: Catalog, installer: Installer, name: str) -> Re
 
 
 def _note(catalog: Catalog, agent: str) -> None:
-    """Say what is to be said about where it came from."""
+    """Print the note about where it came from."""
     record = catalog.store.record(agent)
     if record is not None and record.note:
         complain(f"note: {record.note}")
@@ -282,7 +282,7 @@ def _note(catalog: Catalog, agent: str) -> None:
 
 
 class Failure(Struct):
-    """An agent, and the problem with it as the server would tell it."""
+    """An agent, and the problem with it as the server would report it."""
 
     agent: str
     error: Raw

@@ -32,11 +32,11 @@ class DoctorSubject:
     environ: Mapping[str, str]
     offline: bool
     mistakes: tuple[str, ...] = ()
-    """What is wrong with the settings, and told already."""
+    """What is wrong with the settings, and reported already."""
 
 
 Check = Callable[[DoctorSubject], list[Finding]]
-"""May take its time, but changes nothing: no file is made, no process disturbed, and no secret told."""
+"""May take its time, but changes nothing: no file is made, no process disturbed, and no secret shown."""
 
 
 def join_words(words: list[str], most: int = 8) -> str:

@@ -323,7 +323,7 @@ def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None
 
 
 def describe_request(request: PermissionRequest, showing: Showing) -> list[Line]:
-    """What an agent wants to do: the command, the changes, or whatever it says."""
+    """What an agent wants to do: the command, the changes, or else its own words."""
     call = request.tool_call
     lines = command_lines(call.raw_input)
     where = text_at(call.raw_input, "cwd") or text_at(call.raw_input, "workdir")

@@ -62,7 +62,7 @@ class OneShot:
             self._interrupts.on = lambda _: False
             work.cancel()
             if not self._is_over(work):
-                # The output goes nowhere any more: whatever the agent does is of no use.
+                # The output goes nowhere any more, so what the agent does is of no use.
                 with suppress(TimeoutError, *FAILURES):
                     async with asyncio.timeout(CANCEL_PATIENCE):
                         await turn.cancel()
@@ -215,7 +215,7 @@ class Conversation:
             await self._show_past(event)
 
     async def learn(self, before: int) -> None:
-        """Learn what the agent told when the session began: its commands come only once."""
+        """Learn what the agent said when the session began: it sends its commands only once."""
         count = 0
         async for event in self._session.history(0, before):
             item = _item(event)

@@ -14,7 +14,7 @@ class Unfit(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One thing that is to be filled in."""
+    """One thing to fill in."""
 
     name: str
     kind: str

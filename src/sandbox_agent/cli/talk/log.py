@@ -216,7 +216,7 @@ def is_end(envelope: Object) -> bool:
 
 
 def gap(item: Gap) -> Object:
-    """What is no longer kept, as the stream tells it."""
+    """What is no longer kept, as the stream reports it."""
     return {"jsonrpc": "2.0", "method": methods.GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
 
 

@@ -237,7 +237,7 @@ def _remember(arguments: Arguments, seen: View) -> None:
     """Have what was typed in earlier runs at hand."""
     flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
     if seen.terminal is not None:
-        with suppress(SettingsError):  # The search for a server tells of it.
+        with suppress(SettingsError):  # The search for a server reports it.
             seen.terminal.remember(InputHistory(load(flags, os.environ, ["data_dir"]).data_dir / NAME))
 
 
@@ -294,7 +294,7 @@ async def _prompt_agent(choice: ChosenServer, wanted: RunRequest, seen: View, in
 
 
 async def _new_session(server: Served, wanted: RunRequest, seen: View) -> Session:
-    """A session with the wished settings; without one of them there is none. Raises ClientError."""
+    """A session with the requested settings, all of them. Raises ClientError."""
     client, agent = server.client, wanted.agent
     assert agent is not None
     cwd = session_directory(wanted.cwd, local=server.here)

@@ -208,11 +208,11 @@ class _Output:
         return before + "".join(f"{self.line(line, whole=piece.key is None)}\n" for line in lines)
 
     def lines_of(self, piece: Note) -> Sequence[Line]:
-        """What is to be seen of a note now: less when it was seen before."""
+        """What to show of a note now: less when it was shown before."""
         return piece.brief if piece.brief is not None and piece.key in self._seen else piece.lines
 
     def line(self, line: Line, *, whole: bool = False) -> str:
-        """A line in its colours; as much of it as there is room for, unless it is to be whole."""
+        """A line in its colours; as much of it as there is room for, unless you want all of it."""
         shown = cut(line, width_of(self.stream) - 1) if self.moves and not whole else line
         return "".join(paint(text, style, self.stream) for text, style in shown)
 
@@ -306,7 +306,7 @@ class Screen:
                 self._note(piece, may_change=True)
 
     def tell(self, note: Note) -> None:
-        """Write a note, also when it is quiet."""
+        """Write a note, even with --quiet."""
         self._note(note, may_change=False)
 
     def status(self, text: str) -> None:
@@ -470,7 +470,7 @@ class Screen:
             self._put(output, text + (output.end_line() if below else ""))
 
     def _fits(self, output: _Output) -> bool:
-        """Whether all that is to be taken back is still on the screen."""
+        """Whether everything to take back is still on the screen."""
         return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
 
     def _clear_status(self) -> None:

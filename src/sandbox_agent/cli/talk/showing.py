@@ -117,7 +117,7 @@ class Showing:
         """Names and descriptions of the agent's own commands."""
 
     def pieces(self, item: SessionItem) -> list[Piece]:
-        """What is to be seen of an item."""
+        """What to show of an item."""
         match item:
             case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
                 return self._chunk(item)

@@ -71,7 +71,7 @@ class WriteCondition(Struct, frozen=True):
         return self.none_match is not None and ANY in self.none_match
 
     def check(self, path: str, facts: os.stat_result | None) -> None:
-        """Raises FileChanged when the file, or that there is none, is not what the client expects."""
+        """Raises FileChanged when the file, or its absence, is not what the client expects."""
         current = None if facts is None else etag(facts)
         if self.match is not None and (current is None or not self.match & {ANY, current}):
             raise self._changed(path, current, "is not the file that If-Match names")
@@ -303,7 +303,7 @@ def _move(old: Place, new: Place, target: str, *, overwrite: bool, stopped: Stop
         rename(old.directory, old.name, new.directory, new.name, replace=overwrite)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise FileConflict(encode_name(target), "is inside of what is to be moved there", errno="EINVAL") from error
+            raise FileConflict(encode_name(target), "is inside of what you move there", errno="EINVAL") from error
         if error.errno != errno.EXDEV:
             raise
         move_across(old, new, replace=overwrite, stopped=stopped)
