@@ -22,28 +22,41 @@ PASSING = (502, 503, 504, 507)
 
 
 @dataclass
-class Caller:
-    """Posts as the SDKs do: a request has a key, and is repeated under it until there is an outcome."""
+class Choice:
+    """Which gateway a client goes to."""
 
     gateways: Callable[[], Sequence[Endpoint]]
     random: random.Random
+    _failed: dict[str, float] = field(default_factory=dict[str, float])
+    """Gateway → when it failed last."""
+
+    def choose(self, but: str = "") -> Endpoint:
+        """Any but those that have failed lately, and rather not this one; when all have, the first that did."""
+        all_of_them, now = self.gateways(), time.monotonic()
+        well = [each for each in all_of_them if now - self._failed.get(each.url, -REST) >= REST]
+        if not well:
+            return min(all_of_them, key=lambda each: self._failed[each.url])
+        return self.random.choice([each for each in well if each.url != but] or well)
+
+    def fail(self, gateway: Endpoint) -> None:
+        """It is left alone for a while."""
+        self._failed[gateway.url] = time.monotonic()
+
+
+@dataclass
+class Caller:
+    """Posts as the SDKs do: a request has a key, and is repeated under it until there is an outcome."""
+
+    choice: Choice
     id: str = ""
     """Of its connection, which belongs to the fleet."""
     last_status: str = ""
     """What the last attempt came to, for those who look into a hang."""
-    _failed: dict[str, float] = field(default_factory=dict[str, float])
-    """Gateway → when it failed last."""
     _http: httpx.AsyncClient = field(
         default_factory=lambda: httpx.AsyncClient(
             trust_env=False, verify=False, timeout=httpx.Timeout(PATIENCE), limits=httpx.Limits(max_connections=None)
         )
     )
-
-    def choose(self, but: str = "") -> Endpoint:
-        """Any gateway but those that have failed lately; if it can be, not this one either."""
-        all_of_them, now = self.gateways(), time.monotonic()
-        well = [each for each in all_of_them if now - self._failed.get(each.url, -REST) >= REST] or all_of_them
-        return self.random.choice([each for each in well if each.url != but] or well)
 
     async def open(self) -> None:
         params = {"protocolVersion": 1, "clientCapabilities": CAPABLE, "_meta": {META: {"agent": "scripted"}}}
@@ -53,7 +66,7 @@ class Caller:
         self.id = response.headers["X-ACP-Connection-Id"]
 
     async def result(self, method: str, params: Json, key: str | None = None) -> Json:
-        response = await self.post({"id": self.random.getrandbits(40), "method": method, "params": params}, key)
+        response = await self.post({"id": self.choice.random.getrandbits(40), "method": method, "params": params}, key)
         assert response.status_code == 200, f"{method}: {response.status_code} {response.text}"
         assert "result" in response.json(), f"{method}: {response.text}"
         return response.json()["result"]
@@ -62,7 +75,7 @@ class Caller:
         """What comes of an envelope in the end, by any gateway, rather not by `but`."""
         content = json.dumps({"jsonrpc": "2.0", **envelope})
         while True:
-            gateway = self.choose(but)
+            gateway = self.choice.choose(but)
             try:
                 response = await self._http.post(
                     f"{gateway.url}/v1/rpc", content=content, headers=self.headers(gateway, key)
@@ -73,17 +86,13 @@ class Caller:
                 self.last_status = f"{gateway.url} {response.status_code} {response.text[:200]}"
                 if response.status_code not in PASSING:
                     return response
-            self.fail(gateway)
+            self.choice.fail(gateway)
             await asyncio.sleep(PAUSE)
 
     def stream(self, gateway: Endpoint, last: int):
         """An open stream that goes on behind an event."""
         more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(last)} if last else {})
         return self._http.stream("GET", f"{gateway.url}/v1/rpc", headers={**self.headers(gateway), **more})
-
-    def fail(self, gateway: Endpoint) -> None:
-        """It is not asked for a while."""
-        self._failed[gateway.url] = time.monotonic()
 
     def headers(self, gateway: Endpoint, key: str | None = None) -> dict[str, str]:
         found = {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"}

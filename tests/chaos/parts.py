@@ -1,13 +1,14 @@
 """A fleet on this machine whose parts can be killed, frozen and cut off, one at a time."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.bus.api import StreamFacts, describe
+from sandbox_agent.bus.api import Json, StreamFacts, call_api, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError
 from sandbox_agent.cli.fleet.directory import NatsAddress
@@ -15,6 +16,10 @@ from sandbox_agent.cli.fleet.local import LocalFleet, find_places
 from tests.chaos.relay import Wire
 from tests.support.client import Client
 from tests.support.running import BOUND, scripted
+
+STREAMS = ("EV", "KV_nodes", "KV_sess", "KV_conns", "KV_keys", "KV_fleet")
+"""Of a fleet; the first has the events."""
+_LEADS = re.compile(r"new (?:JetStream cluster )?metadata leader(?:: ([^/]+)/)?")
 
 
 @dataclass(frozen=True)
@@ -110,23 +115,44 @@ class Parts:
 
     async def leader(self) -> str:
         """The server that takes the appends of all events."""
-        return (await self._settled()).leader
+        return (await self._settled())[0].leader
 
     async def follower(self) -> str:
-        facts = await self._settled()
-        return next(name for name in self.servers if name != facts.leader)
+        """A server that leads nothing: what it leads goes to the leader of all events first."""
+        leader = await self.leader()
+        follower = next(name for name in self.servers if name not in (leader, self._leader_of_servers()))
+        while mine := [each for each in await self._settled() if each.leader == follower]:
+            for each in mine:
+                wish: Json = {"placement": {"preferred": leader}}
+                with suppress(BusError):
+                    await call_api(self._reached(), f"STREAM.LEADER.STEPDOWN.{each.name}", wish)
+        return follower
 
-    async def _settled(self) -> StreamFacts:
-        """Wait until every server has everything: two that are away at once are another case."""
+    def _leader_of_servers(self) -> str:
+        """The one that decides where streams and their readers are, by the newest of what the servers say of it."""
+        found = [
+            (line.split()[1:3], _LEADS.search(line), name)
+            for name in self.servers
+            for line in (self.fleet.logs / f"{name}.log").read_text().splitlines()
+        ]
+        _, newest, name = max(((when, each, name) for when, each, name in found if each), key=lambda each: each[0])
+        assert newest is not None
+        return newest[1] or name
+
+    def _reached(self) -> NatsBus:
         assert self._bus is not None
+        return self._bus
+
+    async def _settled(self) -> list[StreamFacts]:
+        """Wait until every server has everything: two that are away at once are another case."""
         async with asyncio.timeout(3 * BOUND):
             while True:
                 try:
-                    found = [await describe(self._bus, name) for name in ("EV", "KV_nodes", "KV_sess")]
+                    found = [await describe(self._reached(), name) for name in STREAMS]
                 except BusError:
                     found = []
                 if found and all(each.leader and not each.behind and each.servers == 3 for each in found):
-                    return found[0]
+                    return found
                 await asyncio.sleep(0.2)
 
     async def _start_gateway(self, name: str) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from tests.chaos.caller import PATIENCE, Choice
 from tests.chaos.parts import Endpoint, Parts, parts
 from tests.chaos.traffic import Count, Reader, tally
 from tests.chaos.turns import TEXTS, Gate, Person, Writer, make_caller
@@ -20,6 +21,35 @@ LEAST = 3.0
 """Seconds for which a fault lasts, so that all readers meet it."""
 LONG = 20.0
 """Seconds for which a node is frozen or cut off: more than its lease."""
+OTHERS = 3.0
+"""Seconds that a node which fails may cost sessions of other nodes."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a reader may be without a text, in seconds."""
+
+    seconds: float
+    beside_fault: bool = False
+    """It comes to the time for which the fault lasts."""
+
+    def allowed(self, fault: float) -> float:
+        return self.seconds + (fault if self.beside_fault else 0.0)
+
+    def __str__(self) -> str:
+        return f"{'fault + ' if self.beside_fault else ''}{self.seconds:.0f} s"
+
+
+SOON = Limit(2)
+"""Clients and nodes go to another gateway."""
+SILENT = Limit(2 * PATIENCE + SOON.seconds)
+"""A client waits for a silent gateway; and a reader that comes to it meanwhile does so once more."""
+FAILOVER = Limit(3)
+"""Those that were connected to it go to another server, where readers begin anew."""
+ELECTION = Limit(10)
+"""Servers find a leader."""
+RETURN = Limit(3, beside_fault=True)
+"""A node has its lease, and its clients are known to it."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +60,7 @@ class Row:
     """`gateway`, `NATS leader`, `NATS follower` or `node`."""
     fault: str
     """`kill -9`, `freeze` or `cut`."""
+    limit: Limit
     hold: float = LEAST
     """Seconds for which it lasts at least."""
 
@@ -40,9 +71,17 @@ class Row:
 
 PLACES = ("gateway", "NATS leader", "NATS follower", "node")
 ROWS = [
-    *(Row(part, fault) for part in PLACES[:3] for fault in ("kill -9", "freeze", "cut")),
-    Row("node", "kill -9"),
-    *(Row("node", fault, hold) for fault in ("freeze", "cut") for hold in (LEAST, LONG)),
+    Row("gateway", "kill -9", SOON),
+    Row("gateway", "freeze", SILENT),
+    Row("gateway", "cut", SILENT),
+    Row("NATS leader", "kill -9", ELECTION),
+    Row("NATS leader", "freeze", SILENT),
+    Row("NATS leader", "cut", SILENT),
+    Row("NATS follower", "kill -9", FAILOVER),
+    Row("NATS follower", "freeze", SILENT),
+    Row("NATS follower", "cut", SILENT),
+    Row("node", "kill -9", RETURN),
+    *(Row("node", fault, RETURN, hold) for fault in ("freeze", "cut") for hold in (LEAST, LONG)),
 ]
 
 
@@ -56,13 +95,22 @@ class Result:
     longest: float = 0.0
     """Seconds for which a fault really lasted: until all others had gone on."""
     worst: float = 0.0
+    others: float = 0.0
+    """The same, of sessions whose node has not failed."""
+    late: int = 0
+    """Rounds in which a pause was longer than it may be."""
     remarks: list[str] = field(default_factory=list[str])
     """What went wrong, in words."""
 
-    def add(self, counted: Count, worst: float) -> None:
+    def add(self, counted: Count, fault: float, own: float, others: float) -> None:
+        """A round: how long its fault was, and the pauses of sessions whose node failed, and of all others."""
         self.rounds += 1
         self.count = self.count.plus(counted)
-        self.worst = max(self.worst, worst)
+        self.longest = max(self.longest, fault)
+        self.worst = max(self.worst, own, others)
+        self.others = max(self.others, others)
+        is_late = max(own, others) > self.row.limit.allowed(fault)
+        self.late += is_late or (self.row.part == "node" and others > OTHERS)
 
 
 @dataclass
@@ -98,11 +146,16 @@ class World:
             await asyncio.sleep(max(0.0, row.hold - (time.monotonic() - began)))
         finally:
             await heal(victim)
-        result.longest = max(result.longest, time.monotonic() - began)
+        fault = time.monotonic() - began
         await self._progress(self.writers)
-        await self._count(result)
+        counted = await self._count(result)
+        worst = dict.fromkeys((True, False), 0.0)
+        for reader in self._all_readers():
+            own = reader.node == victim
+            worst[own] = max(worst[own], reader.worst)
+        result.add(counted, fault, worst[True], worst[False])
 
-    async def _count(self, result: Result) -> None:
+    async def _count(self, result: Result) -> Count:
         turns = {writer.session: list(writer.finished) for writer in self.writers}
         await self._caught_up(self.writers)
         counted = Count()
@@ -117,8 +170,8 @@ class World:
                 result.remarks += person.refused
             for reader in readers:
                 result.remarks += reader.holes(turns[writer.session])
-        result.add(counted.minus(self.counted), max(reader.worst for reader in self._all_readers()))
-        self.counted = counted
+        before, self.counted = self.counted, counted
+        return counted.minus(before)
 
     async def _all_asked(self) -> None:
         """Wait until something is pending in every session, and let no person answer it yet."""
@@ -216,7 +269,9 @@ async def world(
             await person.open()
         by_session = {
             writer.session: [
-                Reader(writer.session, all_gateways, random.Random(f"{seed} {writer.node} {number}"))
+                Reader(
+                    writer.session, writer.node, Choice(all_gateways, random.Random(f"{seed} {writer.node} {number}"))
+                )
                 for number in range(readers)
             ]
             for writer in writers

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.rounds import Result, Row, world
+from tests.chaos.rounds import ELECTION, Result, Row, world
 from tests.support.client import run
 from tests.support.nats import PROGRAM
 
@@ -15,7 +15,7 @@ def test_no_part_that_is_killed_costs_an_event_a_turn_or_an_answer(tmp_path: Pat
     async def main() -> None:
         async with world(tmp_path, nodes=2, readers=1) as fleet:
             for part in ("gateway", "node", "NATS leader"):
-                result = Result(Row(part, "kill -9", 0))
+                result = Result(Row(part, "kill -9", ELECTION, 0))
                 await fleet.play(result.row, result)
                 assert result.count.finished > 0
                 assert result.count.once == result.count.finished

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
-from tests.chaos.caller import PATIENCE
+from tests.chaos.caller import PATIENCE, Choice
 from tests.chaos.parts import Endpoint
 from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
 from tests.support.asking import DECISION
-from tests.support.client import Client, Json
+from tests.support.client import Client, Json, OutOfOrder
 
 
 @dataclass
@@ -20,8 +19,8 @@ class Reader:
     """Reads one session, for a moment at each gateway, going on behind the last event that it has."""
 
     session: str
-    gateways: Callable[[], Sequence[Endpoint]]
-    random: random.Random
+    node: str
+    choice: Choice
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     """Turn and place of each text, as they came."""
     ways: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
@@ -33,25 +32,18 @@ class Reader:
     last: int = 0
     disordered_ids: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
-    _at: str = ""
-    _left: str = ""
     worst: float = 0.0
     """The longest time without a text, in seconds, since it was last set back."""
 
     async def run(self) -> None:
         while True:
+            gateway = self.choice.choose()
             try:
-                await self._visit(self._choose())
-            except BROKEN:
-                self._left = self._at
+                await self._visit(gateway)
+            except BROKEN as error:
+                self.disordered_ids += isinstance(error, OutOfOrder)
+                self.choice.fail(gateway)
                 await asyncio.sleep(0.05)
-
-    def _choose(self) -> Endpoint:
-        """Any, but not the one that has just failed."""
-        gateways = [each for each in self.gateways() if each.url != self._left] or self.gateways()
-        chosen = self.random.choice(gateways)
-        self._at, self._left = chosen.url, ""
-        return chosen
 
     async def _visit(self, gateway: Endpoint) -> None:
         client = Client(gateway)
@@ -79,7 +71,7 @@ class Reader:
             after = page["next"]
 
     async def _listen(self, client: Client, **headers: str) -> None:
-        leaves_at = time.monotonic() + self.random.uniform(0.5, 3)
+        leaves_at = time.monotonic() + self.choice.random.uniform(0.5, 3)
         async with client.stream(**headers) as stream:
             while time.monotonic() < leaves_at:
                 event = await stream.next(PATIENCE)
@@ -162,6 +154,7 @@ def tally(turns: Sequence[int], writer: Writer, people: Sequence[Person], reader
         doubled += len(reader.seen) - len(got)
         disordered += reader.disordered_ids
         disordered += sum(after < before for before, after in pairwise(reader.seen))
+    disordered += sum(person.disordered for person in people)
     once = twice = unanswered = 0
     decided, told = readers[0].decided, readers[0].told
     for number in turns:

@@ -9,10 +9,10 @@ from itertools import count
 
 import httpx
 
-from tests.chaos.caller import PATIENCE, Caller
+from tests.chaos.caller import PATIENCE, Caller, Choice
 from tests.chaos.parts import Endpoint
 from tests.support.asking import PERMISSION, PERMISSION_PARAMS
-from tests.support.client import META, Client, Json, Stream
+from tests.support.client import META, Client, Json, OutOfOrder, Stream
 
 TEXTS = 3
 """Of each turn."""
@@ -106,6 +106,8 @@ class Person:
     refused: list[str] = field(default_factory=list[str])
     """What came of an answer that was neither taken nor too late."""
     last: int = 0
+    disordered: int = 0
+    """Events that came twice, or too late."""
     at: str = ""
     """Where it reads."""
     _answering: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
@@ -120,27 +122,27 @@ class Person:
     async def run(self) -> None:
         try:
             while True:
-                gateway = self.caller.choose()
+                gateway = self.caller.choice.choose()
                 try:
                     await self._listen(gateway)
-                except TimeoutError:
-                    # Nothing happens, or nothing comes: it looks elsewhere.
-                    pass
-                except BROKEN:
-                    self.caller.fail(gateway)
+                except BROKEN as error:
+                    # Also when nothing happens, or nothing comes: it looks elsewhere.
+                    self.disordered += isinstance(error, OutOfOrder)
+                    self.caller.choice.fail(gateway)
                     await asyncio.sleep(0.05)
         finally:
             for task in self._answering:
                 task.cancel()
 
     async def _listen(self, gateway: Endpoint) -> None:
-        leaves_at = time.monotonic() + self.caller.random.uniform(0.5, 3)
+        leaves_at = time.monotonic() + self.caller.choice.random.uniform(0.5, 3)
         self.at = gateway.url
         async with self.caller.stream(gateway, self.last) as response:
             assert response.status_code == 200, (await response.aread()).decode()
             stream = Stream(response)
             while time.monotonic() < leaves_at:
                 event = await stream.next(PATIENCE)
+                self.disordered += event.id <= self.last
                 self.last = event.id
                 if event.method == PERMISSION:
                     self._take(event.data)
@@ -154,7 +156,7 @@ class Person:
     async def _answer(self, id: object, number: int) -> None:
         try:
             await self.gate.passed()
-            await asyncio.sleep(self.caller.random.uniform(0, 0.05))
+            await asyncio.sleep(self.caller.choice.random.uniform(0, 0.05))
             answer = {"outcome": {"outcome": "selected", "optionId": self.option}}
             response = await self.caller.post({"id": id, "result": answer}, but=self.at)
         finally:
@@ -172,4 +174,4 @@ class Person:
 
 
 def make_caller(gateways: Callable[[], Sequence[Endpoint]], seed: str) -> Caller:
-    return Caller(gateways, random.Random(seed))
+    return Caller(Choice(gateways, random.Random(seed)))

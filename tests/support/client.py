@@ -58,6 +58,10 @@ CAPABLE: Json = {"elicitation": {"form": {}, "url": {}}, "_meta": {META: {"quest
 """A client that can be asked in every form, and so is asked as the agent asks."""
 
 
+class OutOfOrder(AssertionError):
+    """An event came that belongs before another one."""
+
+
 class Stream:
     """An open GET /v1/rpc."""
 
@@ -82,7 +86,8 @@ class Stream:
                     assert list(fields) == ["event", "id", "data"], fields
                     assert fields["event"] == "message"
                     event = Event(int(fields["id"]), json.loads(fields["data"]), fields["data"])
-                    assert not self.seen or event.id > self.seen[-1].id, "ids must increase strictly"
+                    if self.seen and event.id <= self.seen[-1].id:
+                        raise OutOfOrder("ids must increase strictly")
                     self.seen.append(event)
                     return event
         raise EOFError
