@@ -9,11 +9,10 @@ import hmac
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, field
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_at, with_result
@@ -49,8 +48,7 @@ class Promise(NamedTuple):
     after: int
 
 
-@dataclass(slots=True, eq=False)
-class FleetConnection(Connection):
+class FleetConnection(Connection, eq=False):
     """One client, as a gateway knows it."""
 
     initialize: bytes = b"{}"

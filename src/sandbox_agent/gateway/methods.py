@@ -5,10 +5,10 @@ these are found in the stream, by what each message says of them.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import StreamRecord

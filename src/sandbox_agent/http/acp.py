@@ -6,9 +6,10 @@ upgraded GET is a WebSocket for everything. All responses come on a stream, but 
 
 import secrets
 from collections import Counter
-from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote
+
+from msgspec import field
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import (
@@ -53,8 +54,7 @@ def _make_affinity() -> str:
     return f"acp-affinity={secrets.token_urlsafe(12)}; Path={PATH}; HttpOnly; SameSite=Strict"
 
 
-@dataclass(slots=True)
-class Acp(Exchange):
+class Acp(Exchange, eq=False):
     """The transport of the contract, section 14."""
 
     max_streams: int

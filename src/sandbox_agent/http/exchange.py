@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sandbox_agent.errors import BadRequest, BodyTooLarge, LogUnavailable, SandboxAgentError, UnknownConnection
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, write_part
@@ -28,8 +29,7 @@ class ClientGone(Exception):
     """The client left before it sent the whole body; there is nothing to do."""
 
 
-@dataclass(slots=True)
-class Exchange:
+class Exchange(Struct, eq=False):
     """The parts of the server that both transports stand on."""
 
     clients: Clients

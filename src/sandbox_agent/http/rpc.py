@@ -6,8 +6,9 @@ An upgraded GET is a WebSocket for everything.
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import field
 
 from sandbox_agent.envelope import NOTIFICATION, REQUEST, Envelope, parse
 from sandbox_agent.errors import (
@@ -65,13 +66,12 @@ _ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLI
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Rpc(Exchange):
+class Rpc(Exchange, eq=False):
     """The transport of the contract, sections 2 to 4."""
 
     short_way: bool = True
     """A socket remembers the head of a POST, and does not take it apart again."""
-    _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set[asyncio.Task[None]])
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:

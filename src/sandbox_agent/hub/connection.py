@@ -6,10 +6,9 @@ Pure: no I/O, no clock, no event loop.
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
@@ -64,8 +63,7 @@ class Settled(Struct):
     answered_with: tuple[str, bytes] | None
 
 
-@dataclass(slots=True, eq=False)
-class Connection:
+class Connection(Struct, eq=False):
     """One client, as the hub knows it."""
 
     connection_id: str

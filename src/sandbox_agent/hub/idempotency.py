@@ -3,8 +3,9 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
@@ -50,8 +51,7 @@ class _Stage(Generic[T]):
         return self.result
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
+class _Running(Struct, frozen=True):
     digest: bytes
     accepted: _Stage[int]
     """Where the log has the request, once it was taken in."""

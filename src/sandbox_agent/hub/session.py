@@ -1,12 +1,11 @@
 """A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import InvalidRequest, QueueFull
@@ -71,18 +70,20 @@ class SessionFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`modes`, `models` and `configOptions` as the agent last announced them."""
 
 
-@dataclass(slots=True, eq=False)
-class Prompt:
+class Prompt(Struct, eq=False):
     """One `session/prompt`, from its arrival until its turn ends."""
 
     session_id: str
     tag: str
     """Who sent it."""
-    line: bytes = field(repr=False)
+    line: bytes
     position: int
     """Of the prompt in the log."""
     prompt_id: str | None = None
     """What its client calls it."""
+
+    def __repr__(self) -> str:
+        return f"Prompt({self.session_id}, {self.position})"
 
     @property
     def turn_id(self) -> str:
@@ -106,8 +107,7 @@ class Replay(Struct):
             self.when_finished()
 
 
-@dataclass(slots=True)
-class Withheld:
+class Withheld(Struct):
     """Updates of a new session that wait until its client has the response which names the session."""
 
     until: float
@@ -120,12 +120,10 @@ class Withheld:
         self.size += sum(map(len, lines))
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class Session:
+class Session(Struct, eq=False, weakref=True):
     """A session as it is now: its facts, its process, its turns."""
 
     facts: SessionFacts
-    id: str = field(init=False)
     state: State = State.STARTING
     process: Process | None = None
     """The process that holds the conversation, or was asked to take it up; None while the session is at rest."""
@@ -148,10 +146,12 @@ class Session:
     saved_card: Card | None = None
     saved_offers: object = None
     """What was saved last, so that only what has changed is written and dated anew."""
-    _told_offers: Object = field(init=False)
+    id: str = ""
+    """By its facts."""
+    _told_offers: Object = field(default_factory=dict[str, object])
     """What clients were sent last in an answer."""
-    _told_mode: str | UnsetType | None = field(init=False)
-    _told_options: object = field(init=False)
+    _told_mode: str | UnsetType | None = None
+    _told_options: object = None
     """What updates have said since; unset when there were none."""
 
     def __post_init__(self) -> None:

@@ -5,8 +5,10 @@ memory, and one set of SSE frames that all its readers share. Knows nothing of w
 """
 
 from collections import deque
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Direction(StrEnum):
@@ -50,8 +52,7 @@ LONG_LINE = 1024
 """Bytes from which on a line is better handled by itself than in a batch."""
 
 
-@dataclass(slots=True, init=False)
-class Chunk:
+class Chunk(Struct):
     """Events `first` … `last`: consecutive positions, one session, one direction, one audience."""
 
     first: int
@@ -68,35 +69,18 @@ class Chunk:
     """Part of the session's history; False for what only repeats history to one client."""
     request: int | None = None
     """For an agent's request: the pending request's key. Such a chunk holds one event, rendered for each reader."""
-    last: int = field(init=False)
-    size: int = field(init=False)
+    last: int = 0
+    size: int = 0
     """Bytes it may take in memory, frames included."""
-    _frames: bytes | None = field(init=False, default=None, repr=False)
+    _frames: bytes | None = None
 
-    def __init__(
-        self,
-        first: int,
-        lines: list[bytes],
-        direction: Direction,
-        session_id: str | None,
-        channel: str,
-        at: float,
-        exclude: str = "",
-        history: bool = True,
-        request: int | None = None,
-    ) -> None:
-        # Spelled out: there is one for every line that is not part of a burst.
+    def __post_init__(self) -> None:
+        lines = self.lines
         count = len(lines)
-        self.first, self.last = first, first + count - 1
-        self.lines = lines
-        self.direction = direction
-        self.session_id = session_id
-        self.channel = channel
-        self.at = at
-        self.exclude = exclude
-        self.history = history
-        self.request = request
+        self.last = self.first + count - 1
+        # There is one for every line that is not part of a burst.
         self.size = (len(lines[0]) if count == 1 else sum(map(len, lines))) * 2 + count * _FRAME_OVERHEAD
+        # Those of the whole, where this is a part.
         self._frames = None
 
     def after(self, position: int) -> "Chunk":

@@ -11,7 +11,8 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 # A tree that forks faster than we freeze it must not hold up the event loop; the caller comes back.
 FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
@@ -19,17 +20,22 @@ FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessId:
+class ProcessId(Struct, frozen=True):
     """One process. A pid is reused; a pid with its start, in clock ticks since boot, is not."""
 
     pid: int
     start: int
-    parent: int = field(compare=False)
-    group: int = field(compare=False)
-    session: int = field(compare=False)
-    state: str = field(compare=False)
-    threads: int = field(compare=False)
+    parent: int
+    group: int
+    session: int
+    state: str
+    threads: int
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProcessId) and (self.pid, self.start) == (other.pid, other.start)
+
+    def __hash__(self) -> int:
+        return hash((self.pid, self.start))
 
     @property
     def alive(self) -> bool:
