@@ -17,7 +17,7 @@ from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import BOOT_TRIES, Supervisor
 from sandbox_agent.errors import AgentBootFailed, AgentTimeout, ShuttingDown
-from tests.support.running import SCRIPTED, alive, eventually
+from tests.support.running import BOUND, SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 
 IT = Agent(id="it", title="It", description="", source="path", command=(), env={"FROM": "agent", "OWN": "agent"})
@@ -61,7 +61,8 @@ def test_verifying_what_does_not_answer_fails_with_its_stderr(
     tmp_path: Path, flags: list[str], error: type[Exception]
 ) -> None:
     async def main() -> None:
-        async with Workshop(tmp_path, boot_timeout=0.5) as shop:
+        # Long enough for a busy machine to start what answers, or ends.
+        async with Workshop(tmp_path, boot_timeout=0.5 if error is AgentTimeout else BOUND) as shop:
             with pytest.raises(error) as failed:
                 await shop.boots.verify(IT, launch(*flags))
             assert "stderr" in failed.value.fields  # type: ignore[attr-defined]

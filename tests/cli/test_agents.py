@@ -11,6 +11,7 @@ from sandbox_agent import __version__
 from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import load_manifest
 from tests.cli.place import PROGRAM, Place
+from tests.support.running import BOUND
 
 KNOWN = [agent.id for agent in load_manifest(None).agents]
 ESCAPE = "\x1b["
@@ -270,7 +271,7 @@ def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], for
         f"sys.exit(main({line!r}))"
     )
     result = subprocess.run(
-        [PROGRAM[0], "-c", probe], env=place.environment, capture_output=True, text=True, timeout=30
+        [PROGRAM[0], "-c", probe], env=place.environment, capture_output=True, text=True, timeout=BOUND
     )
 
     assert result.returncode == 0

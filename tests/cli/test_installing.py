@@ -203,7 +203,7 @@ def test_stopped_while_npm_fetches_npm_dies_and_nothing_is_left(place: Place) ->
     place.write_registry(entry("packaged", {"npx": {"package": "made-up-package@1.0.0"}}))
     with silent_server() as (url, asked):
         process = place.start("agents", "install", "packaged", npm_config_registry=url)
-        assert asked.wait(30), "npm asked for nothing"
+        assert asked.wait(BOUND), "npm asked for nothing"
         tree = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert tree
 

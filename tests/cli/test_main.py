@@ -11,6 +11,7 @@ import pytest
 from sandbox_agent import __version__
 from sandbox_agent.settings import OPTIONS
 from tests.support.program import run_program
+from tests.support.running import BOUND
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +59,7 @@ def test_what_draws_and_edits_is_loaded_when_a_terminal_needs_it() -> None:
     probe = "import sys, sandbox_agent.server, sandbox_agent.cli.talk.runs, sandbox_agent.cli.talk.runs\n"
 
     loaded = subprocess.run(
-        [sys.executable, "-c", probe + "print(*sys.modules)"], capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", probe + "print(*sys.modules)"], capture_output=True, text=True, timeout=BOUND
     ).stdout.split()
 
     assert "sandbox_agent.cli.talk.runs" in loaded

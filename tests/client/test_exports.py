@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sandbox_agent.client
+from tests.support.running import BOUND
 
 
 def test_everything_that_is_exported_is_there() -> None:
@@ -40,7 +41,7 @@ same = all(getattr(sandbox_agent, name) is getattr(sandbox_agent.client, name) f
 rooms = {name.split(".")[1] for name in sys.modules if name.startswith("sandbox_agent.")}
 print(before, same, rooms & {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server"})
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True)
 
     assert done.stdout.strip() == "[] True set()"
 

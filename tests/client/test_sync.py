@@ -27,7 +27,7 @@ from sandbox_agent.client import (
     text_of,
 )
 from sandbox_agent.client import sync as blocking
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 from tests.support.sdk import permission
 
 
@@ -60,13 +60,13 @@ def test_a_handler_may_block(server: Server) -> None:
 
     def decide(request: PermissionRequest) -> Answer:
         asked.set()
-        assert decided.wait(5)
+        assert decided.wait(BOUND)
         return request.allow()
 
     with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
         session = client.sessions.create("mock", cwd=server.work)
         turn = session.prompt("permission")
-        assert asked.wait(5)
+        assert asked.wait(BOUND)
         assert client.health().status == "ok", "nothing is held up"
         decided.set()
         assert "allow_once" in turn.text()
@@ -82,9 +82,9 @@ ready, caught = threading.Event(), threading.Event()
 
 
 def decide(request):
-    assert ready.wait(5)
+    assert ready.wait(60)
     signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-    assert caught.wait(5)
+    assert caught.wait(60)
     return request.allow()
 
 
@@ -119,12 +119,12 @@ def test_a_handler_that_still_waits_for_a_person_does_not_keep_the_script_from_e
         never.wait()
         return request.allow()
 
-    rescue = threading.Timer(10, never.set)
+    rescue = threading.Timer(2 * BOUND, never.set)
     rescue.start()
     with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
         session = client.sessions.create("mock", cwd=server.work)
         session.prompt("permission")
-        assert asked.wait(5)
+        assert asked.wait(BOUND)
     assert not never.is_set()
     rescue.cancel()
     never.set()

@@ -12,7 +12,7 @@ from tests.support.asking import ask_outright, everything, methods, texts
 from tests.support.client import Client, Json, Stream, run
 from tests.support.history import events_of
 from tests.support.hosting import CREATE, OUTPUT, READ, WRITE, answer, gets
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.requirement("5.client-fs")
 
@@ -162,6 +162,6 @@ def test_a_turn_that_is_cancelled_answers_what_its_client_did_not(asking: Server
             await a.notify("session/cancel", {"sessionId": session})
             ended = await events.turn_ended()
             assert any("-32800" in event.text for event in ended)
-            await asyncio.wait_for(a.prompt(session, "hello"), 5)
+            await asyncio.wait_for(a.prompt(session, "hello"), BOUND)
 
     run(main())

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from tests.support.forkery import forkery
 from tests.support.running import TOKEN, Server
 
-LONGEST = 60.0
+LONGEST = 240.0
 """Seconds that the snippets of a page may take on a machine that is busy."""
 SERVER = "http://127.0.0.1:2468"
 """What the pages call the server."""

@@ -133,7 +133,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     unit.write_text(block("ini").replace("/opt/sandbox-agent/bin/sandbox-agent", str(PROGRAM)))
 
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=30
+        ["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True, timeout=BOUND
     )
 
     assert [line for line in done.stderr.splitlines() if "sandbox-agent" in line] == []

@@ -60,8 +60,8 @@ def test_a_waiting_side_is_released_when_the_other_side_is_gone() -> None:
         outflow.abandon()
         for waiting in (reading, writing):
             with pytest.raises(Abandoned):
-                await asyncio.wait_for(waiting, 5)
-        await asyncio.wait_for(inflow.feed(bytes(100)), 5)
+                await asyncio.wait_for(waiting, BOUND)
+        await asyncio.wait_for(inflow.feed(bytes(100)), BOUND)
 
     run(main())
 

@@ -17,7 +17,7 @@ from sandbox_agent.errors import InvalidParams, InvalidRequest, NoSuchFile, Shut
 from sandbox_agent.host.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
-from tests.support.running import alive
+from tests.support.running import BOUND, alive
 
 POOL = Pool("test", 4)
 
@@ -368,7 +368,7 @@ def test_nothing_starts_after_the_end_and_a_slow_end_does_not_hold_it_up(run: Ru
         (pid,) = await host.says(id)
         releasing = asyncio.create_task(host.terminals.release(ASKER, id))
         await asyncio.sleep(0)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await host.terminals.close(0.1)
         await until(lambda: gone(int(pid)))
         await releasing

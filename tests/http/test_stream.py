@@ -11,6 +11,7 @@ from sandbox_agent.http.stream import StreamLimits
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits
 from tests.support import sse
+from tests.support.running import BOUND
 from tests.support.streams import StreamWorld, open_client, say
 
 
@@ -256,7 +257,7 @@ def test_an_answer_does_not_wait_long_for_a_client_that_does_not_read(world: Str
         await client.connect(0)
         assert client.stream is not None
         position = await say(world, "s")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(BOUND):
             await client.stream.caught_up(position)
         assert position not in client.received
 

@@ -26,6 +26,7 @@ from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.permissions.rules import read_rules
 from sandbox_agent.permissions.work import STEPS
 from tests.support.client import run
+from tests.support.running import BOUND
 
 Json = dict[str, Any]
 
@@ -233,11 +234,11 @@ class Disk:
 
     def resolve(self, path: str) -> str:
         self.asked.set()
-        assert self.answers.wait(5)
+        assert self.answers.wait(BOUND)
         return path
 
     async def is_asked(self) -> None:
-        assert await asyncio.to_thread(self.asked.wait, 5)
+        assert await asyncio.to_thread(self.asked.wait, BOUND)
 
 
 def test_a_disk_that_hangs_does_not_hold_the_event_loop() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.processes.children import Children, open_cgroup
+from tests.support.running import BOUND
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 
@@ -124,7 +125,7 @@ class Agents:
 
     def wait(self, key: str) -> int:
         agent = self.running.pop(key)
-        code = agent.wait(5)
+        code = agent.wait(BOUND)
         self.children.forget(key)
         for pipe in (agent.stdin, agent.stdout):
             if pipe:
@@ -146,7 +147,7 @@ def agents() -> Iterator[Agents]:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + BOUND
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -350,7 +351,7 @@ def test_no_exit_status_is_taken_while_a_child_is_being_started(agents: Agents) 
         child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
         assert eventually(lambda: state(child.pid) == "Z")
         assert agents.children.reap() == 0
-        assert child.wait(5) == 7
+        assert child.wait(BOUND) == 7
 
 
 def test_the_exit_status_of_a_registered_child_is_left_to_others(agents: Agents) -> None:
@@ -370,10 +371,10 @@ def test_what_the_server_runs_in_its_own_session_is_left_alone(agents: Agents) -
     agents.end("one")
     agents.children.reap()
 
-    assert ended.wait(5) == 7
+    assert ended.wait(BOUND) == 7
     assert busy.poll() is None
     busy.kill()
-    busy.wait(5)
+    busy.wait(BOUND)
 
 
 def test_a_key_is_for_one_child_at_a_time(agents: Agents) -> None:
