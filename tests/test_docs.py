@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,7 @@ def functions() -> Iterator[tuple[str, str]]:
                 yield from ((f"{name}.{node.name}", module) for node in scope.body if isinstance(node, FUNCTION))
 
 
+@cache
 def homes_of_functions() -> dict[str, set[str]]:
     homes: dict[str, set[str]] = {}
     for name, module in functions():
