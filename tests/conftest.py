@@ -83,10 +83,12 @@ AT_GATEWAY = {"test_turns", "test_asking", "test_api_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
 SLOW = (
-    *("opencode", "inspector", "sdk_typescript", "browser", "examples", "test_distribution.py", "test_first_hour.py"),
+    *("sdk_typescript", "chaos", "bus", "gateway", "member"),
+    *("opencode", "inspector", "browser", "examples", "test_distribution.py", "test_first_hour.py"),
     *("docs", "contract", "agents", "cli", "client"),
 )
-"""Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
+"""Rooms that come before all others, in this order: those that wait most, beside which others can work; then those
+whose tests take longest, so that no worker has a long test left when the others have ended."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

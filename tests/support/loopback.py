@@ -43,7 +43,8 @@ class Loopback:
     _serving: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
 
     async def __aenter__(self) -> "Loopback":
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls)
+        # Connections beyond the backlog are tried again after ever longer waits, a minute in all.
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self.tls, backlog=1024)
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
