@@ -56,8 +56,7 @@ from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
-from sandbox_agent.hub.extension_methods import ExtensionMethods
-from sandbox_agent.hub.file_methods import FileMethods
+from sandbox_agent.hub.extension_methods import ExtensionMethods, FileMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient

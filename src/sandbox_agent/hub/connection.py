@@ -12,8 +12,7 @@ from msgspec import Struct, field
 
 from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.asking import Speech, render
-from sandbox_agent.hub.pending import Outcome, PendingRequest, leaves_open, takes_back
+from sandbox_agent.hub.pending import Outcome, PendingRequest, Speech, leaves_open, render, takes_back
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
 
 MAX_NAME = 200

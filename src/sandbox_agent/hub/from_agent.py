@@ -33,14 +33,13 @@ from sandbox_agent.envelope import (
     with_param,
 )
 from sandbox_agent.errors import AgentExited, InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
-from sandbox_agent.hub.asking import QUESTION
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, server_stopped
-from sandbox_agent.hub.pending import AGENT, Outcome
+from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session

@@ -34,16 +34,14 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
-from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
-from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.forward import Forward, Method
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import METHOD as DECISION
-from sandbox_agent.hub.pending import Decider, read_reason
+from sandbox_agent.hub.pending import QUESTION, Decider, read_reason, translate_answer
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction

@@ -12,10 +12,9 @@ from typing import TypeVar
 
 from sandbox_agent.envelope import Envelope, Object
 from sandbox_agent.errors import InvalidParams
-from sandbox_agent.hub.asking import PERMISSION
 from sandbox_agent.hub.choices import mode_rules
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest
+from sandbox_agent.hub.pending import PERMISSION, Decider, Outcome, PendingRequest
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction

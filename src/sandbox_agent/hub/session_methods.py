@@ -32,17 +32,18 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.hub.attachment import KEY, Attachments, has_attachments, read_takes
 from sandbox_agent.hub.calls import Accepted, Answer, Call, Waiter
-from sandbox_agent.hub.checks import (
+from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.forward import (
+    Forward,
     Method,
+    fill_from_session,
     make_not_offered,
     prompt_id,
     read_directory,
     require_advertised,
     take_environment,
 )
-from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
-from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward, fill_from_session
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event

@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from sandbox_agent.envelope import Object, list_at, parse, text_at
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
-from sandbox_agent.hub.asking import Speech, render
-from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.hub.pending import PendingRequest, Speech, render
 from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.asking import (
     answer_permission,
