@@ -63,6 +63,37 @@ def test_a_response_comes_once_and_after_what_came_before_it(request_: dict[str,
     run(main())
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("request_", [CALL, PROMPT], ids=["call", "prompt"])
+def test_one_that_an_agent_only_has_to_answer_has_no_task(request_: dict[str, Any], key: str | None) -> None:
+    async def main() -> None:
+        async with world() as one:
+            before = asyncio.all_tasks()
+            await begin(one, request_, key)
+            request = await one.process.request(request_["method"])
+            assert asyncio.all_tasks() == before
+            one.says(id=request["id"], result={"stopReason": "end_turn"})
+
+            assert (await only_response(one, request_["id"]))["result"] == {"stopReason": "end_turn"}
+            assert one.client.busy == 0
+
+    run(main())
+
+
+def test_a_caller_that_leaves_before_its_request_is_kept_takes_nothing_from_it() -> None:
+    async def main() -> None:
+        async with world() as one:
+            beginning = asyncio.ensure_future(begin(one, PROMPT, "k"))
+            await asyncio.sleep(0)
+            beginning.cancel()
+            await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
+
+            assert (await only_response(one, "p"))["result"] == {"stopReason": "end_turn"}
+            assert beginning.cancelled()
+
+    run(main())
+
+
 def test_what_is_wrong_with_the_method_comes_on_the_stream() -> None:
     async def main() -> None:
         async with world(queue=0) as one:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -48,6 +49,10 @@ class Delivery:
         Raises what is wrong with the exchange. What fails later comes on the stream. `before` is awaited before the
         response goes there, `after` is called when it has gone.
         """
+        if before is None and after is None:
+            taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            if self.pass_on(connection, envelope, key, partial(_settle, taken)):
+                return await taken
         accepted = await self._intake.accept(connection, envelope, key)
         task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer, before))
         self._tasks.add(task)
@@ -215,6 +220,16 @@ class _Delivering:
 def _is_answered_late(error: Exception) -> bool:
     """Whether a request is answered when its agent answers, and only then: no POST waits for it."""
     return isinstance(error, AgentTimeout) and error.late is not None
+
+
+def _settle(taken: "asyncio.Future[int]", result: int | Exception) -> None:
+    """Unless the caller has left: the request goes on without it."""
+    if taken.done():
+        return
+    if isinstance(result, Exception):
+        taken.set_exception(result)
+    else:
+        taken.set_result(result)
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:
