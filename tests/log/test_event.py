@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.log.event import Chunk, Direction, agent_channel, connection_channel, frames, session_channel
+from sandbox_agent.log.event import (
+    LONG_LINE,
+    Chunk,
+    Direction,
+    agent_channel,
+    connection_channel,
+    frames,
+    session_channel,
+    split_lines,
+)
 from tests.support import sse
 
 JSON = st.recursive(
@@ -113,3 +122,12 @@ def test_channels_of_different_kinds_never_meet() -> None:
     channels = [kind(name) for kind in (session_channel, connection_channel, agent_channel) for name in names]
 
     assert len(set(channels)) == len(channels)
+
+
+@pytest.mark.parametrize("about", [1, 2, 3])
+@pytest.mark.parametrize("length", [0, 10, LONG_LINE, 5 * LONG_LINE])
+def test_lines_are_split_alike_whether_they_are_short_or_long(length: int, about: int) -> None:
+    lines = [b"a" * length, b"", b"b" * length]
+    assert split_lines(b"\n".join(lines), about) == lines
+    assert split_lines(lines[0], about) == lines[:1]
+    assert split_lines(lines[0] + b"\n", about) == [lines[0], b""]

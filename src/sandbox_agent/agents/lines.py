@@ -39,10 +39,12 @@ class LineSplitter:
         # No line in it can be too long when all of it together is not.
         if len(self._rest) + end - 1 > self._max_line:
             return self._feed_line_by_line(data, end)
-        lines = data if end == len(data) else data[:end]
         if self._rest:
-            lines = b"".join((self._rest, lines))
+            # A view: each byte is copied once.
+            lines = b"".join((self._rest, memoryview(data)[:end]))
             self._rest = bytearray()
+        else:
+            lines = data if end == len(data) else data[:end]
         if end < len(data):
             self._keep(data[end:])
         return lines

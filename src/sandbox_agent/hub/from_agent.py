@@ -44,7 +44,7 @@ from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.event import LONG_LINE, Direction, agent_channel, connection_channel, session_channel
+from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -100,7 +100,8 @@ class FromAgent:
             if not blob.isascii():
                 blob.decode()
             peeks = peek_lines(blob)
-            lines = _split(blob, len(peeks))
+            lines = split_lines(blob, len(peeks))
+            lines.pop()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
         log = self._hub.log
@@ -463,21 +464,6 @@ def _is_ours_alone(method: str) -> bool:
 
 def _report_refusals(process: str, count: int) -> None:
     logger.warning("agent spoke for the server or another agent process=%s lines=%d", process, count)
-
-
-def _split(blob: bytes, about: int) -> list[bytes]:
-    """The lines of a blob, without their line breaks."""
-    if len(blob) < LONG_LINE * about:
-        lines = blob.split(b"\n")
-        lines.pop()
-        return lines
-    # `split` looks at each byte by itself; `find` does not, which is what counts when lines are long.
-    lines: list[bytes] = []
-    start = 0
-    while (end := blob.find(b"\n", start)) >= 0:
-        lines.append(blob[start:end])
-        start = end + 1
-    return lines
 
 
 def _agent_exited(agent: str, exit: Exit) -> AgentExited:

@@ -101,6 +101,20 @@ class Chunk(Struct):
         return self._frames
 
 
+def split_lines(blob: bytes, about: int) -> list[bytes]:
+    """The lines of a blob, of which there are about so many, without the line breaks between them."""
+    if len(blob) < LONG_LINE * about:
+        return blob.split(b"\n")
+    # `split` looks at each byte by itself; `find` does not, which is what counts when lines are long.
+    lines: list[bytes] = []
+    start = 0
+    while (end := blob.find(b"\n", start)) >= 0:
+        lines.append(blob[start:end])
+        start = end + 1
+    lines.append(blob[start:])
+    return lines
+
+
 def newer_than(position: int, tail: deque[Chunk] | tuple[()]) -> list[Chunk]:
     """The chunks at the end of a tail that have events after a position."""
     newer: list[Chunk] = []

@@ -7,7 +7,7 @@ import struct
 from zlib import crc32
 
 from sandbox_agent.envelope import notification
-from sandbox_agent.log.event import Chunk, Direction
+from sandbox_agent.log.event import Chunk, Direction, split_lines
 from sandbox_agent.wire.methods import GAP
 
 PAGE_SIZE = 8192
@@ -102,9 +102,8 @@ def decode_row(row: EventRow) -> Chunk:
         # Rows of the first version of the file have no checksum.
         if check not in (None, expected):
             raise DamagedRow
-        chunk = Chunk(
-            first, lines.split(b"\n"), Direction(direction), session_id, channel, at, exclude, bool(history), request
-        )
+        split = split_lines(lines, last - first + 1)
+        chunk = Chunk(first, split, Direction(direction), session_id, channel, at, exclude, bool(history), request)
     except (TypeError, ValueError, AttributeError, struct.error) as error:
         raise DamagedRow from error
     if chunk.last != last:
