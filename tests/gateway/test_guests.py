@@ -328,6 +328,33 @@ def test_a_prompt_that_is_repeated_at_the_next_run_of_its_node_is_owed_by_that_r
     run(main())
 
 
+def test_what_waits_for_a_run_of_a_node_that_has_ended_is_asked_of_the_next_one() -> None:
+    async def main() -> None:
+        cluster, asked_once = Cluster(), asyncio.Event()
+
+        async def restart(asked: NodeRequest, body: bytes) -> NodeAnswer:
+            if asked.target == PATH.encode():
+                return KNOWN
+            if gateway.roster.leases["n"].nonce == "second":
+                return NodeAnswer(200, [], success(b'"turn"', {}), "")
+            # That run hears nothing of it, and the next one leaves it alone.
+            asked_once.set()
+            return await never(asked, body)
+
+        gateway = await open_gateway(cluster, n=restart)
+        leases, listed = await MemoryBus(cluster).table("nodes"), await MemoryBus(cluster).table("sess")
+        await gateway.roster.start(leases, listed)
+        client = await gateway.client("n", home="n")
+        async with asyncio.timeout(BOUND):
+            accepted = await gateway.calls.accept(client, parse(PROMPT), "key")
+            answering = asyncio.ensure_future(accepted.answer)
+            await asked_once.wait()
+            await leases.put("n", msgspec.json.encode(lease_of("n", "second")))
+            assert parse((await answering).line).succeeded
+
+    run(main())
+
+
 def test_a_request_that_its_node_refused_has_no_other_response() -> None:
     async def main() -> None:
         cluster = Cluster()

@@ -186,15 +186,15 @@ class GuestCalls:
 
     async def _is_lost(self, lease: Lease) -> bool:
         """Whether a run of a node that does not answer has ended: its lease says so, after a while."""
-
-        def has_ended() -> bool:
-            now = self._roster.leases.get(lease.node)
-            return now is None or now.nonce != lease.nonce
-
         with suppress(TimeoutError):
             async with asyncio.timeout(LEASE):
-                await self._roster.until(has_ended)
-        return has_ended()
+                await self._roster.until(lambda: self._has_ended(lease))
+        return self._has_ended(lease)
+
+    def _has_ended(self, lease: Lease) -> bool:
+        """Whether this run of a node has its lease no longer."""
+        now = self._roster.leases.get(lease.node)
+        return now is None or now.nonce != lease.nonce
 
     async def _tell_opened(self, node: str, session_id: str) -> None:
         """Its client has the response that names a new session: the node waits for that before it sends updates."""
@@ -225,9 +225,10 @@ class GuestCalls:
         return NodeRequest(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
 
     async def _call(self, node: str, asked: NodeRequest, body: bytes) -> NodeAnswer:
-        """Raises NodeUnreachable also when the node loses its lease meanwhile."""
+        """Raises NodeUnreachable also when the node loses its lease meanwhile, or another run of it gets one."""
+        lease = self._roster.leases.get(node)
         calling = asyncio.create_task(self._caller.call(node, asked, body, most=self._most))
-        gone = asyncio.create_task(self._roster.until(lambda: node not in self._roster.leases))
+        gone = asyncio.create_task(self._roster.until(lambda: lease is None or self._has_ended(lease)))
         try:
             await asyncio.wait([calling, gone], return_when=asyncio.FIRST_COMPLETED)
             if calling.done():
