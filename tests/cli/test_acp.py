@@ -13,8 +13,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from sandbox_agent.cli.commands.acp import pause_before_repeat
-from sandbox_agent.cli.ledger import Ledger
+from sandbox_agent.cli.commands.stdio import Ledger, pause_before_repeat
 from sandbox_agent.wire.headers import WITH_IDS
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run

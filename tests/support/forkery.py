@@ -178,7 +178,7 @@ _IMPORTED = (
 )
 _IMPORTED_FOR = {
     "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
-    "acp": ("sandbox_agent.cli.commands.acp",),
+    "acp": ("sandbox_agent.cli.commands.acp", "sandbox_agent.cli.commands.stdio"),
     "api": ("sandbox_agent.cli.commands.api",),
     "daemon": ("sandbox_agent.cli.commands.daemon",),
     "doctor": (

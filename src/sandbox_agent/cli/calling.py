@@ -4,7 +4,6 @@ The server is the one you name, the one on the data directory, or one that is st
 """
 
 import os
-import socket
 import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -27,7 +26,6 @@ from sandbox_agent.client.errors import (
     ServerProblem,
     StartFailed,
 )
-from sandbox_agent.data_directory import find_lock_owner
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import Settings
@@ -384,6 +382,8 @@ def reach_server(arguments: Arguments, say: Say) -> ServerAddress:
     """
     if is_named(arguments, os.environ):
         return find_address(arguments, os.environ)
+    from sandbox_agent.data_directory import find_lock_owner
+
     settings = settings_of(arguments, os.environ, WHICH)
     if find_lock_owner(settings.data_dir) is None and _is_unkept_server(arguments, settings):
         return find_address(arguments, os.environ)
@@ -397,6 +397,8 @@ def _has_flag(arguments: Arguments) -> bool:
 
 def _is_unkept_server(arguments: Arguments, settings: Settings) -> bool:
     """Whether a server that keeps no log listens at the usual address, and we have the token for it."""
+    import socket
+
     given = _has_flag(arguments) or any(os.environ.get(PREFIX + way.upper()) for way in WAYS)
     if not given and not (settings.data_dir / f"token-{USUAL_PORT}").exists():
         return False
