@@ -98,7 +98,9 @@ def test_several_wait_for_an_exit_and_a_kill_answers_them_all(server: Server) ->
             assert "exitStatus" not in running
             waiting = [(WAIT, {"terminalId": terminal})] * 3
             answered = await answers(a, session, *waiting, (KILL, {"terminalId": terminal}))
-            ended = {"exitCode": None, "signal": "SIGTERM"}
+            ended = answered[0]["result"]
+            # Killed outright where a busy machine does not let it end within a second.
+            assert ended in ({"exitCode": None, "signal": "SIGTERM"}, {"exitCode": None, "signal": "SIGKILL"})
             assert [one["result"] for one in answered] == [ended] * 3 + [{}]
             # It can be read until it is released.
             after = await gets(a, session, OUTPUT, terminalId=terminal)

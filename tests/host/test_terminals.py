@@ -258,7 +258,7 @@ def test_kill_ends_the_command_and_its_output_stays_until_release(run: Run) -> N
             with pytest.raises(UnknownTerminal):
                 await action(ASKER, id)
 
-    run(main)
+    run(main, TerminalLimits(grace=60))
 
 
 def test_who_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:

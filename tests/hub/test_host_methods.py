@@ -74,7 +74,7 @@ class World:
         self.folder = folder
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.terminals = Terminals(Children("test"), POOL, TerminalLimits(grace=0.1))
+        self.terminals = Terminals(Children("test"), POOL, TerminalLimits(grace=BOUND))
         self.files = files or TextFiles(1 << 20)
         environ = {"PATH": "/usr/bin:/bin"}
         self.host = HostMethods(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)
