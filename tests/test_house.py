@@ -51,6 +51,16 @@ def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:
     assert [str(module) for module in serving if shared.search(module.read_text())] == []
 
 
+def test_no_test_leaves_it_to_httpx_how_long_it_waits() -> None:
+    """Five seconds, which a busy machine may need for any answer."""
+    hasty = re.compile(r"httpx\.(?:get|post|put|delete|request|stream|Client|AsyncClient)\(((?:[^()]|\([^()]*\))*)\)")
+    texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
+    calls = {f"{path.name}: {each}": each for path, text in texts.items() for each in hasty.findall(text)}
+
+    assert len(calls) > 20, "found no calls"
+    assert [name for name, arguments in calls.items() if "timeout=" not in arguments] == []
+
+
 def test_no_tracked_file_names_a_registry_host() -> None:
     assert tracked_lines_with("|".join(map(re.escape, REGISTRY_HOSTS))) == []
 

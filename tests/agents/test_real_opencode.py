@@ -59,7 +59,7 @@ async def its_port(real: RealAgent, folder: Path) -> AsyncGenerator[httpx.AsyncC
     password = psutil.Process(real.pid).environ()["OPENCODE_SERVER_PASSWORD"]
     own = {"X-OpenCode-Directory": quote(str(folder))}
     facts = {"auth": ("opencode", password), "headers": own, "trust_env": False}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **facts) as client:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **facts, timeout=BOUND) as client:
         yield client
 
 

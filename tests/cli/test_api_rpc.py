@@ -205,7 +205,9 @@ def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> No
 
 def turn_is_over(server: Server, session: str) -> bool:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    view = httpx.get(f"{server.url}/v1/sessions/{session}", headers=headers, trust_env=False, verify=False).json()
+    view = httpx.get(
+        f"{server.url}/v1/sessions/{session}", headers=headers, trust_env=False, verify=False, timeout=BOUND
+    ).json()
     return view["eventCount"] > 2000 and not view["running"]
 
 

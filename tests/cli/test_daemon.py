@@ -46,7 +46,7 @@ def started(place: Place, *flags: str, **environ: str) -> Any:
 def health(told: Any) -> int:
     token = Path(told["tokenFile"]).read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(f"{told['url']}/v1/health", headers=headers, trust_env=False).status_code
+    return httpx.get(f"{told['url']}/v1/health", headers=headers, trust_env=False, timeout=BOUND).status_code
 
 
 # --- one life ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,10 @@ def test_running_agents_are_named(place: Place) -> None:
     body = {"protocolVersion": 1, "_meta": {"sandboxagent.dev": {"agent": "mock"}}}
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": body}
     with Server(directory=place.directory) as server:
-        assert httpx.post(f"{server.url}/v1/rpc", json=hello, headers=headers, trust_env=False).status_code == 200
+        assert (
+            httpx.post(f"{server.url}/v1/rpc", json=hello, headers=headers, trust_env=False, timeout=BOUND).status_code
+            == 200
+        )
 
         assert place.json(*STATUS, "--json", "--token", TOKEN)["agents"] == ["mock"]
 
@@ -147,10 +150,16 @@ def test_the_servers_own_flags_reach_it_but_a_token_goes_another_way(place: Plac
     command = Path(f"/proc/{told['pid']}/cmdline").read_text()
     assert "given-token" not in command
     assert told["tokenFile"] is None
-    assert httpx.get(f"{told['url']}/v1/health", headers={"Host": "b.example"}, trust_env=False).status_code == 200
+    assert (
+        httpx.get(f"{told['url']}/v1/health", headers={"Host": "b.example"}, trust_env=False, timeout=BOUND).status_code
+        == 200
+    )
     agents = f"{told['url']}/v1/agents"
-    assert httpx.get(agents, headers={"Authorization": "Bearer given-token"}, trust_env=False).status_code == 200
-    assert httpx.get(agents, trust_env=False).status_code == 401
+    assert (
+        httpx.get(agents, headers={"Authorization": "Bearer given-token"}, trust_env=False, timeout=BOUND).status_code
+        == 200
+    )
+    assert httpx.get(agents, trust_env=False, timeout=BOUND).status_code == 401
 
 
 def test_status_without_the_token_says_what_it_can(place: Place) -> None:

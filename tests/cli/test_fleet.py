@@ -45,7 +45,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
                 words, shell=True, check=True, capture_output=True, timeout=BOUND, env=here, text=True
             )
             assert ("You said: hello" if words == prompt else "node-1  there") in done.stdout
-        sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers).json()["sessions"]
+        sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers, timeout=BOUND).json()["sessions"]
         assert [each["title"] for each in sessions] == ["hello"]
         assert main(["sessions", "list", "--endpoint", gateway, "--token", token]) == 0
         assert re.search(rf"^id +agent .* node *\n\S+ +mock .* {sessions[0]['node']} *$", capsys.readouterr().out, re.M)
@@ -56,7 +56,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
         assert "starting NATS servers (1)" in process.stderr.readline()
         assert "node-2 has ended; the rest goes on" in process.stderr.readline()
         assert " server " in process.stderr.readline()
-        assert httpx.get(f"{gateway}/v1/health", headers=headers).status_code == 200
+        assert httpx.get(f"{gateway}/v1/health", headers=headers, timeout=BOUND).status_code == 200
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(BOUND)
@@ -65,7 +65,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
     assert process.returncode == 0
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{url}/v1/health")
+            httpx.get(f"{url}/v1/health", timeout=BOUND)
 
 
 def test_a_gateway_has_a_flag_for_every_setting_that_it_reads() -> None:
@@ -122,7 +122,7 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
             return {each["node"]: each for each in json.loads(capsys.readouterr().out)["nodes"]}
 
         def sessions() -> list[str]:
-            listed = httpx.get(f"{fleet.gateways[0]}/v1/sessions", headers=headers).json()["sessions"]
+            listed = httpx.get(f"{fleet.gateways[0]}/v1/sessions", headers=headers, timeout=BOUND).json()["sessions"]
             return [each["node"] for each in listed]
 
         def states() -> dict[str, object]:
@@ -137,7 +137,7 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         assert re.search(r"^EV +nats-1 +1 +- ", capsys.readouterr().out, re.M)
 
         def draining() -> list[str]:
-            nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers).json()["nodes"]
+            nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers, timeout=BOUND).json()["nodes"]
             return [each["node"] for each in nodes if each["draining"]]
 
         for words in (["drain"], ["drain", "--undo"], ["forget"]):
@@ -156,7 +156,11 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         eventually(lambda: sessions() == [])
         # The servers have not read their configuration again: its credential still works, and gateways refuse it.
         node = fleet.nodes["node-1"]
-        eventually(lambda: "was removed" in httpx.get(f"{node}/v1/health", headers=headers).json().get("detail", ""))
+        eventually(
+            lambda: (
+                "was removed" in httpx.get(f"{node}/v1/health", headers=headers, timeout=BOUND).json().get("detail", "")
+            )
+        )
         assert states() == {"node-1": "forgotten", "node-2": "there"}
         assert main(["fleet", "status"]) == 2
         assert "--join" in capsys.readouterr().err

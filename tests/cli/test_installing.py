@@ -167,7 +167,7 @@ def test_a_server_that_runs_sees_what_the_command_line_installs_and_removes(plac
 
         def installed() -> bool:
             headers = {"Authorization": f"Bearer {server.token}"}
-            return httpx.get(f"{server.url}/v1/agents/works", headers=headers).json()["installed"]
+            return httpx.get(f"{server.url}/v1/agents/works", headers=headers, timeout=BOUND).json()["installed"]
 
         assert not installed()
         assert place.run("agents", "install", "works").returncode == 0

@@ -84,7 +84,7 @@ async def start(
 
 
 async def health(server: EmbeddedServer, token: str | None = None) -> int:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as http:
         headers = {"Authorization": f"Bearer {token or server.token}"}
         return (await http.get(f"{server.url}/v1/health", headers=headers)).status_code
 
@@ -157,7 +157,7 @@ def test_options_are_flags(run_here: Run, place: Place) -> None:
                 word for word in command if word.split("=")[0] in {each.split("=")[0] for each in expected}
             ] == expected
             assert "--no-persist" not in command
-            async with httpx.AsyncClient(trust_env=False) as http:
+            async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as http:
                 answer = await http.get(f"{server.url}/v1/health", headers={"Host": "b.example"})
                 assert answer.status_code == 200
 

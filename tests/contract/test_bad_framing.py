@@ -11,7 +11,7 @@ import pytest
 from tests.support.client import Client, run
 from tests.support.nonsense import NO_ENVELOPES, ONE_SERVER
 from tests.support.problems import problem
-from tests.support.running import Server, eventually
+from tests.support.running import BOUND, Server, eventually
 from tests.support.wire import Wire, initialize
 
 JSON = "Content-Type: application/json"
@@ -459,7 +459,9 @@ def test_one_socket_takes_everything_bad_and_then_something_good(server: Server)
     async def main() -> None:
         async with Client(server) as client:
             limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
-            async with httpx.AsyncClient(base_url=server.url, limits=limits, trust_env=False, verify=False) as http:
+            async with httpx.AsyncClient(
+                base_url=server.url, limits=limits, trust_env=False, verify=False, timeout=BOUND
+            ) as http:
                 headers = client.headers(
                     Content_Type="application/json", Authorization=f"Bearer {server.token}", Accept="application/json"
                 )

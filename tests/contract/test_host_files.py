@@ -81,7 +81,10 @@ def test_agents_that_read_huge_files_delay_no_client() -> None:
         with (work / "huge").open("wb") as file:
             file.truncate(1 << 40)
         (work / "small").write_text("small")
-        async with Client(server) as a, httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        async with (
+            Client(server) as a,
+            httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=BOUND) as http,
+        ):
             read = (READ, {"path": f"{work}/huge", "line": 2})
             reading = [asyncio.create_task(answers(a, await a.new_session(), read, read)) for _ in range(12)]
             try:

@@ -110,14 +110,17 @@ async def known_as(program: OpenCode, title: str) -> str:
 @pytest.mark.parametrize("path", ["/opencode/session", "/global/health"])
 def test_the_token_is_a_bearer_a_password_or_in_the_query(server: Server, path: str) -> None:
     def status(**options: Any) -> int:
-        return httpx.get(server.url + path, trust_env=False, **options).status_code
+        return httpx.get(server.url + path, trust_env=False, **options, timeout=BOUND).status_code
 
     whole = b64encode(f"opencode:{TOKEN}".encode()).decode()
     assert status(headers={"Authorization": f"Bearer {TOKEN}"}) == 200
     assert status(auth=("anybody", TOKEN)) == 200
     assert status(params={"auth_token": whole}) == 200
     assert [status(), status(auth=("opencode", "x")), status(params={"auth_token": TOKEN})] == [401] * 3
-    assert httpx.get(f"{server.url}/v1/agents", auth=("opencode", TOKEN), trust_env=False).status_code == 401
+    assert (
+        httpx.get(f"{server.url}/v1/agents", auth=("opencode", TOKEN), trust_env=False, timeout=BOUND).status_code
+        == 401
+    )
 
 
 @pytest.mark.requirement("15.json")

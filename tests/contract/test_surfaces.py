@@ -171,7 +171,7 @@ def test_a_file_route_that_is_asked_for_a_session_that_is_not_there_says_so(
     server: Server, method: str, path: str
 ) -> None:
     headers = {"Content-Type": "application/json" if path.endswith("move") else "application/x-tar"}
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=BOUND) as http:
         response = http.request(
             method,
             f"{path}?path=x&name=x&sessionId=nobody",
@@ -186,7 +186,7 @@ def test_a_file_route_that_is_asked_for_a_session_that_is_not_there_says_so(
 @pytest.mark.requirement("1.ui")
 @pytest.mark.parametrize("path", ["/ui/", "/ui/sessions/a%2Fb", "/ui/agents", "/ui/embed/s-1", "/ui/../ui/x", "/ui"])
 def test_every_path_of_the_inspector_is_its_page(server: Server, path: str) -> None:
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False, follow_redirects=True) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, follow_redirects=True, timeout=BOUND) as http:
         response = http.get(path)
 
     assert response.status_code == 200
@@ -202,7 +202,7 @@ def test_every_path_of_the_inspector_is_its_page(server: Server, path: str) -> N
 
 @pytest.mark.requirement("1.ui-files")
 def test_the_files_of_the_inspector_are_cached_for_ever_by_their_names(server: Server) -> None:
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=BOUND) as http:
         page = http.get("/ui/").text
         assert "./dev inspector" not in page, "the Inspector is not built; ./dev inspector does that"
         (script,) = re.findall(r'src="(/ui/assets/[^"]+[.]js)"', page)
@@ -289,7 +289,7 @@ def test_a_legacy_route_names_what_took_its_place(server: Server, method: str, p
 
 @pytest.mark.requirement("1.removed")
 def test_a_removed_route_is_not_shown_without_a_token(server: Server) -> None:
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=BOUND) as http:
         problem(http.get("/v1/nothing"), 401, "unauthorized")
 
 

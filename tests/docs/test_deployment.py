@@ -116,7 +116,10 @@ def test_the_server_can_be_process_1(tmp_path: Path) -> None:
     with subprocess.Popen([*inside, str(PROGRAM), *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
-        assert httpx.get(f"{url}/v1/health", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert (
+            httpx.get(f"{url}/v1/health", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=BOUND).status_code
+            == 200
+        )
         (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         assert "NSpid" in (status := Path(f"/proc/{child}/status").read_text())
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, re.MULTILINE)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.model.script import Call, Fail, Json, Say, Script, Think, Turn
 from tests.support.model.server import ModelServer
+from tests.support.running import BOUND
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def model() -> Generator[ModelServer]:
 
 def post(model: ModelServer, *input: Json, **more: object) -> httpx.Response:
     body = {"model": "some", "input": list(input), "tools": [{"type": "function", "name": "run"}], **more}
-    return httpx.post(f"{model.url}/v1/responses", json=body, trust_env=False)
+    return httpx.post(f"{model.url}/v1/responses", json=body, trust_env=False, timeout=BOUND)
 
 
 def user(script: Script) -> Json:
