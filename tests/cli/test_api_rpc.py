@@ -129,7 +129,8 @@ def test_what_is_sent_arrives_in_its_order(calling: Calling) -> None:
     came = calling.well(*SCRIPTED, input=lines(*(prompt(session, word, word) for word in words))).objects
 
     assert texts(came) == words
-    assert list(answers(came)) == words
+    # Each answer comes on a socket of its own.
+    assert sorted(answers(came)) == sorted(words)
 
 
 def test_requests_run_at_the_same_time_and_the_end_waits_for_all(calling: Calling) -> None:
