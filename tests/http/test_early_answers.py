@@ -10,8 +10,7 @@ import msgspec
 import pytest
 
 from sandbox_agent.http.asgi import Message, Scope, group_headers
-from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.connections import Guest
+from sandbox_agent.hub.connections import Connection, Guest
 from sandbox_agent.log import log as log_module
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.group import Group

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sandbox_agent.http.stream import Stream, StreamLimits
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import NO_CLIENT, agent_channel, session_channel
 from sandbox_agent.log.log import Limits
 from tests.support.streams import Client, StreamWorld

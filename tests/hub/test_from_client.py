@@ -13,7 +13,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
     WrongAnswer,
 )
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from tests.support.world import Json, World, envelope, error_of, result_of, run, world
 
 ECHO = "vendor/echo"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.errors import SessionDamaged
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.database import Database

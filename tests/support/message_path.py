@@ -17,7 +17,7 @@ from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.group import Group

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from sandbox_agent.http.stream import Stream, StreamLimits, Streams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.log.cards import Card

@@ -24,7 +24,7 @@ from sandbox_agent.errors import AgentExited, AgentNotReading, SandboxAgentError
 from sandbox_agent.host.files import AttachedFiles, TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent

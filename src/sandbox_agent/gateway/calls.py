@@ -40,7 +40,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY
 

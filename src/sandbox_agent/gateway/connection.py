@@ -19,7 +19,7 @@ from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_a
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.acp import MAX_SESSION_ID
-from sandbox_agent.hub.connection import Connection, Window
+from sandbox_agent.hub.connections import Connection, Window
 from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit

@@ -25,7 +25,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.settling import Settling
 from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.wire.fleet import AttachmentChange, StreamOpened, Visit
 

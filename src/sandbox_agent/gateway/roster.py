@@ -13,7 +13,7 @@ from msgspec import Raw, Struct
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
-from sandbox_agent.hub.changes import Changes
+from sandbox_agent.hub.activity import Changes
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.servers import NodeView
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, parse, text_at
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 
 

@@ -20,7 +20,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.hub.calls import Answer
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import methods
 
 _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)

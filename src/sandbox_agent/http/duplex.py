@@ -15,7 +15,7 @@ from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.encoding import TextFrames
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.headers import WITH_IDS

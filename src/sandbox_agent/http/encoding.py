@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import Chunk, frames
 
 

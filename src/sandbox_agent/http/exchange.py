@@ -11,7 +11,7 @@ from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex, offers_ids
 from sandbox_agent.http.stream import Stream, Streams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 
 logger = logging.getLogger(__name__)
 

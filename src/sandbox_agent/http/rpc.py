@@ -43,7 +43,7 @@ from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.post import Post
 from sandbox_agent.hub.calls import Answer
-from sandbox_agent.hub.connection import Connection, Downlink
+from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import headers, methods

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from sandbox_agent.envelope import notification
 from sandbox_agent.http.encoding import SSE, Encoding
-from sandbox_agent.hub.connection import Connection, Downlink
+from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
 

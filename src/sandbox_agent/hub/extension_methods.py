@@ -30,9 +30,9 @@ from sandbox_agent.host.transfer.entries import (
     read_entry,
     read_page,
 )
+from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.calls import Answer
-from sandbox_agent.hub.changes import Changes
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward, Method
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory

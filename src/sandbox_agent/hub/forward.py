@@ -43,7 +43,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Answer, Call, Waiter
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.process import Process

@@ -34,7 +34,7 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import AgentExited, InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub

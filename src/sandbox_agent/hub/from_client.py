@@ -35,7 +35,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
-from sandbox_agent.hub.connection import Connection, digest_of
+from sandbox_agent.hub.connections import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward, Method
 from sandbox_agent.hub.hub import Hub

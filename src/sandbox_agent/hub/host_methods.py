@@ -28,7 +28,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.process import Process

@@ -13,10 +13,9 @@ from msgspec import Raw
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, text_at, with_param
 from sandbox_agent.errors import RpcError, UnknownSession
+from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.calls import Answer, Call, Calls
-from sandbox_agent.hub.changes import Changes
-from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.connections import Connections, Watcher
+from sandbox_agent.hub.connections import Connection, Connections, Watcher
 from sandbox_agent.hub.lifecycle import DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
     Decider,

@@ -10,7 +10,7 @@ from msgspec import Struct
 from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.log import Log
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 
 from sandbox_agent.envelope import META, Object
 from sandbox_agent.errors import InvalidParams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso

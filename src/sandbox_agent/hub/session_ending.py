@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, success
 from sandbox_agent.errors import AgentTimeout, SandboxAgentError, ShuttingDown
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward, make_not_offered, require_advertised
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, State

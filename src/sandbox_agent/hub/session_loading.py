@@ -9,7 +9,7 @@ from sandbox_agent.envelope import Envelope, failure, params_text, parse, succes
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.choices import complete_answer
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward, fill_from_session, read_directory, require_advertised, take_environment
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, State

@@ -33,7 +33,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.hub.attachment import KEY, Attachments, has_attachments, read_takes
 from sandbox_agent.hub.calls import Accepted, Answer, Call, Waiter
 from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import (
     Forward,
     Method,

@@ -34,7 +34,7 @@ from sandbox_agent.hub.choices import (
     Setter,
     find_permission_mode,
 )
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.process import Process

@@ -24,7 +24,7 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.activity import read_result
 from sandbox_agent.hub.calls import Answer, Call, Waiter
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Prompt, Session

@@ -7,7 +7,7 @@ from itertools import count
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, request, success, text_at
 from sandbox_agent.errors import AgentTimeout
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest
