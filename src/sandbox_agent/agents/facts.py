@@ -19,7 +19,7 @@ from sandbox_agent.agents.install.record import Record
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.wire.agents import AgentFacts, Credential, InstallFacts
 
-_VARIABLE = re.compile(r"\$(\w+)")
+_VARIABLE = r"\$(\w+)"
 
 
 def find_credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
@@ -42,9 +42,9 @@ def has_credentials(agent: Agent, environ: Mapping[str, str]) -> bool:
 
 
 def _expand(path: str, environ: Mapping[str, str]) -> Path | None:
-    if any(not environ.get(name) for name in _VARIABLE.findall(path)):
+    if any(not environ.get(name) for name in re.findall(_VARIABLE, path)):
         return None
-    path = _VARIABLE.sub(lambda match: environ[match[1]], path)
+    path = re.sub(_VARIABLE, lambda match: environ[match[1]], path)
     if path.startswith("~/"):
         path = environ.get("HOME", str(Path.home())) + path[1:]
     return Path(path)

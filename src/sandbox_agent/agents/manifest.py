@@ -21,7 +21,7 @@ from sandbox_agent.wire.agents import Attaching, Features, Source
 
 Isolation = Literal["agent", "session"]
 
-_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_ID = r"[a-z0-9][a-z0-9._-]{0,63}"
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
 Slugs = str | tuple[str, ...]
@@ -211,7 +211,7 @@ class Manifest(Struct, frozen=True):
 
 def is_id(text: str) -> bool:
     """Whether it may be the id of an agent, and the name of a folder."""
-    return _ID.fullmatch(text) is not None
+    return re.fullmatch(_ID, text) is not None
 
 
 def load_manifest(agents_file: Path | None) -> Manifest:

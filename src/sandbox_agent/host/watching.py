@@ -46,7 +46,7 @@ DEEPEST = 256
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
-_NAMELESS = re.compile(r"#\d+")
+_NAMELESS = r"#\d+"
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
 
 
@@ -164,7 +164,7 @@ class Watched:
                 with ignore_gone():
                     for below in self._watch(parts):
                         yield "added", below
-        elif event.mask & _MODIFIED and not (_NAMELESS.fullmatch(event.name) and not self._is_there(parts)):
+        elif event.mask & _MODIFIED and not (re.fullmatch(_NAMELESS, event.name) and not self._is_there(parts)):
             yield "modified", parts
 
     def _is_there(self, parts: Parts) -> bool:

@@ -26,7 +26,7 @@ from sandbox_agent.hub.process import Process
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.agents import Attaching
 
-_UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_UNREADABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 """What breaks a path that stands in a text."""
 
 KEY = META.encode()
@@ -36,8 +36,8 @@ IMAGE_BYTES, IMAGES = 10 << 20, 20
 TEXT_BYTES = 128 << 10
 """The longest text that an agent is left to put before its model whole."""
 MAX_NAME = 255
-_MIME = re.compile(r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?", re.ASCII)
-_NAME = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}")
+_MIME = r"(?a)[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?"
+_NAME = f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}"
 
 
 class Takes(Struct, frozen=True):
@@ -112,7 +112,7 @@ class _Block(Struct):
 
 def _mention_paths(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
     """Paths at the end of the last text, or in a text of their own when there is none."""
-    shown = [_encoded(path) if _UNREADABLE.search(path) else path for path in paths]
+    shown = [_encoded(path) if re.search(_UNREADABLE, path) else path for path in paths]
     words = "\n\nAttachments:\n" + "".join(f"- {path}\n" for path in shown)
     for index in range(len(given) - 1, -1, -1):
         if kind_of(given[index]) == "text":
@@ -138,7 +138,7 @@ def _link(file: Attached, takes: Takes) -> Object:
 
 
 def _uri(path: str, takes: Takes) -> str:
-    return f"file://{path}" if takes.plain_uris and not _UNREADABLE.search(path) else _encoded(path)
+    return f"file://{path}" if takes.plain_uris and not re.search(_UNREADABLE, path) else _encoded(path)
 
 
 def _encoded(path: str) -> str:
@@ -264,9 +264,9 @@ def _parse_attachment(index: int, raw: Raw) -> Attachment:
     if not isinstance(path, str) or not 0 < len(path) <= 3 * MAX_PATH or "\0" in path:
         message = f"attachments[{index}].path must be a path of at most {MAX_PATH} bytes, without NUL"
         raise InvalidParams(message, index=index)
-    if mime is not None and not (isinstance(mime, str) and _MIME.fullmatch(mime)):
+    if mime is not None and not (isinstance(mime, str) and re.fullmatch(_MIME, mime)):
         raise InvalidParams(f"attachments[{index}].mime must be a media type, such as text/plain", index=index)
-    if filename is not None and not (isinstance(filename, str) and _NAME.fullmatch(filename)):
+    if filename is not None and not (isinstance(filename, str) and re.fullmatch(_NAME, filename)):
         message = (
             f"attachments[{index}].filename must have 1 to {MAX_NAME} characters, none of them a control character"
         )

@@ -57,7 +57,7 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
 from sandbox_agent.wire import methods
 
-_ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
+_ALIAS = r"[^/?#%\x00-\x1f\x7f]{1,256}"
 
 
 class SessionMethods(Struct, frozen=True):
@@ -210,7 +210,7 @@ class SessionMethods(Struct, frozen=True):
         alias = asked.get("requestedSessionId")
         if alias is None:
             return None
-        if not isinstance(alias, str) or _ALIAS.fullmatch(alias) is None:
+        if not isinstance(alias, str) or re.fullmatch(_ALIAS, alias) is None:
             message = (
                 'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
             )

@@ -10,7 +10,6 @@ import shlex
 import tomllib
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from importlib import resources
 from typing import Literal, cast
 
 from msgspec import Struct, field
@@ -28,8 +27,8 @@ LONGEST_GUESS = 400
 
 Words = tuple[str | None, ...]
 
-_SEPARATORS = re.compile(r"[;&|\n]+")
-_TOKEN = re.compile(r"[^\s;&|<>(){}`$\"'\\=,]+")
+_SEPARATORS = r"[;&|\n]+"
+_BARE_WORD = r"[^\s;&|<>(){}`$\"'\\=,]+"
 
 
 class Simple(Struct, frozen=True):
@@ -97,7 +96,7 @@ def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
 @lru_cache(256)
 def split_words(text: str) -> tuple[str, ...] | None:
     """What could be a word in a text, however it is quoted; None when there is too much of it."""
-    return tuple(_TOKEN.findall(text)) if len(text) <= LONGEST else None
+    return tuple(re.findall(_BARE_WORD, text)) if len(text) <= LONGEST else None
 
 
 def program_name(word: str) -> str:
@@ -123,7 +122,7 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
 
 def _recognise(text: str, depth: int, work: Work) -> list[Simple]:
     """Commands in a text that is not understood as a whole, wherever one can begin to read."""
-    starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
+    starts = [0, *(match.end() for match in re.finditer(_SEPARATORS, text))][:MOST_STARTS]
     pieces = [text[start : start + LONGEST_GUESS] for start in starts]
     work.spend(sum(1 + len(piece) for piece in pieces))
     found = [_simple(command) for piece in pieces for command in read_script(piece)[0]]
@@ -139,14 +138,14 @@ def _simple(command: Written) -> Simple:
 # Programs that run others
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh"})
-_SHELL_FLAGS, _SHELL_COMMAND = re.compile(r"-[eiluvx]+"), re.compile(r"-[eiluvx]*c")
+_SHELL_FLAGS, _SHELL_COMMAND = r"-[eiluvx]+", r"-[eiluvx]*c"
 _TRANSPARENT = frozenset({"nohup", "time", "command", "exec", "setsid", "nice", "timeout", "env"})
 """They run something else and add nothing to it, at least where no flags are given."""
 _ELEVATING = frozenset({"sudo", "doas", "busybox", "toybox"})
 _HIDING = frozenset({"source", ".", "trap", "su", "script", "watch", "parallel", "fish", "csh", "tcsh", "pwsh"})
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
 _XARGS_FLAGS, _XARGS_VALUES = frozenset({"-0", "-r", "-t", "-x"}), frozenset({"-n", "-P", "-L", "-I"})
-_DURATION = re.compile(r"\d+(?:\.\d+)?[smhd]?")
+_DURATION = r"\d+(?:\.\d+)?[smhd]?"
 
 
 class _Hidden(Exception):
@@ -193,9 +192,9 @@ def _script(program: str, arguments: Words) -> str:
         if program == "eval" or word is None:
             break
         script = arguments[number + 1] if number + 1 < len(arguments) else None
-        if script is not None and _SHELL_COMMAND.fullmatch(word):
+        if script is not None and re.fullmatch(_SHELL_COMMAND, word):
             return script
-        if not _SHELL_FLAGS.fullmatch(word):
+        if not re.fullmatch(_SHELL_FLAGS, word):
             break
     raise _Hidden(f"what {program} runs cannot be seen")
 
@@ -218,7 +217,7 @@ def _runs(program: str, arguments: Words) -> list[Words]:
 def _after_transparent(program: str, arguments: Words) -> Words:
     if program == "nice" and arguments[0] == "-n":
         arguments = arguments[2:]
-    if program == "timeout" and arguments[0] is not None and _DURATION.fullmatch(arguments[0]):
+    if program == "timeout" and arguments[0] is not None and re.fullmatch(_DURATION, arguments[0]):
         return _plain(program, arguments[1:])
     plain = _plain(program, arguments)
     if program == "timeout" or (program == "env" and plain[0] is not None and "=" in plain[0]):
@@ -258,8 +257,8 @@ def _after_find(arguments: Words) -> list[Words]:
 Arity = Literal["none", "one", "perhaps"]
 """Whether an option has a value: no, yes, or only when one is glued to it."""
 
-_VERSION = re.compile(r"[0-9.]+$")
-_NUMBER = re.compile(r"-[0-9]+")
+_VERSION = r"[0-9.]+$"
+_NUMBER = r"-[0-9]+"
 
 
 class Program(Struct, frozen=True):
@@ -297,7 +296,7 @@ def find_closed_word(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str |
 def known_program(word: str) -> Program | None:
     """What is known of a program by its name, for any folder and version."""
     name, programs = program_name(word).casefold(), _programs()
-    return programs.get(name) or programs.get(_VERSION.sub("", name))
+    return programs.get(name) or programs.get(re.sub(_VERSION, "", name))
 
 
 class _Walk:
@@ -343,7 +342,7 @@ class _Walk:
         options = self._program.options
         if word == "--":
             return 1 if "--" in options else None
-        if self._program.numbers and _NUMBER.fullmatch(word):
+        if self._program.numbers and re.fullmatch(_NUMBER, word):
             return 1
         name, glued, _ = word.partition("=")
         arity = options.get(name)
@@ -384,6 +383,8 @@ class _Walk:
 
 @cache
 def _programs() -> dict[str, Program]:
+    from importlib import resources
+
     text = resources.files("sandbox_agent.permissions").joinpath("programs.toml").read_text("utf-8")
     tables = cast("dict[str, dict[str, object]]", tomllib.loads(text))
     opaque = [name for names in cast("dict[str, list[str]]", tables.pop("opaque")).values() for name in names]

@@ -30,7 +30,7 @@ from sandbox_agent.permissions.work import Work
 MOST_WORDS = 500
 """Words of one part that are looked at as paths; when there are more, it is not known what they are."""
 
-_GLUE = re.compile(r"[^\w./~+%-]+")
+_GLUE = r"[^\w./~+%-]+"
 """What may stand between a path and something else in one word."""
 
 
@@ -203,7 +203,7 @@ class CommandIs(Struct, frozen=True):
 
 def _pieces(word: str) -> list[str]:
     """What in a word may be a path: all of it, what stands behind `=`, `:` or `@`, or right behind a short option."""
-    pieces = [word, *_GLUE.split(word)]
+    pieces = [word, *re.split(_GLUE, word)]
     if word.startswith("-"):
         pieces += [word[2:], *(word[at:] for at in (word.find(sign) for sign in ("/", "~", "..")) if at > 0)]
     return list(dict.fromkeys(piece for piece in pieces if piece))

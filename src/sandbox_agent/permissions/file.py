@@ -1,14 +1,13 @@
 """The file of permission rules: `[[rules]]` tables in TOML. A mistake in it keeps the server from starting."""
 
 import re
-from importlib import resources
 from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 
-_HEADER = re.compile(r"\s*\[\[\s*rules\s*\]\]")
+_HEADER = r"\s*\[\[\s*rules\s*\]\]"
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
@@ -27,13 +26,13 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
 
 def read_starter() -> str:
     """The rules to start with that come with the server, as a file."""
-    return resources.files("sandbox_agent.permissions").joinpath("starter.toml").read_text("utf-8")
+    return Path(__file__).with_name("starter.toml").read_text("utf-8")
 
 
 def _line(text: str, mistake: Mistake) -> int:
     """The line of the key, or of its rule."""
     lines = text.splitlines()
-    headers = [number for number, line in enumerate(lines) if _HEADER.match(line)]
+    headers = [number for number, line in enumerate(lines) if re.match(_HEADER, line)]
     if mistake.index is None or mistake.index >= len(headers):
         return line_of(text, ["rules"])
     start = headers[mistake.index]

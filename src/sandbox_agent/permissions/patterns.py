@@ -13,7 +13,7 @@ LONGEST = 1024
 LONGEST_PATH = 4096
 """Characters of a path: no system takes longer ones."""
 
-_WILD = re.compile(r"\[[^\]]*\]|[*?\[]")
+_WILD = r"\[[^\]]*\]|[*?\[]"
 
 
 class Match(IntEnum):
@@ -91,7 +91,7 @@ def compile_pattern(text: str) -> Pattern:
 
 def is_wild(text: str) -> bool:
     """Whether a glob can stand for more than itself."""
-    return _WILD.search(text) is not None
+    return re.search(_WILD, text) is not None
 
 
 def loosen(text: str) -> str:
@@ -130,7 +130,7 @@ class Mention:
 
     def __init__(self, glob: str) -> None:
         names = [name for name in glob.split("/") if name not in ("", ".", "~")]
-        pieces = [[loosen(piece) for piece in _WILD.split(name) if piece] for name in names]
+        pieces = [[loosen(piece) for piece in re.split(_WILD, name) if piece] for name in names]
         last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
         self._pieces = [] if last is None else pieces[last]
         self._name = "" if last is None else loosen(names[last])

@@ -46,14 +46,13 @@ _URL_KEYS = frozenset({"url", "uri", "href", "link", "address"})
 _PATH_WORDS = ("path", "file", "dir", "folder", "cwd")
 _PLACE_KEYS = _URL_KEYS | {"from", "to", "source", "src", "dest", "destination", "dst", "target", "glob", "include"}
 """Arguments that may be paths."""
-_PLAIN = re.compile(r"[\w@%+=:,./~-]*")
+_PLAIN = r"[\w@%+=:,./~-]*"
 """Of letters that paths are made of."""
-_NAMING = re.compile(
-    r"^(?:Index: |\*\*\* (?:Add|Update|Delete) File: |\*\*\* Move to: |(?:rename|copy) (?:from|to) |[-+]{3} )(.+)$",
-    re.MULTILINE,
+_NAMING = (
+    r"(?m)^(?:Index: |\*\*\* (?:Add|Update|Delete) File: |\*\*\* Move to: |(?:rename|copy) (?:from|to) |[-+]{3} )(.+)$"
 )
-_GIT_NAMING = re.compile(r"^diff --git (.+)$", re.MULTILINE)
-_PATCH_START = re.compile(r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- )")
+_GIT_NAMING = r"(?m)^diff --git (.+)$"
+_PATCH_START = r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- )"
 
 MOST_FOLDERS = 4
 _COMMAND_KEYS = frozenset({"command", "cmd", "commands", "script"})
@@ -91,7 +90,7 @@ def find_names(arguments: Object | None, but: frozenset[str], stated: list[str],
         flat = flat_key(key)
         if depth > DEEPEST:
             named.known = False
-        elif value and (flat in _PATCH_KEYS or _PATCH_START.match(value)):
+        elif value and (flat in _PATCH_KEYS or re.match(_PATCH_START, value)):
             patches.append(value)
         elif value and flat not in _CONTENT_KEYS and flat not in _TALK_KEYS and (depth > 1 or flat not in but):
             _take(named, flat, value)
@@ -117,7 +116,7 @@ def _take(named: Named, flat: str, value: str) -> None:
         named.sure.append(value)
     elif flat not in _URL_KEYS or not value.lower().startswith(("http://", "https://")):
         named.perhaps.append(value)
-        named.clear = named.clear and flat in _PLACE_KEYS and _PLAIN.fullmatch(value) is not None
+        named.clear = named.clear and flat in _PLACE_KEYS and re.fullmatch(_PLAIN, value) is not None
 
 
 def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:
@@ -159,8 +158,8 @@ def _is_member(flat: str) -> bool:
 
 def _names_in_patch(patch: str) -> Iterator[list[str]]:
     """Of each name in a patch, what it may mean."""
-    both = [half for line in _GIT_NAMING.findall(patch) for half in _split_rename(line)]
-    for raw in dict.fromkeys([*(name.split("\t")[0].strip() for name in _NAMING.findall(patch)), *both]):
+    both = [half for line in re.findall(_GIT_NAMING, patch) for half in _split_rename(line)]
+    for raw in dict.fromkeys([*(name.split("\t")[0].strip() for name in re.findall(_NAMING, patch)), *both]):
         if raw and raw != "/dev/null":
             # Git puts a letter in front of names, and in front of the slash of absolute ones.
             bare = raw[2:] if raw[:2] in ("a/", "b/") else None

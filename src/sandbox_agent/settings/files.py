@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
 
-_KEY = re.compile(r"\"[^\"]*\"|'[^']*'|[\w-]+")
+_KEY = r"\"[^\"]*\"|'[^']*'|[\w-]+"
 
 
 def read_toml(path: Path) -> tuple[dict[str, object], str]:
@@ -34,7 +34,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
         left, equals, _ = line.partition("=")
         if not header and (not equals or left.lstrip().startswith("#")):
             continue
-        keys = [key.strip("\"'") for key in _KEY.findall(header[1] if header else left)]
+        keys = [key.strip("\"'") for key in re.findall(_KEY, header[1] if header else left)]
         table = keys if header else table
         here = keys if header else table + keys
         if here[: len(path)] == list(path):

@@ -32,7 +32,7 @@ Package = Annotated[
     str, Meta(pattern=rf"^(@{_WORD}/)?{_WORD}(\[[A-Za-z0-9._,-]*\])?((@|==){_VERSION})?\Z", max_length=300)
 ]
 Digest = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}\Z")]
-_PACKAGE = re.compile(r"(.+?)(?:(?:@|==)([^@=]+))?")
+_PACKAGE = r"(.+?)(?:(?:@|==)([^@=]+))?"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -83,7 +83,7 @@ class PackageDistribution(msgspec.Struct, frozen=True):
 
     def _split(self) -> tuple[str, str | None]:
         # A scope's @ stands in front, so that the first character never separates.
-        found = _PACKAGE.fullmatch(self.package)
+        found = re.fullmatch(_PACKAGE, self.package)
         assert found is not None
         return found[1], cast("str | None", found[2])
 

@@ -40,15 +40,13 @@ _PATIENCE = {
     "npm_config_fetch_retry_maxtimeout": "5000",
     "UV_HTTP_RETRIES": "2",
 }
-_UNREACHABLE = re.compile(
+_UNREACHABLE = (
     r"ENOTFOUND|ECONN|EAI_AGAIN|TIMEDOUT|TIMEOUT|EHOSTUNREACH|ENETUNREACH|FETCH|CERT|SSL|E[45]\d\d|Z_\w+|TAR_\w+"
 )
-_UV_UNREACHABLE = re.compile(
-    r"Failed to fetch|Failed to download|error sending request|returned a 40[13]|invalid package format"
-)
-_NPM_CODE = re.compile(r"^npm (?:error|ERR!) code (\S+)", re.MULTILINE)
-_NOT_OF_THE_INDEX = re.compile(r"EALLOW(GIT|REMOTE|FILE|DIRECTORY)")
-_INTEGRITY = re.compile(r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)")
+_UV_UNREACHABLE = r"Failed to fetch|Failed to download|error sending request|returned a 40[13]|invalid package format"
+_NPM_CODE = r"(?m)^npm (?:error|ERR!) code (\S+)"
+_NOT_OF_THE_INDEX = r"EALLOW(GIT|REMOTE|FILE|DIRECTORY)"
+_INTEGRITY = r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)"
 
 
 class Packages(Struct, frozen=True):
@@ -168,24 +166,24 @@ class Packages(Struct, frozen=True):
                 raise ChecksumMismatch(f"{package.name}@{package.version}", pinned, found or "none")
 
     def _npm_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
-        match = _NPM_CODE.search(done.text)
+        match = re.search(_NPM_CODE, done.text)
         code = match[1] if match else ""
         wanted = " ".join(specs)
         facts: Object = {"agent": self.agent, "stderr": done.text}
         if code in ("ETARGET", "E404"):
             return UnknownVersion(f"npm has no {wanted}; ask for a version that exists", **facts)
-        if _NOT_OF_THE_INDEX.fullmatch(code):
+        if re.fullmatch(_NOT_OF_THE_INDEX, code):
             text = f"{wanted} or something that it needs comes from git, an address or a directory instead of the index"
             return InstallFailed(f"{text}; nothing was installed", **facts)
         if code == "EBADPLATFORM":
             return UnsupportedPlatform(self.agent, self.platform, [])
-        if code == "EINTEGRITY" and (pin := _INTEGRITY.search(done.text)):
+        if code == "EINTEGRITY" and (pin := re.search(_INTEGRITY, done.text)):
             return ChecksumMismatch(wanted, pin[1], pin[2])
         return self._failure("npm", wanted, code, done)
 
     def _uv_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
         wanted = " ".join(specs)
-        if _UV_UNREACHABLE.search(done.text):
+        if re.search(_UV_UNREACHABLE, done.text):
             return self._failure("uv", wanted, "FETCH", done)
         if "no version of" in done.text or "was not found in the package registry" in done.text:
             text = f"PyPI has no {wanted}; ask for a version that exists"
@@ -196,7 +194,7 @@ class Packages(Struct, frozen=True):
         if "ENOSPC" in done.text or "No space left on device" in done.text:
             return DiskFull(str(self.folder.parent.parent))
         facts: Object = {"agent": self.agent, "stderr": done.text}
-        if _UNREACHABLE.search(code):
+        if re.search(_UNREACHABLE, code):
             text = f"{program} could not fetch {wanted} ({code}); check the network and the index, and retry"
             return DownloadFailed(text, **facts)
         how = f"exited with code {done.code}" if done.code is not None else "was killed"

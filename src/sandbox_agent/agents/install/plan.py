@@ -15,7 +15,7 @@ from sandbox_agent.install_errors import UnknownVersion, UnsupportedAgent, Unsup
 from sandbox_agent.wire.agents import Progress, Stage
 
 # It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
-_VERSION = re.compile(r"(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}", re.IGNORECASE)
+_VERSION = r"(?i)(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}"
 
 
 class Wanted(Struct, frozen=True):
@@ -26,7 +26,7 @@ class Wanted(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for version in (self.agent, self.process):
-            if version is not None and not _VERSION.fullmatch(version):
+            if version is not None and not re.fullmatch(_VERSION, version):
                 raise UnknownVersion(f"{version!r:.100} is not a version", version=version[:100])
 
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 NODE, FOLDER, PYTHON, SHIMS = "{node}", "{folder}", "{python}", ".node"
 # Nothing else is ever deleted: the user may have chosen a directory with other files in it.
-_FOLDER = re.compile(r"\d+-[0-9a-f]{8}")
+_FOLDER = r"\d+-[0-9a-f]{8}"
 
 
 class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=True):
@@ -217,7 +217,7 @@ class Store:
         except (OSError, UnicodeDecodeError, msgspec.DecodeError):
             # Of another version, or broken: as good as not installed, and the next install puts it right.
             return None
-        usable = record.agent == agent and _FOLDER.fullmatch(record.folder) and record.artifacts
+        usable = record.agent == agent and re.fullmatch(_FOLDER, record.folder) and record.artifacts
         return self._placed(record) if usable else None
 
     def _placed(self, record: Record) -> Record:
@@ -236,7 +236,7 @@ def _is_folder(path: Path) -> bool:
 def _find_folders(directory: Path) -> list[Path]:
     """The folders of installations in an agent's directory, those included that are being removed."""
     try:
-        return [path for path in directory.iterdir() if _FOLDER.fullmatch(path.name.removeprefix(REMOVED))]
+        return [path for path in directory.iterdir() if re.fullmatch(_FOLDER, path.name.removeprefix(REMOVED))]
     except (NotADirectoryError, PermissionError):
         return []
 

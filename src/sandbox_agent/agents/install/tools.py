@@ -35,8 +35,8 @@ _NPM_KEYS = frozenset(
         *("cache", "offline", "prefer-offline", "prefer-online"),
     }
 )
-_NPM_SCOPED = re.compile(r"@[^\s:/=]+:registry|//[^\s=]+:(_authToken|_auth|username|_password|certfile|keyfile)")
-_NPM_VARIABLE = re.compile("npm_config_", re.IGNORECASE)
+_NPM_SCOPED = r"@[^\s:/=]+:registry|//[^\s=]+:(_authToken|_auth|username|_password|certfile|keyfile)"
+_NPM_VARIABLE = "(?i)npm_config_"
 _UV_VARIABLES = (
     *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_*_USERNAME", "UV_INDEX_*_PASSWORD", "UV_INDEX_STRATEGY"),
     *("UV_INDEX_URL", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_EXCLUDE_NEWER"),
@@ -117,7 +117,7 @@ def read_tool_settings(environ: Mapping[str, str]) -> ToolSettings:
 
 
 def _is_for_tools(name: str) -> bool:
-    prefix = _NPM_VARIABLE.match(name)
+    prefix = re.match(_NPM_VARIABLE, name)
     if prefix is None:
         return True
     key = name[prefix.end() :]
@@ -126,7 +126,7 @@ def _is_for_tools(name: str) -> bool:
 
 
 def _is_npm_key(key: str) -> bool:
-    return key in _NPM_KEYS or _NPM_SCOPED.fullmatch(key) is not None
+    return key in _NPM_KEYS or re.fullmatch(_NPM_SCOPED, key) is not None
 
 
 def _npmrc(environ: Mapping[str, str]) -> str:
