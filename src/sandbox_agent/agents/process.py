@@ -5,7 +5,6 @@ Knows nothing of what a line says, nor when an agent is started or started again
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import time
@@ -28,7 +27,6 @@ from sandbox_agent.processes.children import (
 )
 
 STDIN, STDOUT, STDERR = 0, 1, 2
-STDOUT_PIPE = 1024 * 1024
 STDIN_LIMIT = 64 * 1024 * 1024
 """How much may wait to be written before we say that an agent process does not read."""
 
@@ -257,12 +255,6 @@ class AgentProcess(asyncio.SubprocessProtocol):
         if self._dead.done():
             self._transport.close()
 
-    def _enlarge_stdout(self) -> None:
-        """Let the agent process write on while we are busy: fewer, larger reads."""
-        pipe = self._stdout.get_extra_info("pipe")
-        with suppress(AttributeError, ValueError, OSError):
-            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, STDOUT_PIPE)
-
     def _reap(self) -> None:
         self._children.reap()
         if self.exit is None:
@@ -274,7 +266,6 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._transport = cast("asyncio.SubprocessTransport", transport)
         self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(STDIN))
         self._stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
-        self._enlarge_stdout()
         self.pid = self._children.register(self.key, self._transport.get_pid())
         self._loop.call_later(REAP_INTERVAL, self._reap)
 
