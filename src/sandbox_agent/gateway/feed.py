@@ -387,7 +387,8 @@ class Feed:
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
-                await asyncio.sleep(1)
+                # Not for long: clients that open a connection wait for it, and the servers may have a leader by now.
+                await asyncio.sleep(LONGEST_GATHER)
                 continue
             not_before = clock() + min(GATHER * (clock() - began), LONGEST_GATHER)
             for each, last in zip(new, ends, strict=True):
