@@ -268,8 +268,8 @@ def test_what_the_server_refuses_is_a_line_and_the_rest_goes_on(calling: Calling
     ran = calling(*SCRIPTED, input=lines(envelope("x/echo", id=1), *bad, "", envelope("x/echo", id=2)))
 
     assert ran.code == 1
-    assert list(answers(ran.objects)) == [1, 2]
-    assert [line.split(": ")[1:3] for line in ran.err.splitlines()] == [
+    assert sorted(answers(ran.objects)) == [1, 2]
+    assert [line.split(": ")[1:3] for line in sorted(ran.err.splitlines())] == [
         ["line 2", "Not a JSON-RPC Envelope"],
         ["line 3", "Not a JSON-RPC Envelope"],
         ["line 4", "Nobody Asked"],

@@ -11,6 +11,7 @@ start in place of the real one.
 """
 
 import atexit
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -38,6 +39,7 @@ from typing import IO, NoReturn
 BOUND = 60.0
 """Seconds that it may take to import everything, or to fork."""
 _LONGEST = 1 << 20
+_PR_SET_PDEATHSIG = 1
 _SLICE = 0.05
 """Seconds that one thread listens at a time."""
 
@@ -301,7 +303,8 @@ def _report_ends(forked: dict[int, socket.socket]) -> None:
 
 
 def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
-    """Be as a program that was started with this request."""
+    """Be as a program that was started with this request; and end with the forkery, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -10,7 +10,8 @@ from tests.support.forkery import Forkery, forkery
 from tests.support.running import BOUND, alive, eventually
 
 
-def test_what_was_forked_ends_with_the_tests_however_they_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_what_was_forked_ends_with_the_tests_however_they_end(killed: bool, tmp_path: Path) -> None:
     forkery = Forkery()
     places = ["--data-dir", str(tmp_path / "data"), "--config-dir", str(tmp_path)]
     with (tmp_path / "out").open("w") as out, Path(os.devnull).open() as nothing:
@@ -18,6 +19,8 @@ def test_what_was_forked_ends_with_the_tests_however_they_end(tmp_path: Path) ->
         server = forkery.fork(["server", "--port", "0", "--no-persist", *places], os.environ, descriptors)
     eventually(lambda: "listening" in (tmp_path / "out").read_text(), "the start of the server")
 
+    if killed:
+        forkery._process.kill()
     forkery._close()
 
     eventually(lambda: not alive(server.pid), "the end of the server")
