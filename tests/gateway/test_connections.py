@@ -359,6 +359,30 @@ def test_what_a_page_had_is_not_repeated_when_the_gateway_comes_to_it() -> None:
     run(main())
 
 
+def test_a_page_does_not_go_past_a_session_that_the_gateway_has_still_to_hear_of() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        stream = gateway.read(opened)
+        cluster.held = []
+        attach(cluster, "n", opened.tag, "s")
+        speak(cluster, "n", "s", SESSION)
+        tell(cluster, "m", opened.tag, OWN)
+        reading = asyncio.create_task(read_until(stream, OWN))
+        # What it says begins where the leader has it, and the reader has not come there with the others.
+        await gateway.connections.add_node(opened, "m")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        held, cluster.held = cluster.held, None
+        for deliver in held:
+            deliver()
+        assert await reading == [SESSION, OWN]
+
+    run(main())
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_reader_that_is_behind_gets_what_came_before_it_was_detached(elsewhere: bool) -> None:
     async def main() -> None:

@@ -69,6 +69,11 @@ def attachments(tag: str, source: str) -> str:
     return f"ev.w.{tag}.{source}"
 
 
+def attachments_beside(subject: str) -> str:
+    """The same of the connection and the source that `connection_events` names."""
+    return f"ev.w.{subject.removeprefix('ev.c.')}"
+
+
 def is_attachments(subject: str) -> bool:
     """Whether it is about a connection, not to its client."""
     return subject.startswith("ev.w.")

@@ -147,10 +147,12 @@ class Feed:
 
     async def _catch_up(self, channel: Channel) -> None:
         """Wait until this gateway has what the stream has by now: another gateway may be ahead of it."""
-        last = await self._last(channel.subject)
+        await self._wait_until_reached(channel, await self._last(channel.subject))
+
+    async def _wait_until_reached(self, channel: Channel, sequence: int) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
-                await channel.reached(last)
+                await channel.reached(sequence)
         except TimeoutError as error:
             raise LogUnavailable.of_fleet(
                 "this gateway is behind the fleet's stream; try again, or at another one"
@@ -244,6 +246,7 @@ class Feed:
         found = [self._channels[name] for name in channels if name in self._channels]
         await self._wait_for(found)
         wanted = max(through, self.reach(channels))
+        await self._hear_of_attachments(channels, sequence_of(wanted))
         # Where a new channel begins, as the leader knows it, the reader may not have come yet with the others.
         behind = [each for each in found if max(each.sequence, self._come) < sequence_of(wanted)]
         ends = {
@@ -264,6 +267,19 @@ class Feed:
                 return meant
             # A whole page of what clients do not see: what they do see may come after it.
             after = through
+
+    async def _hear_of_attachments(self, channels: Iterable[str], through: int) -> None:
+        """Wait for what nodes have said up to a sequence about sessions that belong to these channels.
+
+        A page that goes past it would leave out what these sessions have said since.
+        """
+        names = [subjects.attachments_beside(name) for name in channels if subjects.is_own(name)]
+        for each in [self._channels[name] for name in names if name in self._channels]:
+            while max(each.sequence, self._come) < through:
+                record = await self.next(each.subject, each.sequence)
+                if record is None or record.sequence > through:
+                    break
+                await self._wait_until_reached(each, record.sequence)
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> tuple[list[Chunk], int]:
         """Chunks of a session between two positions (both exclusive), about `limit` events.
