@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.chaos.parts import Endpoint
-from tests.support.client import CAPABLE, META, Json
+from tests.support.client import CAPABLE, META, Event, Json, Stream
 
 PATIENCE = 5.0
 """Seconds of silence after which a client goes elsewhere."""
@@ -19,6 +19,14 @@ REST = 10.0
 """Seconds for which a client leaves a gateway alone that has failed, while there is another one."""
 PASSING = (502, 503, 504, 507)
 """What a gateway answers when it could not have something done, and has not done it."""
+
+
+async def hear(stream: Stream, leaves_at: float) -> Event | None:
+    """The next event; None when it is time to leave. One that sends no sign of life either ends for its reader."""
+    try:
+        return await stream.next(max(0.0, leaves_at - time.monotonic()))
+    except TimeoutError:
+        return None
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """A fleet on this machine whose parts can be killed, frozen and cut off, one at a time."""
 
 import asyncio
+import os
 import re
 import signal
 from collections.abc import AsyncGenerator, Sequence
@@ -19,6 +20,8 @@ from tests.support.running import BOUND, scripted
 
 STREAMS = ("EV", "KV_nodes", "KV_sess", "KV_conns", "KV_keys", "KV_fleet")
 """Of a fleet; the first has the events."""
+HEARTBEAT = "SANDBOX_AGENT_HEARTBEAT"
+"""Streams are never silent for long, so that readers can tell a session that is quiet from a gateway that is dead."""
 _LEADS = re.compile(r"new (?:JetStream cluster )?metadata leader(?:: ([^/]+)/)?")
 
 
@@ -178,8 +181,14 @@ class Parts:
 async def parts(directory: Path, gateways: int = 2, nodes: int = 3) -> AsyncGenerator[Parts]:
     """All of it, gone with the block."""
     made = Parts(directory)
+    before = os.environ.get(HEARTBEAT)
+    os.environ[HEARTBEAT] = "1s"
     try:
         await made.start(gateways, [f"node-{number}" for number in range(1, nodes + 1)])
         yield made
     finally:
+        if before is None:
+            del os.environ[HEARTBEAT]
+        else:
+            os.environ[HEARTBEAT] = before
         await made.stop()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
-from tests.chaos.caller import PATIENCE, Choice
+from tests.chaos.caller import PATIENCE, Choice, hear
 from tests.chaos.parts import Endpoint
 from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
 from tests.support.asking import DECISION
@@ -72,9 +72,8 @@ class Reader:
 
     async def _listen(self, client: Client, **headers: str) -> None:
         leaves_at = time.monotonic() + self.choice.random.uniform(0.5, 3)
-        async with client.stream(**headers) as stream:
-            while time.monotonic() < leaves_at:
-                event = await stream.next(PATIENCE)
+        async with client.stream(patience=PATIENCE, **headers) as stream:
+            while (event := await hear(stream, leaves_at)) is not None:
                 self._take(event.id, event.data, f"stream of {client.server.url} {headers}")
 
     def _take(self, id: int, envelope: Json, way: str) -> None:

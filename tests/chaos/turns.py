@@ -9,7 +9,7 @@ from itertools import count
 
 import httpx
 
-from tests.chaos.caller import PATIENCE, Caller, Choice
+from tests.chaos.caller import Caller, Choice, hear
 from tests.chaos.parts import Endpoint
 from tests.support.asking import PERMISSION, PERMISSION_PARAMS
 from tests.support.client import META, Client, Json, OutOfOrder, Stream
@@ -126,7 +126,6 @@ class Person:
                 try:
                     await self._listen(gateway)
                 except BROKEN as error:
-                    # Also when nothing happens, or nothing comes: it looks elsewhere.
                     self.disordered += isinstance(error, OutOfOrder)
                     self.caller.choice.fail(gateway)
                     await asyncio.sleep(0.05)
@@ -140,8 +139,7 @@ class Person:
         async with self.caller.stream(gateway, self.last) as response:
             assert response.status_code == 200, (await response.aread()).decode()
             stream = Stream(response)
-            while time.monotonic() < leaves_at:
-                event = await stream.next(PATIENCE)
+            while (event := await hear(stream, leaves_at)) is not None:
                 self.disordered += event.id <= self.last
                 self.last = event.id
                 if event.method == PERMISSION:
