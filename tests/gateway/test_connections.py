@@ -18,7 +18,7 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
-from sandbox_agent.http.stream import Stream, StreamLimits, Streams
+from sandbox_agent.http.stream import TAKEN_OVER, Stream, StreamLimits, Streams
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
 from sandbox_agent.wire.fleet import AttachmentChange, Gone, Lease, Visit
@@ -355,6 +355,55 @@ def test_what_a_page_had_is_not_repeated_when_the_gateway_comes_to_it() -> None:
             deliver()
         speak(cluster, "n", "s", LAST)
         assert await reading == [LAST]
+
+    run(main())
+
+
+async def until_announced(cluster: Cluster, opened: FleetConnection, count: int) -> None:
+    """Wait until so many streams were announced."""
+    subject = subjects.attachments(opened.tag, subjects.GATEWAY)
+    async with asyncio.timeout(BOUND):
+        while sum(record.subject == subject for record in cluster.streams["EV"].records) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+def test_word_of_an_older_stream_does_not_end_one_that_was_opened_since() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open()
+        moved = await second.take_over(opened)
+        cluster.held = []
+        old = first.read(opened)
+        await until_announced(cluster, opened, 1)
+        new = second.read(moved)
+        await until_announced(cluster, opened, 2)
+        held, cluster.held = cluster.held, None
+        for deliver in held:
+            deliver()
+        async with asyncio.timeout(BOUND):
+            while old.reason is None:  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        assert (old.reason, new.reason) == (TAKEN_OVER, None)
+
+    run(main())
+
+
+def test_a_stream_that_its_client_has_left_is_not_announced_any_more() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open()
+        moved = await second.take_over(opened)
+        first.bus.cut = True
+        first.streams.forget(opened, first.read(opened))
+        new = second.read(moved)
+        await until_announced(cluster, opened, 1)
+        first.bus.cut = False
+        # It comes after all that this gateway has said before.
+        first.connections.tell(opened, LAST)
+        assert await read_until(new, LAST) == [LAST]
+        assert new.reason is None
 
     run(main())
 

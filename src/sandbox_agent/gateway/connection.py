@@ -76,6 +76,8 @@ class FleetConnection(Connection, eq=False):
     """When that was written last, by the monotonic clock."""
     unanswered: dict[bytes, Promise] = field(default_factory=dict[bytes, Promise])
     """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
+    announced: str = ""
+    """Its stream here was announced under this id, and that has not come by yet."""
     attaching: dict[bytes, int] = field(default_factory=dict[bytes, int])
     """The newest requests to be attached to a session whose responses come on the stream, by id → where they began."""
     asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
@@ -324,7 +326,7 @@ class Taker(Protocol):
     def take_attachment(
         self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
     ) -> None: ...
-    def take_stream(self, connection: FleetConnection, said: StreamOpened, position: int) -> None: ...
+    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
 
 
 class AttachmentLog:
@@ -376,4 +378,4 @@ class AttachmentLog:
         elif isinstance(said, Gone):
             self._connection.note_gone(said.session_id, said.known_at or position, position)
         elif not old:
-            self._taker.take_stream(self._connection, said, position)
+            self._taker.take_stream(self._connection, said)

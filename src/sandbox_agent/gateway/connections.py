@@ -343,19 +343,26 @@ class FleetConnections:
                 # What was said since has come by already, or comes by pages.
                 connection.stream.look_back()
 
-    def take_stream(self, connection: FleetConnection, said: StreamOpened, position: int) -> None:
+    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be.
 
-        Not one that is past this word: this gateway is behind, and the client has come here since.
+        Not one whose own word comes later: this gateway is behind, and the client has come here since.
         """
-        stream = connection.stream
-        if said.gateway != self._gateway and stream is not None and not stream.has_handed(position):
-            stream.close(TAKEN_OVER)
+        if said.id == connection.announced:
+            connection.announced = ""
+        if said.gateway != self._gateway and connection.stream is not None and not connection.announced:
+            connection.stream.close(TAKEN_OVER)
 
     def announce_stream(self, connection: Connection) -> None:
         """Its client reads here, from wherever it likes: also what came before it was detached from a session."""
         assert isinstance(connection, FleetConnection)
-        self._own.announce(connection.tag, msgspec.json.encode(StreamOpened(self._gateway)))
+        stream, id = connection.stream, secrets.token_hex(8)
+
+        async def has_left() -> bool:
+            return connection.stream is not stream
+
+        kept = self._own.announce(connection.tag, msgspec.json.encode(StreamOpened(self._gateway, id)), unless=has_left)
+        connection.announced = "" if kept.done() else id
         for session_id, windows in connection.windows.items():
             end = windows[-1].end
             if end is None or not connection.has_read(end):

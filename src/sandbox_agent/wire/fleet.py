@@ -169,6 +169,8 @@ class StreamOpened(Struct, rename="camel", tag_field="kind", tag="stream-opened"
     """In the stream, as JSON: this gateway has the stream of a connection now."""
 
     gateway: str
+    id: str = ""
+    """By which the gateway knows its own word."""
 
 
 class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
