@@ -28,7 +28,7 @@ class Accepted(Struct, frozen=True):
     position: int
     """Position of its record: once that is on disk, the client may learn that the request was accepted."""
     answer: Awaitable[Answer]
-    """To be awaited by one caller; nothing else happens to the request until it is."""
+    """To be awaited by one caller. A request that may have to wait for more than its agent goes on only then."""
 
 
 class Waiter(Protocol):
