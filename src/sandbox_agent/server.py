@@ -269,23 +269,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
         settings.connection_ttl,
     )
     return ServerParts(
-        app,
-        log,
-        hub,
-        from_client,
-        turns,
-        streams,
-        supervisor,
-        installer,
-        offers,
-        roots,
-        files,
-        attached,
-        terminals,
-        watches,
-        housekeeping,
-        bridges,
-        catalog,
+        *(app, log, hub, from_client, turns, streams, supervisor, installer, offers),
+        *(roots, files, attached, terminals, watches, housekeeping, bridges, catalog),
     )
 
 

@@ -187,7 +187,7 @@ def test_what_was_held_for_a_session_that_did_not_come_about_goes_its_way(answer
             own.says(id=own.sent("session/new")["id"], **answer)
             await call
 
-            found = own.log.in_memory(own.client.channels(), before, own.log.tail_bytes)
+            found = own.log.in_memory(own.client.channels(), before, own.log.limits.tail_bytes)
             assert found is not None
             shown, _ = found
             assert [json.loads(line)["params"]["update"] for chunk in shown for line in chunk.lines] == [update]

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import StreamRecord
-from sandbox_agent.log.event import Chunk, session_channel
-from sandbox_agent.log.log import Follower
+from sandbox_agent.log.event import Chunk, Follower, session_channel
 from sandbox_agent.log.wire import ChunkAssembly, NotAChunk, end_of, ownership
 
 logger = logging.getLogger(__name__)

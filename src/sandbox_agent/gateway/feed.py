@@ -8,17 +8,19 @@ import asyncio
 import heapq
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, subject_of
-from sandbox_agent.log.event import Chunk, newer_than, session_channel
-from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
+from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, session_channel
+from sandbox_agent.log.log import PAGE
 from sandbox_agent.log.wire import ChunkAssembly, end_of, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PAUSE = 0.05
 """Seconds until a server that is behind, or does not answer, is asked again."""
@@ -90,10 +92,7 @@ class Feed:
 
     async def refresh(self) -> int:
         """The last position there is, as the stream has it now. Raises LogUnavailable."""
-        try:
-            _, last = await self._stream.ends()
-        except BusError as error:
-            raise LogUnavailable.of_fleet(error) from error
+        _, last = await _ask(self._stream.ends())
         self.position = max(self.position, end_of(last))
         return self.position
 
@@ -337,29 +336,19 @@ class Feed:
                 await asyncio.sleep(PAUSE)
 
     async def _page(self, subject: str, after: int) -> list[StreamRecord]:
-        try:
-            return await self._stream.page(subject, after, EVERYTHING, PAGE)
-        except BusError as error:
-            raise LogUnavailable.of_fleet(error) from error
+        return await _ask(self._stream.page(subject, after, EVERYTHING, PAGE))
 
     async def _last(self, subject: str) -> int:
-        """The sequence of a subject's last message, as the leader knows it."""
         record = await self.last(subject)
         return 0 if record is None else record.sequence
 
     async def last(self, subject: str) -> StreamRecord | None:
         """A subject's last message, as the leader knows it. Raises LogUnavailable."""
-        try:
-            return await self._stream.last(subject)
-        except BusError as error:
-            raise LogUnavailable.of_fleet(error) from error
+        return await _ask(self._stream.last(subject))
 
     async def next(self, subject: str, after: int) -> StreamRecord | None:
         """A subject's first message after a sequence, likewise. Raises LogUnavailable."""
-        try:
-            return await self._stream.next(subject, after)
-        except BusError as error:
-            raise LogUnavailable.of_fleet(error) from error
+        return await _ask(self._stream.next(subject, after))
 
     async def _wait_for(self, channels: Iterable[Channel]) -> None:
         wanted = list(channels)
@@ -501,3 +490,11 @@ class Feed:
             self._size -= oldest.size + CHUNK_COST
             owner.drop_oldest()
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
+
+
+async def _ask(asked: Awaitable[T]) -> T:
+    """What the stream answers. Raises LogUnavailable."""
+    try:
+        return await asked
+    except BusError as error:
+        raise LogUnavailable.of_fleet(error) from error

@@ -77,7 +77,7 @@ class SessionLoading(Struct, frozen=True):
             if attached_at is not None and not chunks:
                 # What came since, it has seen live.
                 return
-            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.tail_bytes)
+            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.limits.tail_bytes)
             if rest is not None and rest[1]:
                 break
         for chunk in rest[0]:

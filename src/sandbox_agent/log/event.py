@@ -6,6 +6,7 @@ memory, and one set of SSE frames that all its readers share. Knows nothing of w
 
 from collections import deque
 from enum import StrEnum
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,6 +51,8 @@ _FRAME = b"event: message\nid: %d\ndata: %b\n\n"
 _FRAME_OVERHEAD = 40
 LONG_LINE = 1024
 """Bytes from which on a line is better handled by itself than in a batch."""
+CHUNK_COST = 600
+"""Bytes that a chunk in memory takes besides its lines and frames: its own objects, and its place in a channel."""
 
 
 class Chunk(Struct):
@@ -140,3 +143,9 @@ def frames(first: int, lines: list[bytes]) -> bytes:
     values[::2] = range(first, first + len(lines))
     values[1::2] = lines
     return _FRAME * len(lines) % tuple(values)
+
+
+class Follower(Protocol):
+    """Gets each new chunk of the channels that it follows."""
+
+    def appended(self, chunk: Chunk) -> None: ...

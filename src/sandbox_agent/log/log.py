@@ -12,8 +12,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -21,7 +22,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
-from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, newer_than
+from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than
 from sandbox_agent.log.group import Group, KeptOutcome, Publisher
 from sandbox_agent.log.writer import GATHER, Writer, call_back
 
@@ -35,20 +36,10 @@ PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
 PUBLISH_PAGE = 8 << 20
 """Bytes in memory that a publisher gets at a time."""
-
-
-CHUNK_COST = 600
-"""Bytes that a chunk in memory takes besides its lines and frames: its own objects, and its place in a channel."""
 PUBLISH_PATIENCE = 10.0
 """Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
 TRIM_EVERY = 5.0
 """How often the log is looked through for what is too old. What is too much goes at once."""
-
-
-class Follower(Protocol):
-    """Gets each new chunk of the channels that it follows."""
-
-    def appended(self, chunk: Chunk) -> None: ...
 
 
 class _Channel(Struct):
@@ -90,7 +81,7 @@ class Log:
         """Why the log cannot be written at the moment."""
         self.publisher: Publisher | None = None
         """What carries the log on to a fleet, if the server has joined one."""
-        self._limits = limits
+        self.limits = limits
         self._clock = clock
         given_out = database.load().reserved
         self.position = given_out or beginning
@@ -124,17 +115,8 @@ class Log:
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_EVERY, limits.max_age / 2)
-        self._writer = Writer(
-            database,
-            loop,
-            self._on_kept,
-            self._on_stored,
-            self._on_failed,
-            self._trim,
-            trim_every,
-            limits.max_bytes,
-            gather,
-        )
+        told = self._on_kept, self._on_stored, self._on_failed
+        self._writer = Writer(database, loop, *told, self._trim, trim_every, limits.max_bytes, gather)
 
     def append(
         self,
@@ -177,10 +159,10 @@ class Log:
             self._awaited = chunk.last
             if self.publisher.is_idle:
                 self._writer.write_soon()
-        if self._tail_size > self._limits.tail_bytes:
+        if self._tail_size > self.limits.tail_bytes:
             self._evict()
         if self.position > self._reserved - RESERVE // 2:
-            self._reserve()
+            self._reserved = self._writer.group.reserve = self.position + RESERVE
         if self._historians and history and session_id is not None:
             for historian in self._historians:
                 historian.appended(chunk)
@@ -381,7 +363,7 @@ class Log:
     async def since(self, position: int) -> list[Chunk]:
         """All chunks after a position that are safe, in order; a page at a time."""
         while (evicted := self.evicted) > position:
-            stored = await self._stored_since(position)
+            stored = await self._read(partial(Database.since, after=position, limit=PAGE), fresh=False)
             if stored:
                 return stored
             # What is newer may be in the journal alone, and memory has it.
@@ -390,9 +372,6 @@ class Log:
         if not safe and self._awaited > self._committed:
             self._writer.write_soon()
         return safe
-
-    async def _stored_since(self, position: int) -> list[Chunk]:
-        return await self._read(lambda database: database.since(position, PAGE), fresh=False)
 
     def _safe_since(self, position: int) -> list[Chunk]:
         """From memory."""
@@ -405,14 +384,9 @@ class Log:
         return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
 
     @property
-    def tail_bytes(self) -> int:
-        """How much the tail may hold."""
-        return self._limits.tail_bytes
-
-    @property
     def full(self) -> bool:
         """Too much waits for the disk: producers should pause."""
-        return self._backlog > self._limits.backlog_bytes or (self.publisher is not None and self.publisher.full)
+        return self._backlog > self.limits.backlog_bytes or (self.publisher is not None and self.publisher.full)
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call back once the disk has caught up."""
@@ -435,7 +409,7 @@ class Log:
 
     def _evict(self) -> None:
         """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
-        while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._stored:
+        while self._tail_size > self.limits.tail_bytes and self._tail[0].last <= self._stored:
             chunk = self._tail.popleft()
             self._tail_size -= chunk.size + CHUNK_COST
             self.evicted = chunk.last
@@ -449,10 +423,6 @@ class Log:
     def _drop_if_idle(self, name: str, entry: _Channel) -> None:
         if not entry.tail and not entry.followers:
             self._channels.pop(name, None)
-
-    def _reserve(self) -> None:
-        self._reserved = self.position + RESERVE
-        self._writer.group.reserve = self._reserved
 
     def _on_kept(self, group: Group) -> None:
         """A group is safe: those that wait for it go on."""
@@ -512,7 +482,7 @@ class Log:
 
     def _trim(self, database: Database) -> None:
         """Runs on the writer's thread."""
-        limits = self._limits
+        limits = self.limits
         try:
             ended = database.ended_sessions() if database.size > limits.max_bytes else ()
             through = None if self.publisher is None else self.publisher.published
