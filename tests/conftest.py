@@ -108,12 +108,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Remember that all agents were tried."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Remember that all agents were tried, after a second look at what has failed."""
+    yield
     config = session.config
     asked = config.getoption("--all-agents") and not hasattr(config, "workerinput")
     chosen = config.option.keyword or config.option.markexpr or config.option.deselect
-    if asked and exitstatus == 0 and not chosen and is_whole(config.args, config.invocation_params.dir):
+    if asked and session.exitstatus == 0 and not chosen and is_whole(config.args, config.invocation_params.dir):
         remember()
 
 

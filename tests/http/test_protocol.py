@@ -45,7 +45,7 @@ def test_of_requests_one_behind_another_one_is_read_and_the_rest_waits_outside()
             await respond(send, 200, [(b"content-length", b"0")])
 
         site.reached.handle = handle
-        before = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+        before = sum(type(each) is RequestResponseCycle for each in gc.get_objects())
         socket = site.connect()
         burst = head("GET /v1/x") * 60_000
         taken = socket.give(burst)
@@ -53,7 +53,7 @@ def test_of_requests_one_behind_another_one_is_read_and_the_rest_waits_outside()
         taken += socket.give(burst[taken:])
         assert taken <= 2 * READ < len(burst)
         assert len(site.reached.requests) == 1
-        cycles = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()) - before
+        cycles = sum(type(each) is RequestResponseCycle for each in gc.get_objects()) - before
         assert cycles == 1
         await socket.closes()
         blocked.set()

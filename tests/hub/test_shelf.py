@@ -62,7 +62,7 @@ def place(tmp_path: Path, name: str | None) -> Path | None:
 
 def objects() -> int:
     gc.collect()
-    return sum(isinstance(one, Session) for one in gc.get_objects())
+    return sum(type(one) is Session for one in gc.get_objects())
 
 
 @pytest.mark.requirement("6.memory")
