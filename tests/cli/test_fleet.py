@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
-from sandbox_agent.cli.fleet.local import LocalFleet
+from sandbox_agent.cli.fleet.local import PORTS, LocalFleet, find_places
 from sandbox_agent.cli.main import main
 from sandbox_agent.gateway import run as gateway_run
 from sandbox_agent.settings import OPTIONS
@@ -66,6 +66,16 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/v1/health", timeout=BOUND)
+
+
+def test_no_outgoing_connection_gets_a_port_that_a_nats_server_is_about_to_take() -> None:
+    ports = [port for place in find_places(20) for port in (place.port, place.route)]
+    assert len(set(ports)) == 40
+    assert set(ports) < set(PORTS)
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    if lowest < PORTS.stop:
+        pytest.skip(f"this machine gives ports from {lowest} on to outgoing connections")
+    assert max(ports) < lowest
 
 
 def test_a_gateway_has_a_flag_for_every_setting_that_it_reads() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shlex
 import shutil
 import signal
@@ -31,6 +32,10 @@ ANSWERING = 3.0
 """Seconds that a gateway has for one answer."""
 GRACE = 5.0
 """Seconds that each process has to end by itself."""
+PORTS = range(20_000, 32_768)
+"""Of NATS servers. Linux gives higher ones to outgoing connections, such as those of the first server to the others."""
+TRIES = 100
+"""Ports that are tried before any that is free will do."""
 
 
 def find_nats() -> str:
@@ -206,11 +211,18 @@ def _read_on(pipe: IO[bytes]) -> None:
 def find_places(servers: int) -> list[NatsAddress]:
     """Free ports, found all at once so that no two are the same."""
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(2 * servers)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = [each.getsockname()[1] for each in sockets]
+        ports = [_bind(stack.enter_context(socket.socket())) for _ in range(2 * servers)]
     return [NatsAddress(f"nats-{number + 1}", ports[2 * number], ports[2 * number + 1]) for number in range(servers)]
+
+
+def _bind(found: socket.socket) -> int:
+    """Take a free port that no outgoing connection gets before a server listens there."""
+    for port in random.sample(PORTS, TRIES):
+        with suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    found.bind(("127.0.0.1", 0))
+    return found.getsockname()[1]
 
 
 def run_local_fleet(servers: int, gateways: int, nodes: int) -> int:
