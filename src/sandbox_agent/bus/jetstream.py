@@ -373,7 +373,8 @@ class _Reader:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT)
+            patience = self._heard_at + SILENCE - self._loop.time()
+            await asyncio.sleep(min(patience, HEARTBEAT) if self._consumer and patience > 0 else HEARTBEAT)
             if self._consumer and self._loop.time() - self._heard_at < SILENCE:
                 continue
             async with self._lock:
