@@ -21,11 +21,10 @@ import uvloop
 from msgspec import Struct
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
+from sandbox_agent.agents.depot import AgentInstalls, Provision, open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.manifest import allowed_environment
-from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
@@ -78,7 +77,7 @@ from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
 from sandbox_agent.permissions.file import load_rules
-from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent

@@ -1,4 +1,7 @@
-"""Which agents there are: the manifest's, the user's, the registry's, and what is installed."""
+"""Which agents there are: the manifest's, the user's, the registry's, and what is installed; what is known of each.
+
+Of credentials names and paths, never a value; how to get an agent, in words made from the manifest.
+"""
 
 import asyncio
 import json
@@ -7,12 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sandbox_agent.agents.facts import read_facts
+from sandbox_agent.agents.boot import Launch
+from sandbox_agent.agents.catalog import find_credentials, has_credentials, read_facts, write_instructions
 from sandbox_agent.agents.install.record import Record
-from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import UnknownAgent
-from sandbox_agent.wire.agents import Artifact
+from sandbox_agent.wire.agents import Artifact, Credential
 from tests.support.package_index import npx
 from tests.support.workshop import Workshop
 
@@ -235,3 +238,113 @@ def test_where_an_agent_comes_from_is_said_before_and_after_it_is_installed(tmp_
 
     put(shop, "claude", None)
     assert shop.catalog.source(claude) == "fallback", "that is what is there"
+
+
+def one_with(*variables: str, files: tuple[str, ...] = (), **env: str) -> Agent:
+    return Agent(
+        id="it",
+        title="It",
+        description="",
+        source="path",
+        command=("it",),
+        env=env,
+        credentials=variables,
+        credential_files=files,
+    )
+
+
+def test_an_agent_that_needs_none_has_all_it_needs() -> None:
+    assert find_credentials(one_with(), {}) == []
+    assert has_credentials(one_with(), {})
+
+
+def test_one_of_its_variables_is_enough() -> None:
+    it = one_with("A_KEY", "B_KEY")
+
+    assert find_credentials(it, {"B_KEY": "x"}) == [
+        Credential("variable", "A_KEY", found=False),
+        Credential("variable", "B_KEY", found=True),
+    ]
+    assert has_credentials(it, {"B_KEY": "x"})
+    assert not has_credentials(it, {"B_KEY": "", "C_KEY": "x"})
+
+
+def test_what_agents_toml_puts_into_its_environment_counts() -> None:
+    assert has_credentials(one_with("A_KEY", A_KEY="x"), {})
+    assert not has_credentials(one_with("A_KEY", A_KEY=""), {"A_KEY": "x"}), "it is taken away there"
+
+
+def test_one_of_its_files_is_enough_too(tmp_path: Path) -> None:
+    it = one_with("A_KEY", files=("~/.it/auth.json",))
+    environ = {"HOME": str(tmp_path)}
+    assert not has_credentials(it, environ)
+
+    (tmp_path / ".it").mkdir()
+    assert not has_credentials(it, environ)
+    (tmp_path / ".it" / "auth.json").write_text("{}")
+
+    assert find_credentials(it, environ)[1] == Credential("file", "~/.it/auth.json", found=True)
+    assert has_credentials(it, environ)
+
+
+def test_a_path_may_name_variables_and_without_them_there_is_no_such_file(tmp_path: Path) -> None:
+    it = one_with(files=("$IT/auth", "$IT/$ITS/auth"))
+    (tmp_path / "auth").write_text("x")
+
+    assert find_credentials(it, {}) == []
+    assert find_credentials(it, {"IT": str(tmp_path)}) == [Credential("file", "$IT/auth", found=True)]
+    assert [each.found for each in find_credentials(it, {"IT": str(tmp_path), "ITS": "sub"})] == [True, False]
+
+
+@pytest.mark.parametrize("home", ["/proc/1/root/no", "/dev/null", "/" + "x" * 5000])
+def test_a_home_that_cannot_be_looked_into_has_no_file(home: str) -> None:
+    assert not has_credentials(one_with(files=("~/auth",)), {"HOME": home})
+
+
+def test_no_value_is_shown() -> None:
+    assert "hush" not in repr(find_credentials(one_with("A_KEY"), {"A_KEY": "hush"}))
+
+
+def known(id: str, file: Path | None = None) -> Agent:
+    found = load_manifest(file).find(id)
+    assert found is not None
+    return found
+
+
+def test_what_comes_with_us_needs_nothing() -> None:
+    assert write_instructions(known("mock")).startswith("Nothing to install: it comes with sandbox-agent.")
+
+
+@pytest.mark.parametrize("id", ["claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"])
+def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_needs(id: str) -> None:
+    it = known(id)
+    text = write_instructions(it)
+
+    assert text.startswith(f"Run: sandbox-agent agents install {id}\n")
+    assert f"{it.packages[0].name}@{it.packages[0].version} of npm" in text
+    assert f"what the ACP registry has as {' or '.join(it.registry)}" in text
+    assert all(name in text for name in (*it.credentials, *it.credential_files))
+    assert it.description in text
+
+
+def test_an_agent_that_is_not_supported_says_why_and_what_would_help() -> None:
+    it = replace(known("amp"), supported=False, unsupported_reason="it speaks no ACP")
+
+    assert write_instructions(it).startswith(f"Not supported: {it.unsupported_reason}.")
+    assert "sandbox-agent agents install amp" in write_instructions(it)
+
+
+def test_an_own_program_is_named_as_agents_toml_has_it(tmp_path: Path) -> None:
+    (tmp_path / "agents.toml").write_text('[agents.mine]\ncommand = ["my agent", "--acp"]')
+
+    text = write_instructions(known("mine", tmp_path / "agents.toml"))
+
+    assert text == 'agents.toml runs ["my agent", "--acp"]; that program must be on PATH, or be a path that exists.'
+
+
+def test_what_the_registry_alone_has_is_installed_by_its_name() -> None:
+    it = Agent(id="it", title="It", description="", source="registry", command=(), env={}, registry=("it",))
+
+    assert (
+        write_instructions(it) == "Run: sandbox-agent agents install it\nIt installs what the ACP registry has as it."
+    )

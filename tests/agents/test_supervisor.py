@@ -13,8 +13,7 @@ import pytest
 import uvloop
 from msgspec.structs import replace
 
-from sandbox_agent.agents.boot import Boots, ProcessLimits, RunningAgent
-from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.boot import Boots, Launch, ProcessLimits, RunningAgent
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import FREE_CRASHES, MAX_BACKOFF, Provide, Supervisor, _backoff

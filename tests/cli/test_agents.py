@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.facts import write_instructions
+from sandbox_agent.agents.catalog import write_instructions
 from sandbox_agent.agents.manifest import load_manifest
 from tests.cli.place import PROGRAM, Place
 from tests.support.running import BOUND

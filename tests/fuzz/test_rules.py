@@ -18,9 +18,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import read_rules
+from sandbox_agent.permissions.rules import Decision, Policy, read_rules
 from tests.support.running import BOUND
 
 CWD, HOME = "/srv/app", "/home/me"

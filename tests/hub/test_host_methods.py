@@ -27,7 +27,7 @@ from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
-from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import BOUND

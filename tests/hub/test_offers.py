@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sandbox_agent.agents.depot import Provision
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import AgentStatus
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.errors import AgentNotInstalled, OffersUnknown, ShuttingDown

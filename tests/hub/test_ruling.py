@@ -22,8 +22,7 @@ from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
-from sandbox_agent.permissions.policy import Policy
-from sandbox_agent.permissions.rules import read_rules
+from sandbox_agent.permissions.rules import Policy, read_rules
 from sandbox_agent.permissions.work import STEPS
 from tests.support.client import run
 from tests.support.running import BOUND

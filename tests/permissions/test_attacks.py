@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import read_rules
+from sandbox_agent.permissions.rules import Decision, Policy, read_rules
 
 CWD, HOME = "/srv/app", "/home/me"
 

@@ -7,9 +7,8 @@ from posixpath import normpath
 
 import pytest
 
-from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import KEYS, read_rules
+from sandbox_agent.permissions.rules import KEYS, Policy, read_rules
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "permissions.md").read_text()
 BLOCKS = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from uv import find_uv_bin
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandbox_agent.agents.install.packages import bundled_node
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdks" / "typescript"

@@ -44,7 +44,7 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import open_database
-from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import BOUND

@@ -1,10 +1,15 @@
 """Starting one agent process and shaking hands with it; nothing half-booted stays behind.
 
-Does not know which processes there should be, nor who uses them.
+A `Launch` says how an agent's program is started on this machine, and keeps its folder while it runs. Does not know
+which processes there should be, nor who uses them.
 """
 
 import asyncio
+import errno
+import fcntl
 import logging
+import os
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import count
@@ -12,17 +17,91 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.dialects.dialect import Companion, companion_of, dialect_of
-from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
 from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.processes.children import Children
 from sandbox_agent.wire import methods
+
+IN_USE, REMOVED = ".in-use", ".removed-"
+
+
+class Launch(Struct, frozen=True):
+    """A command and what its environment has beyond the agent's own; `folder` is what must stay while it runs."""
+
+    command: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    folder: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Launch({self.command})"
+
+    def program(self, path: str | None) -> str | None:
+        """The program that would run, searched for on `path`; None when there is none."""
+        return shutil.which(self.command[0], path=path)
+
+    def lock_folder(self) -> "FolderLock":
+        """Lock the folder against removal until released; raises FolderGone when it is already being removed."""
+        return FolderLock(self.folder)
+
+
+class FolderGone(Exception):
+    """What was to be started is being removed: something else has taken its place."""
+
+
+class FolderLock:
+    """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._descriptor: int | None = None
+        if folder is None:
+            return
+        mark = folder / IN_USE
+        try:
+            self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # The folder may have been removed in between.
+            gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
+        except (BlockingIOError, FileNotFoundError):
+            gone = True
+        except OSError:
+            gone = False
+        if gone:
+            self.release()
+            raise FolderGone(folder)
+
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def remove_unused(folder: Path) -> None:
+    """Delete a folder with everything in it, unless it is locked."""
+    try:
+        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so it cannot be locked.
+            discard(folder)
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Move it away first: an agent must never start from a half-deleted folder.
+        gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
+    except OSError:
+        return
+    else:
+        discard(gone)
+    finally:
+        os.close(descriptor)
+
 
 logger = logging.getLogger(__name__)
 

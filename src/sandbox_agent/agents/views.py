@@ -6,8 +6,7 @@ from typing import Protocol
 
 from msgspec import UNSET, Struct, structs
 
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import read_facts
+from sandbox_agent.agents.catalog import Catalog, read_facts
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar, cast
 
-from sandbox_agent.agents.provision import AgentInstalls
+from sandbox_agent.agents.depot import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.errors import SessionNotFound, TooMany
 from sandbox_agent.fleet_errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from sandbox_agent.agents.provision import AgentInstalls, read_install_request
+from sandbox_agent.agents.depot import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import BadRequest, InvalidParams

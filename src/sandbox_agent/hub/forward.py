@@ -13,8 +13,7 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import write_instructions
+from sandbox_agent.agents.catalog import Catalog, write_instructions
 from sandbox_agent.agents.manifest import Agent, Name, Text
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import (

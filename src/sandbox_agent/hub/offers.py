@@ -15,11 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.agents.boot import Boots, RunningAgent, describe_exit
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import find_credentials, has_credentials
+from sandbox_agent.agents.catalog import Catalog, find_credentials, has_credentials
+from sandbox_agent.agents.depot import Provision
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.agents.provision import Provision
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Envelope, Kind, Object, failure, parse, request, text_at
 from sandbox_agent.errors import (

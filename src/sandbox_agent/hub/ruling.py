@@ -18,9 +18,8 @@ from sandbox_agent.hub.pending import PERMISSION, Decider, Outcome, PendingReque
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
-from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
+from sandbox_agent.permissions.rules import Decision, Mistake, Policy, Rule, read_rules
 
 logger = logging.getLogger(__name__)
 

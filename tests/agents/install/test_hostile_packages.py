@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from sandbox_agent.agents.facts import read_facts
+from sandbox_agent.agents.catalog import read_facts
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.install_errors import HashMissing, InstallFailed
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx

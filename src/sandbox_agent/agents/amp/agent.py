@@ -1,6 +1,6 @@
 """The Amp adapter's side of ACP: sessions, their modes, and turns that can be cancelled.
 
-Knows nothing of what is said in a turn; that is in `turn.py`.
+Knows nothing of what is said in a turn; that is in `cli.py`.
 """
 
 import asyncio
@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.agents.amp.cli import AmpCli, history, is_thread_id, read_thread
+from sandbox_agent.agents.amp.cli import AmpCli, Session, Turn, history, is_thread_id, read_thread
 from sandbox_agent.agents.amp.permissions import Doorway
 from sandbox_agent.agents.amp.stream import message
-from sandbox_agent.agents.amp.turn import Session, Turn
 from sandbox_agent.agents.stdio import (
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
-from sandbox_agent.agents.facts import read_facts, write_instructions
+from sandbox_agent.agents.catalog import Catalog, read_facts, write_instructions
+from sandbox_agent.agents.depot import AgentInstalls, Provision, open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
     NONE,

@@ -98,8 +98,8 @@ def _run_test(arguments: Arguments) -> int:
     import msgspec
 
     from sandbox_agent.permissions.file import load_rules
-    from sandbox_agent.permissions.policy import Policy
     from sandbox_agent.permissions.request import Asked
+    from sandbox_agent.permissions.rules import Policy
 
     rules = load_rules(settings_of(arguments, os.environ, _WHERE).permissions_file)
     cwd = str(Path(arguments.word("cwd") or ".").expanduser().absolute())

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.catalog import Catalog, read_facts
 from sandbox_agent.agents.depot import open_catalog
-from sandbox_agent.agents.facts import read_facts
 from sandbox_agent.agents.install.download import redact_url
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot

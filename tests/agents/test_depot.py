@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.facts import write_instructions
-from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.provision import Provision
+from sandbox_agent.agents.boot import Launch
+from sandbox_agent.agents.catalog import write_instructions
+from sandbox_agent.agents.depot import Provision
 from sandbox_agent.errors import AgentNotInstalled
 from sandbox_agent.install_errors import DownloadFailed
 from tests.agents.install.tiny import TINY, box
