@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Settings, is_loopback, load
-from sandbox_agent.settings.files import line_of
+from sandbox_agent.settings.sources import line_of
 
 Load = Callable[..., Settings]
 

@@ -27,7 +27,7 @@ BY_HAND = {
     ("EmbeddedResourceContentBlock", "resource"): "ResourceContents",
     ("SessionConfigOptionSelect", "options"): "SelectOptions",
 }
-"""Members that are one of several structs without a tag: `wire.acp_shapes` has a type for each."""
+"""Members that are one of several structs without a tag: HEAD has a type for each."""
 
 HEAD = '''\
 """The types of ACP, as msgspec structs. Written by `python -m tools.acp_types`; do not edit.
@@ -36,12 +36,44 @@ Attributes are named as in the package `acp`. Read them with `sandbox_agent.wire
 wants that.
 """
 
-from typing import Annotated, ClassVar, Literal, TypeAlias
+from abc import ABC
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.wire.acp_shapes import Acp, ResourceContents, SelectOptions
+
+
+class Acp(Struct, rename="camel", frozen=True, omit_defaults=True, kw_only=True):
+    """A type of ACP. Members that it does not know are passed over when it is read."""
+
+    DEFAULTED: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that are left at their default when what came for them cannot be read."""
+    FILTERED: ClassVar[frozenset[str]] = frozenset()
+    """Lists from which items that cannot be read are left out."""
+
+    field_meta: Object | None = field(default=None, name="_meta")
+    """Extension data, under vendor keys."""
+
+
+class UntaggedResource(ABC):  # noqa: B024 - it is only asked what is one
+    """A text, or bytes. msgspec leaves a type that it does not know to a hook, which `wire.reading` has."""
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        return issubclass(other, Acp)
+
+
+class UntaggedOptions(list[object]):
+    """Options, or groups of them; likewise."""
+
+
+if TYPE_CHECKING:
+    ResourceContents: TypeAlias = "TextResourceContents | BlobResourceContents"
+    SelectOptions: TypeAlias = "list[SessionConfigSelectOption] | list[SessionConfigSelectGroup]"
+else:
+    ResourceContents = UntaggedResource
+    SelectOptions = UntaggedOptions
 '''
 
 

@@ -1,6 +1,11 @@
-"""Where a server listens, and who learns of it: the socket, the token, the notice, and what is printed at the start."""
+"""Where a server listens, and who learns of it: the socket, the token, the notice, and what is printed at the start.
+
+What it reports about itself afterwards, a constant phrase, then key=value, goes to stderr, as text or as JSON.
+"""
 
 import asyncio
+import json
+import logging
 import os
 import resource
 import shlex
@@ -204,3 +209,28 @@ def _limits(settings: Settings) -> SocketLimits:
     return SocketLimits(
         anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout, settings.pong_timeout
     )
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as JSON."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        report = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            report["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(report, ensure_ascii=False)
+
+
+def set_up_logging(level: str, form: str) -> None:
+    """Send the server's reports to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What requests look like is ours to report, and never with a query in it; the rest is of no interest here.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -71,8 +71,17 @@ from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.idling import Idling
-from sandbox_agent.listening import PORT, TOKEN, announce, make_server, open_listener, provide_token, publish
+from sandbox_agent.lifetime import Idling, Parent
+from sandbox_agent.listening import (
+    PORT,
+    TOKEN,
+    announce,
+    make_server,
+    open_listener,
+    provide_token,
+    publish,
+    set_up_logging,
+)
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -80,8 +89,6 @@ from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
-from sandbox_agent.processes.parent import Parent
-from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
 if TYPE_CHECKING:
@@ -90,7 +97,7 @@ if TYPE_CHECKING:
     from sandbox_agent.host.search import Searches
     from sandbox_agent.member.flows import Flows
     from sandbox_agent.opencode.bridge import OpenCodeBridge
-    from sandbox_agent.wire.sessions import SessionView
+    from sandbox_agent.wire.views import SessionView
 
 logger = logging.getLogger(__name__)
 

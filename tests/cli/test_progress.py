@@ -3,7 +3,7 @@
 import pytest
 
 from sandbox_agent.cli.output import SIGN_OF_LIFE, Lines, sentence
-from sandbox_agent.wire.agents import Progress
+from sandbox_agent.wire.views import Progress
 
 
 def test_a_step_is_one_line_and_one_that_takes_long_another(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,25 +18,25 @@ from sandbox_agent.client.asking import Choice, Question
 from sandbox_agent.client.client import FleetNode
 from sandbox_agent.client.incoming import LogEvent
 from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
-from sandbox_agent.wire import agents, extensions, files, servers, sessions
+from sandbox_agent.wire import extensions, files, views
 
 SAME = [
-    (sdk_agents.Progress, agents.Progress),
-    (sdk_agents.Artifact, agents.Artifact),
-    (sdk_agents.InstallResult, agents.InstallResult),
-    (sdk_agents.InstallInfo, agents.InstallFacts),
-    (sdk_agents.Credential, agents.Credential),
-    (sdk_agents.ServerStatus, agents.ServerStatus),
-    (sdk_agents.Features, agents.Features),
-    (sdk_agents.Agent, agents.AgentView),
-    (sdk_agents.Stderr, agents.StderrView),
+    (sdk_agents.Progress, views.Progress),
+    (sdk_agents.Artifact, views.Artifact),
+    (sdk_agents.InstallResult, views.InstallResult),
+    (sdk_agents.InstallInfo, views.InstallFacts),
+    (sdk_agents.Credential, views.Credential),
+    (sdk_agents.ServerStatus, views.ServerStatus),
+    (sdk_agents.Features, views.Features),
+    (sdk_agents.Agent, views.AgentView),
+    (sdk_agents.Stderr, views.StderrView),
     (sdk_agents.Model, extensions.Model),
     (sdk_agents.Models, extensions.ModelsResult),
-    (sdk_agents.AgentHealth, servers.AgentHealth),
-    (FleetNode, servers.NodeView),
-    (sdk_sessions.Context, sessions.ContextView),
-    (sdk_sessions.Cost, sessions.CostView),
-    (sdk_sessions.Activity, sessions.ActivityView),
+    (sdk_agents.AgentHealth, views.AgentHealth),
+    (FleetNode, views.NodeView),
+    (sdk_sessions.Context, views.ContextView),
+    (sdk_sessions.Cost, views.CostView),
+    (sdk_sessions.Activity, views.ActivityView),
     (sdk_files.Entry, files.FileView),
     (sdk_files.Written, files.Written),
     (sdk_files.Match, files.Match),
@@ -46,9 +46,9 @@ SAME = [
     (Question, extensions.Question),
 ]
 MORE: list[tuple[Any, Any, set[str]]] = [
-    (sdk_agents.Health, servers.HealthView, {"gateway", "nodes"}),
+    (sdk_agents.Health, views.HealthView, {"gateway", "nodes"}),
     (sdk_files.Uploaded, files.Uploaded, {"leftOut"}),
-    (sdk_sessions.SessionInfo, sessions.SessionView, {"node"}),
+    (sdk_sessions.SessionInfo, views.SessionView, {"node"}),
     (Gap, extensions.Gap, {"sessionUpdate"}),
 ]
 """And the members that only a gateway gives, or the SDK itself."""

@@ -13,10 +13,8 @@ from pydantic import TypeAdapter
 
 from sandbox_agent.host.transfer.archives import Uploaded
 from sandbox_agent.hub import from_client
-from sandbox_agent.wire.agents import InstallResult
 from sandbox_agent.wire.files import FileView, Found
-from sandbox_agent.wire.servers import HealthView
-from sandbox_agent.wire.sessions import SessionView
+from sandbox_agent.wire.views import HealthView, InstallResult, SessionView
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run

@@ -23,7 +23,7 @@ from sandbox_agent.log.log import Log
 from sandbox_agent.member import membership
 from sandbox_agent.member.membership import Gateways, Identity, Membership, Memory
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.sessions import SessionView
+from sandbox_agent.wire.views import SessionView
 from tests.support.client import run
 from tests.support.running import BOUND
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel, ValidationError
 
 from sandbox_agent.wire import acp as ours
-from sandbox_agent.wire.acp_shapes import Acp
+from sandbox_agent.wire.acp import Acp
 from sandbox_agent.wire.reading import read, to_json, to_upstream
 from tools.acp_types import TARGET, render
 

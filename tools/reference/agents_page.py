@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from sandbox_agent.agents.catalog import write_instructions
 from sandbox_agent.agents.manifest import Agent, Native, Package, load_manifest
-from sandbox_agent.wire.agents import Features
+from sandbox_agent.wire.views import Features
 from tools.reference.markdown import heading_link, row
 
 _TOP = """\

@@ -22,7 +22,7 @@ from sandbox_agent.envelope import Object
 from sandbox_agent.errors import AgentNotInstalled, BadRequest
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
-from sandbox_agent.wire.agents import InstallRequest, InstallResult
+from sandbox_agent.wire.views import InstallRequest, InstallResult
 
 
 def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:

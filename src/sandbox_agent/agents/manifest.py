@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import PREFIX
-from sandbox_agent.wire.agents import Attaching, Features, Source
+from sandbox_agent.settings.sources import did_you_mean, line_of, read_toml
+from sandbox_agent.wire.views import Attaching, Features, Source
 
 Isolation = Literal["agent", "session"]
 

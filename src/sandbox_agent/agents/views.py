@@ -11,7 +11,7 @@ from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import Object
-from sandbox_agent.wire.agents import AgentsView, AgentView, ServerStatus
+from sandbox_agent.wire.views import AgentsView, AgentView, ServerStatus
 
 
 class Announced(Protocol):

@@ -25,7 +25,7 @@ from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_not
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Settings
-from sandbox_agent.wire.agents import Credential
+from sandbox_agent.wire.views import Credential
 
 START_PATIENCE, STOP_PATIENCE, SETTLE_PATIENCE = 30.0, 10.0, 5.0
 """Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""

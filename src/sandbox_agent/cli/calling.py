@@ -29,8 +29,8 @@ from sandbox_agent.client.errors import (
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import Settings
-from sandbox_agent.settings.files import did_you_mean
 from sandbox_agent.settings.options import PREFIX
+from sandbox_agent.settings.sources import did_you_mean
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.background import RunningServer

@@ -146,7 +146,7 @@ class Parser(argparse.ArgumentParser):
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
             return f"unexpected argument {argument!r}"
-        from sandbox_agent.settings.files import did_you_mean
+        from sandbox_agent.settings.sources import did_you_mean
 
         flag = argument.partition("=")[0]  # What follows may be a token.
         flags = [flag for action in self._actions for flag in action.option_strings]
@@ -207,7 +207,7 @@ class CommandGroup(NamedTuple):
             return self.words[left_out].load().run(argv)
         parser = self.parser()
         if not name.startswith("-"):
-            from sandbox_agent.settings.files import did_you_mean
+            from sandbox_agent.settings.sources import did_you_mean
 
             gone = [*self.name.split()[1:], *argv]
             if (successor := find_successor(gone)) is not None:

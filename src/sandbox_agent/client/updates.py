@@ -13,6 +13,7 @@ from msgspec import ValidationError
 from sandbox_agent.envelope import Object, at, object_at, text_at
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import (
+    Acp,
     AgentMessageChunk,
     AgentPlanContentUpdate,
     AgentPlanRemovedUpdate,
@@ -34,7 +35,6 @@ from sandbox_agent.wire.acp import (
     UsageUpdate,
     UserMessageChunk,
 )
-from sandbox_agent.wire.acp_shapes import Acp
 from sandbox_agent.wire.reading import read, to_json
 
 

@@ -15,7 +15,7 @@ from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.servers import NodeView
+from sandbox_agent.wire.views import NodeView
 
 logger = logging.getLogger(__name__)
 

@@ -35,9 +35,8 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.http.ui import Ui
-from sandbox_agent.listening import announce, make_server, open_listener
+from sandbox_agent.listening import announce, make_server, open_listener, set_up_logging
 from sandbox_agent.pools import Pool
-from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire import fleet
 

@@ -20,8 +20,7 @@ from sandbox_agent.gateway.flows import Caller, NodeRequest
 from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.wire.fleet import Lease
-from sandbox_agent.wire.servers import AgentHealth, GatewayHealth, NodesView, NodeView
-from sandbox_agent.wire.sessions import SessionsView, SessionView
+from sandbox_agent.wire.views import AgentHealth, GatewayHealth, NodesView, NodeView, SessionsView, SessionView
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.log.log import Log
-from sandbox_agent.wire.servers import AgentHealth, HealthView
+from sandbox_agent.wire.views import AgentHealth, HealthView
 
 
 class HealthCheck(Struct, frozen=True):

@@ -50,9 +50,16 @@ from sandbox_agent.install_errors import (
     UnsupportedPlatform,
 )
 from sandbox_agent.pools import Pool
-from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult, StderrView
-from sandbox_agent.wire.servers import HealthView
-from sandbox_agent.wire.sessions import SessionsView, SessionView
+from sandbox_agent.wire.views import (
+    AgentsView,
+    AgentView,
+    HealthView,
+    InstallRequest,
+    InstallResult,
+    SessionsView,
+    SessionView,
+    StderrView,
+)
 
 MAX_BODY = 64 * 1024
 STDERR_BYTES = 64 * 1024

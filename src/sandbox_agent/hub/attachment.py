@@ -24,7 +24,7 @@ from sandbox_agent.host.paths.confined import MAX_PATH, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.hub.process import Process
 from sandbox_agent.pools import Pool
-from sandbox_agent.wire.agents import Attaching
+from sandbox_agent.wire.views import Attaching
 
 _UNREADABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
 """What breaks a path that stands in a text."""

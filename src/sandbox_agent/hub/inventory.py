@@ -15,7 +15,7 @@ from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.log.cards import SortKey
-from sandbox_agent.wire.sessions import ActivityView, ContextView, CostView, PendingView, SessionsView, SessionView
+from sandbox_agent.wire.views import ActivityView, ContextView, CostView, PendingView, SessionsView, SessionView
 
 PAGE = 200
 

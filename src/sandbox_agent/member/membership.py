@@ -27,7 +27,7 @@ from sandbox_agent.member.flows import Flows
 from sandbox_agent.member.outbox import NodeOutbox
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
-from sandbox_agent.wire.sessions import SessionView
+from sandbox_agent.wire.views import SessionView
 
 logger = logging.getLogger(__name__)
 

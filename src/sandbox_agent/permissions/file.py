@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
-from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
+from sandbox_agent.settings.sources import did_you_mean, line_of, read_toml
 
 _HEADER = r"\s*\[\[\s*rules\s*\]\]"
 

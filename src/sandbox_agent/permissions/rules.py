@@ -31,7 +31,7 @@ from sandbox_agent.permissions.conditions import (
 from sandbox_agent.permissions.patterns import FlatPathGlob, Glob, Match, PathGlob, Regex, compile_pattern
 from sandbox_agent.permissions.request import Asked, ToolRequest, read_request
 from sandbox_agent.permissions.work import STEPS, TooMuch, Work
-from sandbox_agent.settings.files import did_you_mean
+from sandbox_agent.settings.sources import did_you_mean
 
 Action = Literal["allow", "ask", "reject"]
 Source = Literal["server", "session"]

@@ -1,7 +1,7 @@
 """Settings: flags, environment variables and config.toml, read once at the start.
 
-options.py is the table of options, values.py what can be written for one, sources.py where it is read from, files.py
-TOML files with line numbers. Knows nothing of how a command line is parsed, nor of who uses a setting.
+options.py is the table of options, values.py what can be written for one, sources.py where it is read from, also
+for other TOML files. Knows nothing of how a command line is parsed, nor of who uses a setting.
 """
 
 from sandbox_agent.settings.options import OPTIONS, Option, Settings

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
 from sandbox_agent.wire.files import (
     Content,
     DeleteParams,
@@ -23,7 +22,15 @@ from sandbox_agent.wire.files import (
     WriteParams,
     Written,
 )
-from sandbox_agent.wire.sessions import PendingView, SessionsView, SessionView
+from sandbox_agent.wire.views import (
+    AgentsView,
+    AgentView,
+    InstallRequest,
+    InstallResult,
+    PendingView,
+    SessionsView,
+    SessionView,
+)
 
 PAGE = 500
 """Events of a page of the log, unless another number is asked for."""

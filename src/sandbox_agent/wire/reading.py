@@ -12,12 +12,14 @@ from msgspec import ValidationError, structs
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.wire.acp import (
+    Acp,
     BlobResourceContents,
     SessionConfigSelectGroup,
     SessionConfigSelectOption,
     TextResourceContents,
+    UntaggedOptions,
+    UntaggedResource,
 )
-from sandbox_agent.wire.acp_shapes import Acp, UntaggedOptions, UntaggedResource
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

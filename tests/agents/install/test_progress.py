@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 
 from sandbox_agent.agents.install.plan import Job
-from sandbox_agent.wire.agents import Progress
+from sandbox_agent.wire.views import Progress
 
 
 def test_it_begins_with_waiting_and_has_the_newest_state() -> None:

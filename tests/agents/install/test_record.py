@@ -13,7 +13,7 @@ from sandbox_agent.agents.boot import FolderLock
 from sandbox_agent.agents.install.packages import bundled_node
 from sandbox_agent.agents.install.record import Record, Store
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.wire.agents import Artifact
+from sandbox_agent.wire.views import Artifact
 
 LOCKER = """
 import sys

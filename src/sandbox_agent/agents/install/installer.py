@@ -27,7 +27,7 @@ from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.envelope import object_at
 from sandbox_agent.errors import AgentBootFailed, AgentTimeout, DiskFull, SandboxAgentError, ShuttingDown
 from sandbox_agent.install_errors import HashMissing, InstallFailed, RegistryUnavailable
-from sandbox_agent.wire.agents import Artifact
+from sandbox_agent.wire.views import Artifact
 
 logger = logging.getLogger(__name__)
 

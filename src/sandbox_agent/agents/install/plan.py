@@ -12,7 +12,7 @@ from sandbox_agent.agents.install.entries import Machine
 from sandbox_agent.agents.install.registry import BinaryTarget, PackageDistribution, RegistryEntry, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.install_errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
-from sandbox_agent.wire.agents import Progress, Stage
+from sandbox_agent.wire.views import Progress, Stage
 
 # It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
 _VERSION = r"(?i)(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}"

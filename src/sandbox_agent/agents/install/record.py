@@ -25,7 +25,7 @@ from sandbox_agent.agents.install.packages import bundled_node, make_shims
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Object
-from sandbox_agent.wire.agents import Artifact
+from sandbox_agent.wire.views import Artifact
 
 logger = logging.getLogger(__name__)
 

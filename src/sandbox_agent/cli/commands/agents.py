@@ -166,7 +166,7 @@ def _run_instructions(arguments: Arguments) -> int:
 def _run_install(arguments: Arguments) -> int:
     from sandbox_agent.agents.install.plan import Wanted
     from sandbox_agent.cli.commands.local_agents import Outcomes, install, run_undoing
-    from sandbox_agent.wire.agents import InstallRequest
+    from sandbox_agent.wire.views import InstallRequest
 
     agent, process = arguments.word("agent_version"), arguments.word("agent_process_version")
     Wanted(agent, process)  # A text that is no version is none for any agent: say so once.

@@ -36,7 +36,7 @@ from sandbox_agent.install_errors import InstallFailed, RegistryUnavailable
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
-from sandbox_agent.wire.agents import AgentFacts, Artifact, InstallRequest, InstallResult
+from sandbox_agent.wire.views import AgentFacts, Artifact, InstallRequest, InstallResult
 
 if TYPE_CHECKING:
     from sandbox_agent.hub.offers import Offer

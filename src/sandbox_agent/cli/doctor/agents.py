@@ -19,7 +19,7 @@ from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
 from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.install_errors import RegistryUnavailable
-from sandbox_agent.wire.agents import AgentFacts
+from sandbox_agent.wire.views import AgentFacts
 
 REGISTRY = 2.0
 """Seconds that the registry may take."""

@@ -17,8 +17,8 @@ from sandbox_agent.data_directory import Untrusted, check_owner
 from sandbox_agent.errors import SandboxAgentError, SettingsError
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.settings import OPTIONS, Settings, load
-from sandbox_agent.settings.files import read_toml
 from sandbox_agent.settings.options import PREFIX
+from sandbox_agent.settings.sources import read_toml
 
 RUN = 2.0
 """Seconds that a tool has to say its version."""

@@ -1,7 +1,7 @@
-"""The program that started this server and for which alone it runs: noticing that it is gone.
+"""How long a server runs: until the program is gone for which alone it runs, or it has had nothing to do for a while.
 
-It keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps the
-other end open, the kernel also sends us a signal when it ends.
+That program keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps
+the other end open, the kernel also sends us a signal when it ends. Knows nothing of what a server does.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import stat
+import time
 from collections.abc import Callable
 
 from sandbox_agent.errors import SettingsError
@@ -76,3 +77,30 @@ def _is_stdin_open() -> bool:
         return True
     except OSError:  # A socket whose other end was closed with something unread.
         return False
+
+
+TICK = 0.5
+MAX_STEP = 2 * TICK
+"""Most seconds that count per tick: while the machine sleeps or the server is blocked, it is not idle."""
+
+
+class Idling:
+    """How long the server has been idle. `is_busy` says whether it has something to do right now."""
+
+    def __init__(self, is_busy: Callable[[], bool], patience: float) -> None:
+        self._is_busy = is_busy
+        self._patience = patience
+        self._idle = 0.0
+        self._looked_at: float | None = None
+
+    def tick(self, now: float) -> bool:
+        """Look once; True when it has been idle for long enough."""
+        step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_STEP)
+        self._looked_at = now
+        self._idle = 0.0 if self._is_busy() else self._idle + step
+        return self._idle >= self._patience
+
+    async def wait(self) -> None:
+        """Return once it has been idle for long enough."""
+        while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
+            await asyncio.sleep(min(TICK, self._patience))

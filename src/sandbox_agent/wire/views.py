@@ -1,10 +1,85 @@
-"""Agents and installs as clients see them, the same over HTTP and ACP."""
+"""Servers, nodes, agents, installs and sessions as clients see them, the same over HTTP and ACP."""
 
 from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.envelope import Object
+
+
+class AgentHealth(Struct):
+    """One agent, in short."""
+
+    agent: str
+    """Its id."""
+    installed: bool
+    """It could be started now."""
+    running: bool
+    """Its shared process runs."""
+
+
+class HealthView(Struct, rename="camel"):
+    """How the server is doing."""
+
+    status: Literal["ok", "degraded"]
+    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet,
+    or does not reach the fleet."""
+    version: str
+    """Of sandbox-agent."""
+    uptime_ms: int
+    """Since the server started."""
+    agents: list[AgentHealth]
+    detail: str | UnsetType = UNSET
+    """Why it is degraded."""
+
+
+class GatewayHealth(Struct, rename="camel"):
+    """How the gateway is doing, and what it sees of the fleet."""
+
+    status: Literal["ok", "degraded"]
+    """`degraded` while NATS cannot be reached, or no node is there."""
+    version: str
+    """Of sandbox-agent."""
+    uptime_ms: int
+    """Since the gateway started."""
+    gateway: str
+    """Its name, a new one each time it starts."""
+    nodes: int
+    """That are there."""
+    sessions: int
+    """In the list, those of nodes that are away included."""
+    running: int
+    """Turns that run."""
+    agents: list[AgentHealth]
+    """Those that are installed on any node; `running` where any node runs them. `GET /v1/agents?node=` has more."""
+    detail: str | UnsetType = UNSET
+    """Why it is degraded."""
+
+
+class NodeView(Struct, rename="camel"):
+    """A node that is there."""
+
+    node: str
+    version: str
+    """Of sandbox-agent."""
+    labels: dict[str, str]
+    agents: list[str]
+    """That are installed there."""
+    running: int
+    """Turns that run."""
+    sessions: int
+    """That belong to it."""
+    since: str
+    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+    draining: bool = False
+    """It gets no new sessions."""
+
+
+class NodesView(Struct):
+    """All nodes that are there."""
+
+    nodes: list[NodeView]
+
 
 Source = Literal["bundled", "path", "registry", "fallback"]
 """Where its program comes from: with us, named by the user, by the ACP registry, or pinned in the manifest."""
@@ -208,3 +283,100 @@ class InstallResult(Struct, rename="camel"):
     artifacts: list[Artifact]
     native_version: str | UnsetType = UNSET
     """Of the agent behind that program, where it is another."""
+
+
+class ContextView(Struct):
+    """How full an agent's context is, in tokens."""
+
+    used: int
+    size: int
+
+
+class CostView(Struct):
+    """What something has cost."""
+
+    amount: float
+    currency: str
+    """ISO 4217, such as `USD`."""
+
+
+class ActivityView(Struct, rename="camel", kw_only=True):
+    """What a session is doing, for lists of many sessions."""
+
+    kind: str | None
+    """What its agent did last: `message`, `thought` or `tool`."""
+    said: str
+    """The last line of that, or the title of the tool call; at most 240 characters."""
+    turn_started_at: str | None
+    """When the turn that runs was started: UTC, ISO 8601 with milliseconds."""
+    tokens: int | None
+    """Tokens of all its turns, if its agent counts them."""
+    context: ContextView | None
+    """As its agent reported it last."""
+    cost: CostView | None
+    """As its agent reported it last."""
+
+
+class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
+    """A session, as `GET /v1/sessions` shows it."""
+
+    session_id: str
+    """The agent's own id of it, unless two agents chose the same."""
+    agent: str
+    cwd: str
+    """Its directory, on the server's machine."""
+    title: str | None
+    """As the agent gave it, else as it was asked for."""
+    created_at: str
+    """UTC, ISO 8601 with milliseconds."""
+    updated_at: str
+    """When the last event of it was kept."""
+    ended: bool
+    """No process holds it; see `terminationInfo`."""
+    resumable: bool
+    """A prompt takes it up again when it has ended."""
+    running: bool
+    """A turn runs now."""
+    event_count: int
+    """Events in its log."""
+    pending: int
+    """How many permissions, questions and elicitations wait for an answer."""
+    model: str | None
+    """The model in use, as far as the agent says."""
+    mode: str | None
+    """The mode in use, as far as the agent says."""
+    termination_info: Object | None
+    """How it ended, as in `_sandboxagent/session/ended`."""
+    metadata: Object
+    """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
+    activity: ActivityView
+    """What its agent did last, and what it has used."""
+    alias: str | UnsetType = UNSET
+    """Its `requestedSessionId`, accepted wherever an id is."""
+
+
+class PendingView(Struct, rename="camel"):
+    """A pending request, as clients list it."""
+
+    id: Raw
+    """Under which this connection may answer."""
+    kind: str
+    """`permission`, `question`, `elicitation`, or `request` for anything else."""
+    session_id: str
+    asked_at: str
+    """UTC, ISO 8601 with milliseconds."""
+    envelope: Raw
+    """The request, in the form that this client knows."""
+
+
+class SessionsView(Struct, rename="camel"):
+    """A page of sessions, newest first."""
+
+    sessions: list[SessionView]
+    next_cursor: str | UnsetType = UNSET
+    """The `cursor` of the next page; absent on the last."""
+    changes: str | UnsetType = UNSET
+    """The moment of this list: give it as `changedAfter` to get what has changed since."""
+    gone: list[str] | UnsetType = UNSET
+    """Sessions that were deleted. With it, `sessions` are only those that have changed since `changedAfter`; without it
+    they are all."""

@@ -1,6 +1,6 @@
 """When a server counts as idle."""
 
-from sandbox_agent.idling import MAX_STEP, Idling
+from sandbox_agent.lifetime import MAX_STEP, Idling
 
 
 def test_it_is_idle_when_it_had_nothing_to_do_for_long_enough() -> None:
