@@ -140,7 +140,8 @@ async def _play_round(fleet: World, result: Result) -> None:
     note = f"{result.row.part}: {result.row.name}: round {result.rounds}, {took:.1f} s"
     verdict = "longer than it may be" if result.late > late else "met"
     print(f"{note}, worst pause so far {result.worst:.1f} s, this one {verdict}", file=sys.stderr, flush=True)
-    print(*result.remarks, sep="\n", end="", file=sys.stderr)
+    for remark in result.remarks:
+        print(remark, file=sys.stderr)
     result.remarks.clear()
 
 

@@ -4,7 +4,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 import httpx
@@ -21,6 +23,39 @@ PASSING = (502, 503, 504, 507)
 """What a gateway answers when it could not have something done, and has not done it."""
 
 
+@dataclass
+class Journal:
+    """What took clients long, so that a pause can be explained."""
+
+    long: float = 0.5
+    """Seconds from which on a step is kept."""
+    began_at: float = field(default_factory=time.monotonic)
+    """The time that all others are told from."""
+    steps: deque[str] = field(default_factory=lambda: deque[str](maxlen=400))
+
+    @contextmanager
+    def step(self, who: str, what: str) -> Generator[None]:
+        """Something that a client waits for."""
+        began, outcome = time.monotonic(), "done"
+        try:
+            yield
+        except BaseException as error:
+            outcome = repr(error)
+            raise
+        finally:
+            ended = time.monotonic()
+            if ended - began >= self.long:
+                span = f"{began - self.began_at:5.1f} to {ended - self.began_at:5.1f} s"
+                self.steps.append(f"  {span}: {who}: {what}: {outcome[:200]}")
+
+    def note(self, who: str, what: str) -> None:
+        self.steps.append(f"  {time.monotonic() - self.began_at:5.1f} s: {who}: {what}")
+
+    def begin_round(self) -> None:
+        self.began_at = time.monotonic()
+        self.steps.clear()
+
+
 async def hear(stream: Stream, leaves_at: float) -> Event | None:
     """The next event; None when it is time to leave. One that sends no sign of life either ends for its reader."""
     try:
@@ -35,6 +70,9 @@ class Choice:
 
     gateways: Callable[[], Sequence[Endpoint]]
     random: random.Random
+    who: str
+    """The client, for the journal."""
+    journal: Journal
     _failed: dict[str, float] = field(default_factory=dict[str, float])
     """Gateway → when it failed last."""
 
@@ -49,6 +87,10 @@ class Choice:
     def fail(self, gateway: Endpoint) -> None:
         """It is left alone for a while."""
         self._failed[gateway.url] = time.monotonic()
+
+    def step(self, gateway: Endpoint, what: str) -> AbstractContextManager[None]:
+        """Something that the client waits for at a gateway."""
+        return self.journal.step(self.who, f"{what} at {gateway.name}")
 
 
 @dataclass
@@ -85,15 +127,17 @@ class Caller:
         while True:
             gateway = self.choice.choose(but)
             try:
-                response = await self._http.post(
-                    f"{gateway.url}/v1/rpc", content=content, headers=self.headers(gateway, key)
-                )
+                with self.choice.step(gateway, envelope.get("method", "answer")):
+                    response = await self._http.post(
+                        f"{gateway.url}/v1/rpc", content=content, headers=self.headers(gateway, key)
+                    )
             except httpx.HTTPError as error:
                 self.last_status = f"{gateway.url} {error!r}"
             else:
                 self.last_status = f"{gateway.url} {response.status_code} {response.text[:200]}"
                 if response.status_code not in PASSING:
                     return response
+                self.choice.journal.note(self.choice.who, self.last_status)
             self.choice.fail(gateway)
             await asyncio.sleep(PAUSE)
 

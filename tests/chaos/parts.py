@@ -29,6 +29,7 @@ _LEADS = re.compile(r"new (?:JetStream cluster )?metadata leader(?:: ([^/]+)/)?"
 class Endpoint:
     """Where a client goes."""
 
+    name: str
     url: str
     token: str
     work: str
@@ -79,7 +80,7 @@ class Parts:
         return [place.name for place in self._places]
 
     def endpoint(self, name: str) -> Endpoint:
-        return Endpoint(self.fleet.urls[name], self.fleet.token, str(self.work))
+        return Endpoint(name, self.fleet.urls[name], self.fleet.token, str(self.work))
 
     # What happens to a part
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from tests.chaos.caller import PATIENCE, Choice
+from tests.chaos.caller import PATIENCE, Choice, Journal
 from tests.chaos.parts import Endpoint, Parts, parts
 from tests.chaos.traffic import Count, Reader, tally
 from tests.chaos.turns import TEXTS, Gate, Person, Writer, make_caller
@@ -102,15 +102,17 @@ class Result:
     remarks: list[str] = field(default_factory=list[str])
     """What went wrong, in words."""
 
-    def add(self, counted: Count, fault: float, own: float, others: float) -> None:
-        """A round: how long its fault was, and the pauses of sessions whose node failed, and of all others."""
+    def add(self, counted: Count, fault: float, own: float, others: float) -> bool:
+        """A round: how long its fault was, and the pauses of sessions whose node failed, and of all others. Whether no
+        pause was longer than it may be."""
         self.rounds += 1
         self.count = self.count.plus(counted)
         self.longest = max(self.longest, fault)
         self.worst = max(self.worst, own, others)
         self.others = max(self.others, others)
-        is_late = max(own, others) > self.row.limit.allowed(fault)
-        self.late += is_late or (self.row.part == "node" and others > OTHERS)
+        is_late = max(own, others) > self.row.limit.allowed(fault) or (self.row.part == "node" and others > OTHERS)
+        self.late += is_late
+        return not is_late
 
 
 @dataclass
@@ -123,6 +125,7 @@ class World:
     readers: dict[str, list[Reader]]
     gate: Gate
     random: random.Random
+    journal: Journal
     counted: Count = field(default_factory=Count)
     """After the last round."""
 
@@ -136,6 +139,7 @@ class World:
         await self._all_asked()
         for reader in self._all_readers():
             reader.begin_round()
+        self.journal.begin_round()
         began = time.monotonic()
         await inflict(victim)
         self.gate.open()
@@ -153,7 +157,9 @@ class World:
         for reader in self._all_readers():
             own = reader.node == victim
             worst[own] = max(worst[own], reader.worst)
-        result.add(counted, fault, worst[True], worst[False])
+        if not result.add(counted, fault, worst[True], worst[False]):
+            pauses = (f"{reader.choice.who} {reader.worst:.1f} s" for reader in self._all_readers())
+            result.remarks += [f"{victim} failed for {fault:.1f} s; pauses: {', '.join(pauses)}", *self.journal.steps]
 
     async def _count(self, result: Result) -> Count:
         turns = {writer.session: list(writer.finished) for writer in self.writers}
@@ -251,15 +257,19 @@ async def world(
         def all_gateways() -> Sequence[Endpoint]:
             return [made.endpoint(name) for name in made.fleet.urls if name.startswith("gateway")]
 
-        gate = Gate()
-        writers = [Writer(name, make_caller(all_gateways, f"{seed} {name}")) for name in made.fleet.nodes]
+        gate, journal = Gate(), Journal()
+        writers = [
+            Writer(name, make_caller(all_gateways, seed, f"writer of {name}", journal)) for name in made.fleet.nodes
+        ]
         await made.joined()
         for writer in writers:
             stack.push_async_callback(writer.caller.close)
             await writer.open(str(made.work))
         people = {
             writer.session: [
-                Person(writer.session, option, make_caller(all_gateways, f"{seed} {writer.node} {option}"), gate)
+                Person(
+                    writer.session, option, make_caller(all_gateways, seed, f"{option} of {writer.node}", journal), gate
+                )
                 for option in ("yes", "no")
             ]
             for writer in writers
@@ -269,17 +279,15 @@ async def world(
             await person.open()
         by_session = {
             writer.session: [
-                Reader(
-                    writer.session, writer.node, Choice(all_gateways, random.Random(f"{seed} {writer.node} {number}"))
-                )
-                for number in range(readers)
+                Reader(writer.session, writer.node, Choice(all_gateways, random.Random(f"{seed} {who}"), who, journal))
+                for who in (f"reader {number} of {writer.node}" for number in range(readers))
             ]
             for writer in writers
         }
         at_work = [*writers, *chain(*people.values()), *chain(*by_session.values())]
         tasks = [asyncio.create_task(each.run()) for each in at_work]
         try:
-            yield World(made, writers, people, by_session, gate, random.Random(seed))
+            yield World(made, writers, people, by_session, gate, random.Random(seed), journal)
         finally:
             for task in tasks:
                 task.cancel()

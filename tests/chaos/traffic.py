@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ from tests.chaos.caller import PATIENCE, Choice, hear
 from tests.chaos.parts import Endpoint
 from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
 from tests.support.asking import DECISION
-from tests.support.client import Client, Json, OutOfOrder
+from tests.support.client import Client, Event, Json, OutOfOrder, Stream
 
 
 @dataclass
@@ -49,14 +50,18 @@ class Reader:
         client = Client(gateway)
         try:
             async with asyncio.timeout(PATIENCE):
-                await client.initialize()
-                attached = await client.result("_sandboxagent/session/attach", {"sessionId": self.session})
-                await self._read_pages(client, attached["position"])
-            await self._listen(client)
+                with self.choice.step(gateway, "initialize"):
+                    await client.initialize()
+                with self.choice.step(gateway, "session/attach"):
+                    attached = await client.result("_sandboxagent/session/attach", {"sessionId": self.session})
+                with self.choice.step(gateway, "session/events"):
+                    await self._read_pages(client, attached["position"])
+            await self._listen(gateway, client)
             # The same connection, by Last-Event-ID.
-            await self._listen(client, last_event_id=str(max(self.last, attached["position"])))
+            await self._listen(gateway, client, last_event_id=str(max(self.last, attached["position"])))
             async with asyncio.timeout(PATIENCE):
-                await client.close()
+                with self.choice.step(gateway, "closing"):
+                    await client.close()
         finally:
             await client.http.aclose()
 
@@ -70,11 +75,17 @@ class Reader:
                 self._take(event["id"], event["envelope"], f"page of {client.server.url} through {through}")
             after = page["next"]
 
-    async def _listen(self, client: Client, **headers: str) -> None:
+    async def _listen(self, gateway: Endpoint, client: Client, **headers: str) -> None:
         leaves_at = time.monotonic() + self.choice.random.uniform(0.5, 3)
-        async with client.stream(patience=PATIENCE, **headers) as stream:
-            while (event := await hear(stream, leaves_at)) is not None:
+        async with AsyncExitStack() as stack:
+            with self.choice.step(gateway, "opening a stream"):
+                stream = await stack.enter_async_context(client.stream(patience=PATIENCE, **headers))
+            while (event := await self._hear(gateway, stream, leaves_at)) is not None:
                 self._take(event.id, event.data, f"stream of {client.server.url} {headers}")
+
+    async def _hear(self, gateway: Endpoint, stream: Stream, leaves_at: float) -> Event | None:
+        with self.choice.step(gateway, f"hearing nothing after {self.last}"):
+            return await hear(stream, leaves_at)
 
     def _take(self, id: int, envelope: Json, way: str) -> None:
         if id <= self.last:

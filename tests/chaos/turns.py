@@ -4,12 +4,13 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
 
 import httpx
 
-from tests.chaos.caller import Caller, Choice, hear
+from tests.chaos.caller import Caller, Choice, Journal, hear
 from tests.chaos.parts import Endpoint
 from tests.support.asking import PERMISSION, PERMISSION_PARAMS
 from tests.support.client import META, Client, Json, OutOfOrder, Stream
@@ -136,7 +137,9 @@ class Person:
     async def _listen(self, gateway: Endpoint) -> None:
         leaves_at = time.monotonic() + self.caller.choice.random.uniform(0.5, 3)
         self.at = gateway.url
-        async with self.caller.stream(gateway, self.last) as response:
+        async with AsyncExitStack() as stack:
+            with self.caller.choice.step(gateway, "opening a stream"):
+                response = await stack.enter_async_context(self.caller.stream(gateway, self.last))
             assert response.status_code == 200, (await response.aread()).decode()
             stream = Stream(response)
             while (event := await hear(stream, leaves_at)) is not None:
@@ -171,5 +174,5 @@ class Person:
         task.add_done_callback(self._answering.discard)
 
 
-def make_caller(gateways: Callable[[], Sequence[Endpoint]], seed: str) -> Caller:
-    return Caller(Choice(gateways, random.Random(seed)))
+def make_caller(gateways: Callable[[], Sequence[Endpoint]], seed: int, who: str, journal: Journal) -> Caller:
+    return Caller(Choice(gateways, random.Random(f"{seed} {who}"), who, journal))

@@ -14,6 +14,7 @@ from sandbox_agent.bus.ports import StreamRecord, TableEntry
 from sandbox_agent.envelope import Envelope, failure, notification, parse, request, success
 from sandbox_agent.errors import LogUnavailable, UnknownSession
 from sandbox_agent.fleet_errors import NodeUnreachable
+from sandbox_agent.gateway import calls as calls_module
 from sandbox_agent.gateway import guests as guests_module
 from sandbox_agent.gateway import losses as losses_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, FleetCalls
@@ -22,6 +23,7 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import GuestCalls, Refusal
+from sandbox_agent.gateway.ingest import IsThere
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
@@ -95,7 +97,7 @@ def lease_of(node: str, run: str) -> fleet.Lease:
     return fleet.Lease(node, run, "", {}, [], 0)
 
 
-async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gateway:
+async def open_gateway(cluster: Cluster | None = None, answers: IsThere | None = None, **replies: Reply) -> Gateway:
     bus = MemoryBus(cluster or Cluster())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
     roster, feed = Roster(), Feed(events, 1 << 20)
@@ -107,10 +109,11 @@ async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gate
     guests = GuestCalls(connections, nodes, roster, 1 << 20)
     own = GatewayMethods(feed, roster)
 
-    async def answers(node: str, run: str) -> bool:
+    async def answers_if_it_replies(node: str, run: str) -> bool:
         return replies[node] is not never and run == roster.leases[node].nonce
 
-    calls = FleetCalls("g", connections, guests, own, roster, answers, await bus.table("keys"), 60, None)
+    asked = answers or answers_if_it_replies
+    calls = FleetCalls("g", connections, guests, own, roster, asked, await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
 
 
@@ -183,20 +186,31 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
     run(main())
 
 
-def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for() -> None:
+async def greet(asked: NodeRequest, body: bytes) -> NodeAnswer:
     greeting = msgspec.json.encode(fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(GREETING)))
+    return NodeAnswer(200, [], greeting, "")
 
-    async def greet(asked: NodeRequest, body: bytes) -> NodeAnswer:
-        return NodeAnswer(200, [], greeting, "")
+
+def initialize(**wish: object) -> Envelope:
+    """From a client that wants some node."""
+    meta = {"_meta": {"sandboxagent.dev": {"agent": "a", **wish}}}
+    return parse(request(b"0", "initialize", meta))
+
+
+def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
 
     async def main() -> None:
-        gateway = await open_gateway(silent=never, there=greet)
-        meta = b'"_meta":{"sandboxagent.dev":{"agent":"a"}}'
-        initialize = parse(INITIALIZE.replace(b'"params":{}', b'"params":{%s}' % meta))
-        # By chance, it would be chosen by the first few.
+        cluster = Cluster()
+        gateway = await open_gateway(cluster, silent=never, there=greet)
+        elsewhere = await open_gateway(cluster, silent=never, there=greet)
+        # By chance, it is chosen first for some of them, and does not answer when they are introduced to it.
         for place in range(20):
-            client, _ = await gateway.calls.open(initialize)
+            client, _ = await gateway.calls.open(initialize())
             assert client.home == "there"
+            known = await elsewhere.connections.find(client.connection_id)
+            assert known is not None
+            assert known.home == "there"
             for key in (None, f"key {place}"):
                 assert await gateway.calls.node_for(client, parse(NEW), key) == "there"
         named = parse(NEW.replace(b'"params":{}', b'"params":{"_meta":{"sandboxagent.dev":{"node":"silent"}}}'))
@@ -204,6 +218,53 @@ def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for() -> None:
         # Nothing is better: it may come back.
         gateway.nodes.replies["there"] = never
         assert await gateway.calls.node_for(client, parse(NEW)) in ("silent", "there")
+
+    run(main())
+
+
+def test_a_client_waits_for_a_node_that_takes_long_to_greet_it_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
+
+    async def main() -> None:
+        knocked = asyncio.Event()
+
+        async def greet_late(asked: NodeRequest, body: bytes) -> NodeAnswer:
+            await knocked.wait()
+            return await greet(asked, body)
+
+        async def answers(node: str, run: str) -> bool:
+            knocks.append(node)
+            if len(knocks) == 3:
+                knocked.set()
+            return True
+
+        knocks: list[str] = []
+        gateway = await open_gateway(answers=answers, slow=greet_late)
+        gateway.roster.leases["other"] = lease_of("other", "of other")
+        client, _ = await gateway.calls.open(initialize(node="slow"))
+        assert client.home == "slow"
+        assert knocks == ["slow"] * 3
+
+    run(main())
+
+
+def test_a_client_that_fits_one_node_alone_waits_until_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
+
+    async def main() -> None:
+        thawed = asyncio.Event()
+
+        async def thaw(asked: NodeRequest, body: bytes) -> NodeAnswer:
+            await thawed.wait()
+            return await greet(asked, body)
+
+        async def answers(node: str, run: str) -> bool:
+            asyncio.get_running_loop().call_later(0.01, thawed.set)
+            return False
+
+        gateway = await open_gateway(answers=answers, frozen=thaw, there=greet)
+        client, _ = await gateway.calls.open(initialize(node="frozen"))
+        assert client.home == "frozen"
 
     run(main())
 

@@ -42,7 +42,7 @@ from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.fleet import ANSWER_EARLY
+from sandbox_agent.wire.fleet import ANSWER_EARLY, Introduced
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ LISTED = 2.0
 """Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
 MOST_SILENT = 4
 """Nodes that may be found silent before one is taken as it is."""
+KNOCK_AFTER = 0.5
+"""Seconds after which a node that has not greeted a client yet is asked whether it is there, again and again."""
 ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
@@ -107,15 +109,39 @@ class FleetCalls:
         if not self._roster.leases and not wish.is_particular:
             connection = await self._connections.open(id, wish.agent, envelope, None)
             return connection, Answer(success(envelope.id, self._greeting()))
-        home = await self._choose(wish)
+        home = self._pick(wish, set())
         connection = await self._connections.open(id, wish.agent, envelope, home)
         try:
-            introduced = await self._guests.introduce(connection, home, greet=True)
+            home, introduced = await self._settle(connection, home, wish)
         except BaseException:
             await self._connections.close(connection, "it was not opened")
             raise
         connection.agent = introduced.agent
         return connection, Answer(_response(home, envelope, bytes(introduced.greeting)).line)
+
+    async def _settle(self, connection: FleetConnection, home: str, wish: Wish) -> tuple[str, Introduced]:
+        """Find a node that greets its client. One that falls silent keeps no client waiting, unless no other fits."""
+        silent: set[str] = set()
+        while home not in silent and len(silent) < MOST_SILENT:
+            try:
+                return home, await self._greet(connection, home)
+            except NodeUnreachable:
+                silent.add(home)
+                connection.home = home = self._pick(wish, silent)
+        return home, await self._guests.introduce(connection, home, greet=True)
+
+    async def _greet(self, connection: FleetConnection, node: str) -> Introduced:
+        """Raises NodeUnreachable also when the node falls silent: a greeting may take long, an answer may not."""
+        greeting = asyncio.create_task(self._guests.introduce(connection, node, greet=True))
+        try:
+            while not (await asyncio.wait([greeting], timeout=KNOCK_AFTER))[0]:
+                lease = self._roster.leases.get(node)
+                is_silent = lease is not None and not await self._answers(node, lease.nonce)
+                if is_silent and not greeting.done():
+                    raise NodeUnreachable(node, "does not answer")
+            return greeting.result()
+        finally:
+            greeting.cancel()
 
     def _greeting(self) -> Object:
         ours = {"version": __version__, "gateway": self._gateway, "extensions": {"methods": list(self._own)}}
@@ -285,6 +311,10 @@ class FleetCalls:
             raise NoNode("no node was there when this connection was opened; open another one")
         return connection.home
 
+    def _pick(self, wish: Wish, silent: set[str]) -> str:
+        """Raises NoNode."""
+        return place(self._roster.leases, self._roster.orders.draining, wish, self._random, silent)
+
     async def _choose(self, wish: Wish) -> str:
         """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.
 
@@ -292,7 +322,7 @@ class FleetCalls:
         """
         silent: set[str] = set()
         while True:
-            node = place(self._roster.leases, self._roster.orders.draining, wish, self._random, silent)
+            node = self._pick(wish, silent)
             if node in silent or len(silent) == MOST_SILENT:
                 return node
             if await self._answers(node, self._roster.leases[node].nonce):
