@@ -1,13 +1,13 @@
 """Connections at gateways, on a bus in memory: one that moves, or meets a new node elsewhere, misses nothing."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 
-from sandbox_agent.bus import subjects
+from sandbox_agent.bus import memory, subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Append, StreamMessage, StreamRecord
 from sandbox_agent.envelope import parse
@@ -117,6 +117,34 @@ async def read_until(stream: Stream, line: bytes) -> list[bytes]:
             found = [each.removeprefix(b"data:").strip() for each in data.splitlines() if each.startswith(b"data:")]
             lines += found
     return lines
+
+
+def test_the_reader_learns_of_all_that_a_connection_reads_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step is a round trip to the servers and waits for those before it; a new gateway gets many clients."""
+    changes: list[list[str]] = []
+    change = memory._Reader.change
+
+    async def note(following: memory._Reader, wanted: Iterable[str]) -> None:
+        changes.append(list(wanted))
+        await change(following, changes[-1])
+
+    monkeypatch.setattr(memory._Reader, "change", note)
+
+    async def main() -> None:
+        first, second = await start_two(Cluster())
+        opened = await first.open("n")
+        assert len(changes) == 1
+        revision = opened.revision
+        await first.connections.add_node(opened, "n")
+        # Its home is in its record from the first.
+        assert (len(changes), opened.revision) == (1, revision)
+        await first.connections.add_node(opened, "m")
+        changes.clear()
+        moved = await second.take_over(opened)
+        assert list(moved.guests) == ["n", "m"]
+        assert len(changes) == 1
+
+    run(main())
 
 
 def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> None:

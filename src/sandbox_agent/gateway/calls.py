@@ -50,7 +50,7 @@ LISTED = 2.0
 """Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
 MOST_SILENT = 4
 """Nodes that may be found silent before one is taken as it is."""
-KNOCK_AFTER = 0.5
+KNOCK_AFTER = 0.25
 """Seconds after which a node that has not greeted a client yet is asked whether it is there, again and again."""
 ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""

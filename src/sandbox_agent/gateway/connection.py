@@ -332,9 +332,13 @@ class Taker(Protocol):
 class AttachmentLog:
     """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
 
-    __slots__ = ("_connection", "_early", "_source", "_taker")
+    __slots__ = ("_connection", "_early", "_source", "_taker", "attachments", "own")
 
     def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
+        self.own = subjects.connection_events(connection.tag, source)
+        """The channel of what its source says to the client."""
+        self.attachments = subjects.attachments(connection.tag, source)
+        """That of what it says about the client."""
         self._taker = taker
         self._connection = connection
         self._source = source

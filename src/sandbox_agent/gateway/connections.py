@@ -168,12 +168,13 @@ class FleetConnections:
             opened_at=position,
             initialize=envelope.line,
             home=home,
+            guests={} if home is None else {home: ""},
         )
         connection.introduce(envelope.params())
         await self._save(connection)
         self._by_tag[connection.tag] = connection
         try:
-            await self._follow(connection, subjects.GATEWAY)
+            await self._follow(connection, subjects.GATEWAY, *connection.guests)
         except BaseException:
             self._drop(connection, "it could not be read")
             raise
@@ -254,9 +255,7 @@ class FleetConnections:
             return None
         self._by_tag[tag] = connection
         try:
-            # What gateways have said first: which sessions were gone, and when, decides what nodes have meant.
-            await self._follow(connection, subjects.GATEWAY)
-            await asyncio.gather(*(self._follow(connection, each) for each in connection.guests))
+            await self._follow(connection, subjects.GATEWAY, *connection.guests)
             await self.settling.settled(connection)
         except BaseException:
             self._drop(connection, "it could not be read")
@@ -266,20 +265,28 @@ class FleetConnections:
         logger.info("connection taken over connection=%s", tag)
         return connection
 
-    async def _follow(self, connection: FleetConnection, source: str) -> None:
-        """Hear what a node, or the gateways, say to it, and to what it is attached there; begin with what was said."""
+    async def _follow(self, connection: FleetConnection, *sources: str) -> None:
+        """Hear what nodes and gateways say to it, and to what it is attached there; begin with what was said.
+
+        What the first source has said is taken in before all others: gateways say which sessions were gone, and when,
+        which decides what nodes have meant.
+        """
         if connection.closed:
             return
-        own, attachments = (
-            subjects.connection_events(connection.tag, source),
-            subjects.attachments(connection.tag, source),
-        )
-        writer = AttachmentLog(self, connection, source)
-        self._feed.follow(own, connection)
-        self._feed.follow(attachments, writer)
-        await self._feed.complete([own, attachments])
-        after, through = connection.opened_at, self._feed.reach([attachments])
-        while after < through and (chunks := await self._feed.page([attachments], after, through)):
+        writers = [AttachmentLog(self, connection, source) for source in sources]
+        for writer in writers:
+            self._feed.follow(writer.own, connection)
+            self._feed.follow(writer.attachments, writer)
+        # All at once: the stream's reader learns of them in one step.
+        await self._feed.complete(name for writer in writers for name in (writer.own, writer.attachments))
+        first, *others = writers
+        await self._begin(connection, first)
+        await asyncio.gather(*(self._begin(connection, each) for each in others))
+
+    async def _begin(self, connection: FleetConnection, writer: AttachmentLog) -> None:
+        """Take in what one of them has said so far."""
+        after, through = connection.opened_at, self._feed.reach([writer.attachments])
+        while after < through and (chunks := await self._feed.page([writer.attachments], after, through)):
             for chunk in chunks:
                 writer.take(chunk, old=True)
             after = chunks[-1].last
@@ -288,7 +295,7 @@ class FleetConnections:
         writer.begin()
         for session_id in connection.gone:
             connection.apply_gone(session_id, EVERYTHING)
-        self.settling.begin(connection, own, connection.opened_at)
+        self.settling.begin(connection, writer.own, connection.opened_at)
         if connection.stream is not None:
             connection.stream.look_back()
 
