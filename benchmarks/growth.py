@@ -25,7 +25,7 @@ from servers import Failed, Ours, Running, Target
 from sandbox_agent.hub.session import SessionFacts
 from sandbox_agent.hub.shelf import card_of
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from sandbox_agent.log.recovery import open_database
 
 CLIENTS = 8

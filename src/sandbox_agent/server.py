@@ -47,9 +47,8 @@ from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
-from sandbox_agent.http.clients import HubClients
-from sandbox_agent.http.delivery import Delivery
-from sandbox_agent.http.duplex import Duplex
+from sandbox_agent.http.clients import Delivery, HubClients
+from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.rpc import Rpc
@@ -66,8 +65,7 @@ from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.offers import FILE as OFFERS_FILE
 from sandbox_agent.hub.offers import Offers
 from sandbox_agent.hub.ruling import Ruling
-from sandbox_agent.hub.session_ending import SessionEnding
-from sandbox_agent.hub.session_loading import SessionLoading
+from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
@@ -221,14 +219,11 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     def control() -> Asgi:
         from sandbox_agent.host.transfer.archives import UploadLimits
-        from sandbox_agent.http.archives import Archives
-        from sandbox_agent.http.control import make_control_app
+        from sandbox_agent.http.control import Ui, make_control_app
+        from sandbox_agent.http.directories import Archives, SearchRoute, Watching
         from sandbox_agent.http.files import FileRoutes
         from sandbox_agent.http.paths import Paths
-        from sandbox_agent.http.search import SearchRoute
-        from sandbox_agent.http.ui import Ui
         from sandbox_agent.http.views import Installs, Views
-        from sandbox_agent.http.watching import Watching
 
         logs = settings.data_dir / "logs"
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health, logs, pools.files)

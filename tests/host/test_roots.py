@@ -1,12 +1,16 @@
-"""Trees, and what a path means in them: contract, section 13."""
+"""Trees, what a path means in them, names as text, and errors as clients get them: contract, section 13."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Outside, Replaced
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.roots import Roots, decode_name, encode_name, file_problem, file_problems
 from tests.support.swapping import exchange, swapping
 
 
@@ -188,3 +192,70 @@ def test_a_session_directory_that_becomes_a_link_leads_out_of_no_root(place: Pat
 def test_a_root_that_is_not_there_is_no_root(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Roots([str(tmp_path / "none")], "/")
+
+
+names = st.binary(min_size=1, max_size=30) | st.text(min_size=1, max_size=10).map(
+    lambda text: text.encode(errors="replace")
+)
+
+
+@given(names)
+def test_every_name_has_a_text_that_means_it_and_is_unicode(name: bytes) -> None:
+    text = encode_name(os.fsdecode(name))
+    assert text.encode().decode() == text
+    assert os.fsencode(decode_name(text)) == name
+
+
+@given(names, names)
+def test_no_two_names_have_the_same_text(one: bytes, other: bytes) -> None:
+    assert (encode_name(os.fsdecode(one)) == encode_name(os.fsdecode(other))) == (one == other)
+
+
+def test_a_byte_is_shown_as_its_own_character_and_other_names_as_they_are() -> None:
+    assert encode_name(os.fsdecode(b"caf\xe9")) == "caf\uefe9"
+    assert encode_name("grün 𝄞") == "grün 𝄞"
+    assert encode_name("\uefe9") == "\uefee\uefbf\uefa9"
+    assert decode_name(os.fsdecode(b"caf\xe9")) == os.fsdecode(b"caf\xe9")
+
+
+def test_what_can_be_no_name_stays_for_others_to_refuse() -> None:
+    assert decode_name("a\ud800") == "a\ud800"
+
+
+FAULTLESS = {"EIO", "EMFILE", "ENFILE", "ENOMEM"}
+"""What no client can help."""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (errno.EINVAL, 400),
+        (errno.ENAMETOOLONG, 400),
+        (errno.ELOOP, 400),
+        (errno.EACCES, 403),
+        (errno.EROFS, 403),
+        (errno.ENOENT, 404),
+        (errno.EISDIR, 409),
+        (errno.ENOTDIR, 409),
+        (errno.ENOTEMPTY, 409),
+        (errno.EXDEV, 409),
+        (errno.ETXTBSY, 409),
+        (errno.EFBIG, 413),
+        (errno.ENOSPC, 507),
+        (errno.EDQUOT, 507),
+        (errno.EIO, 500),
+        (errno.EMFILE, 500),
+    ],
+)
+def test_each_errno_has_a_status_and_is_named_with_the_path(number: int, status: int) -> None:
+    problem = file_problem(OSError(number, os.strerror(number)), "/a\udcff")
+    assert problem.status == status
+    assert problem.fields == {"path": "/a\uefff", "errno": errno.errorcode[number]}
+    assert os.strerror(number) in str(problem)
+    assert (status == 500) == (errno.errorcode[number] in FAULTLESS)
+
+
+def test_what_leads_out_is_not_told_by_its_number() -> None:
+    with pytest.raises(FileProblem) as refused, file_problems("/path"):
+        raise Outside(errno.EXDEV, "leads out")
+    assert (refused.value.status, refused.value.fields) == (403, {"path": "/path"})

@@ -13,7 +13,7 @@ from sandbox_agent.http.asgi import Message, Scope, group_headers
 from sandbox_agent.hub.connections import Connection, Guest
 from sandbox_agent.log import log as log_module
 from sandbox_agent.log.event import session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from tests.support.client import run
 from tests.support.in_process import PretendedTransport
 from tests.support.message_path import MessagePath

@@ -17,7 +17,7 @@ from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.database import Database
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from tests.hub.test_hub import ALLOW
 from tests.support.client import run
 from tests.support.world import World, envelope, world

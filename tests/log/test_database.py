@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 
 FOREVER = 1e12
 """An age that nothing reaches."""

@@ -5,8 +5,8 @@ import pytest
 
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import Chunk, Direction
-from sandbox_agent.log.group import Group
 from sandbox_agent.log.inspection import SMALL_BATCH, inspect_meanwhile
+from sandbox_agent.log.journal import Group
 
 
 def test_an_inspection_beside_a_server_takes_a_twentieth_of_a_processor(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.log.cards import Card
+from sandbox_agent.log.damage import Statement, Witness, read_statement, read_tallies
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import HALF, Half, Journal, open_journal, read_journal
+from sandbox_agent.log.journal import HALF, Group, Half, Journal, open_journal, read_journal
 from sandbox_agent.log.recovery import open_database
-from sandbox_agent.log.witness import Statement, Witness, read_statement, read_tallies
 
 HEAD = struct.Struct("<QIII")
 

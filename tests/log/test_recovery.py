@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from sandbox_agent.log.damage import PENDING, REASON, Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import HALF
+from sandbox_agent.log.journal import HALF, Group
 from sandbox_agent.log.recovery import open_database
 from sandbox_agent.log.rows import DamagedRow
 

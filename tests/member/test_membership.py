@@ -18,7 +18,7 @@ from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.presence import Presence
 from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member import membership
 from sandbox_agent.member.membership import Gateways, Identity, Membership, Memory

@@ -9,7 +9,7 @@ from typing import Any
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Limits, Log
 from tests.support.running import BOUND
 

@@ -12,15 +12,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sandbox_agent.http.clients import HubClients
-from sandbox_agent.http.delivery import Delivery
-from sandbox_agent.http.duplex import Duplex
+from sandbox_agent.http.clients import Delivery, HubClients
+from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
 from tests.support.world import World, world
 

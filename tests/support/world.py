@@ -36,8 +36,7 @@ from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
-from sandbox_agent.hub.session_ending import SessionEnding
-from sandbox_agent.hub.session_loading import SessionLoading
+from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns

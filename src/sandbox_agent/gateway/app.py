@@ -11,10 +11,9 @@ from sandbox_agent.http.acp import PATH as ACP
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
-from sandbox_agent.http.control import make_control_app
+from sandbox_agent.http.control import Ui, make_control_app
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.ui import Ui
 from sandbox_agent.http.views import Endpoint
 
 PATIENCE = 3.0

@@ -38,7 +38,7 @@ from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.trust import asker
-from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.clients import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import headers, methods

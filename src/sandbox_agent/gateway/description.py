@@ -12,13 +12,11 @@ from sandbox_agent.gateway.forwarding import NODE, is_forwarded
 from sandbox_agent.host.search import Searches
 from sandbox_agent.host.transfer.archives import UploadLimits
 from sandbox_agent.host.watching import Watches
-from sandbox_agent.http.archives import Archives
+from sandbox_agent.http.directories import Archives, SearchRoute, Watching
 from sandbox_agent.http.files import FileRoutes
 from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.paths import Paths
-from sandbox_agent.http.search import SearchRoute
 from sandbox_agent.http.views import Endpoint, Installs, Views
-from sandbox_agent.http.watching import Watching
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.pools import Pool, Pools

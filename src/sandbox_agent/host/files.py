@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.paths.names import decode_name
 from sandbox_agent.host.paths.nodes import NotAFile
+from sandbox_agent.host.paths.roots import decode_name
 
 
 class TextFiles:

@@ -19,9 +19,8 @@ from msgspec import Struct
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
-from sandbox_agent.host.paths.refusals import file_problem
+from sandbox_agent.host.paths.roots import encode_name, file_problem
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.files import Change, ChangeKind
 

@@ -35,8 +35,7 @@ from sandbox_agent.http.asgi import (
     respond,
     transport,
 )
-from sandbox_agent.http.duplex import query
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, query, read_body
 from sandbox_agent.http.stream import StreamPart
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import headers, methods

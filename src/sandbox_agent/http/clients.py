@@ -1,18 +1,33 @@
 """What the transports stand on: clients' connections, and the way in for what they send.
 
-A server has the hub behind both, a gateway the nodes of its fleet.
+A server has the hub behind both, a gateway the nodes of its fleet. Where answers come on the stream (`Delivery`),
+requests are accepted at once, and answered later.
 """
 
+import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
-from msgspec import Struct
+import msgspec
+from msgspec import Raw, Struct
 
-from sandbox_agent.envelope import Envelope, parse, text_at
+from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, parse, success, text_at
+from sandbox_agent.errors import (
+    AgentTimeout,
+    AlreadyAnswered,
+    InternalError,
+    LogUnavailable,
+    NobodyAsked,
+    SandboxAgentError,
+    WrongAnswer,
+)
+from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.wire import methods
 
 
 def session_named(line: bytes) -> str:
@@ -157,3 +172,218 @@ class HubClients(Struct, frozen=True):
     def find_session(self, name: str) -> str | None:
         session = self.hub.find_session(name)
         return None if session is None else session.id
+
+
+_ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
+"""Requests that make a session, or attach to one: their answers belong to the connection."""
+
+
+class Delivery:
+    """Those that are under way."""
+
+    def __init__(self, clients: Clients, intake: Intake) -> None:
+        self._clients = clients
+        self._intake = intake
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None = None,
+        *,
+        before: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> int:
+        """Accept a request; returns the position that has to be on disk before its client may learn that.
+
+        Raises what is wrong with the exchange. What fails later comes on the stream. `before` is awaited before the
+        response goes there, `after` is called when it has gone.
+        """
+        if before is None and after is None:
+            taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            if self.pass_on(connection, envelope, key, partial(_settle, taken)):
+                return await taken
+        accepted = await self._intake.accept(connection, envelope, key)
+        task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer, before))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if after is not None:
+            task.add_done_callback(lambda _: after())
+        return accepted.position
+
+    def pass_on(
+        self, connection: Connection, envelope: Envelope, key: str | None, taken: Callable[[int | Exception], None]
+    ) -> bool:
+        """Accept a request as `begin` does, without a task; False for one that may have to wait for more than an agent.
+
+        `taken` is called once, with that position, or with what is wrong with the exchange.
+        """
+        delivering = _Delivering(self, self._clients, connection, envelope, taken)
+        return self._intake.pass_on(connection, envelope, key, delivering, delivering.accept)
+
+    async def take(self, connection: Connection, envelope: Envelope) -> None:
+        """Take a notification or an answer. A client that comes too late with one has done nothing wrong.
+
+        One that makes no sense is complained of on the stream: an answer has no response.
+        """
+        if envelope.kind is NOTIFICATION:
+            await self._intake.notify(connection, envelope)
+            return
+        try:
+            await self._intake.answer(connection, envelope)
+        except AlreadyAnswered:
+            # Its client gets `$/cancel_request`, which says what became of it.
+            return
+        except (NobodyAsked, WrongAnswer) as error:
+            self.complain(connection, error, requestId=Raw(envelope.id or b"null"))
+
+    async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
+        """Take a notification or an answer once, and tell its client under the key that it was taken, or why not."""
+        id, receipt = msgspec.json.encode(key), connection.receipts.get(key)
+        if receipt is None:
+            try:
+                if envelope.kind is NOTIFICATION:
+                    await self._intake.notify(connection, envelope)
+                else:
+                    await self._intake.answer(connection, envelope)
+            except (LogUnavailable, NodeUnreachable) as error:
+                # Nothing was taken: it may come again under the same key.
+                self._clients.tell(connection, _refusal(id, error))
+                return
+            except SandboxAgentError as error:
+                receipt = _refusal(id, error)
+            else:
+                receipt = success(id, {})
+            connection.keep_receipt(key, receipt)
+        self._clients.tell(connection, receipt)
+
+    def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
+        """Tell a client of a failure that belongs to no request of its own."""
+        error.fields.update(facts)
+        self._clients.tell(connection, failure(b"null", error))
+
+    async def _deliver(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        answering: Awaitable[Answer],
+        before: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        """Put a response on the stream when it is there."""
+        assert envelope.id is not None
+        opens = envelope.method in methods.MAKE_SESSIONS
+        connection.busy += 1
+        connection.opening += opens
+        try:
+            answer = await answering
+            await self._clients.committed(answer.commit)
+        except SandboxAgentError as error:
+            if _is_answered_late(error):
+                return
+            answer = Answer(failure(envelope.id, error))
+        finally:
+            connection.opening -= opens
+            connection.busy -= 1
+            connection.used_at = self._clients.monotonic()
+        if before is not None:
+            await before()
+        self._clients.tell(connection, answer.line, self.session_of_answer(connection, envelope))
+        if opens:
+            self._clients.note_opened(connection, answer.line)
+
+    def session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
+        """The session on whose own stream a response goes, behind the updates that came before it."""
+        session_id = None if envelope.method in _ABOUT_CONNECTION else connection.own_stream_of(envelope.session_id)
+        if session_id is None:
+            return None
+        try:
+            return self._clients.find_session(session_id)
+        except LogUnavailable:
+            return None
+
+
+class _Delivering:
+    """A request that its agent answers, whose response goes to the stream: called back, without a task."""
+
+    __slots__ = ("_answer", "_clients", "_connection", "_delivery", "_envelope", "_is_accepted", "_is_done", "_taken")
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        clients: Clients,
+        connection: Connection,
+        envelope: Envelope,
+        taken: Callable[[int | Exception], None],
+    ) -> None:
+        self._delivery = delivery
+        self._clients = clients
+        self._connection = connection
+        self._envelope = envelope
+        self._taken = taken
+        self._answer: Answer
+        self._is_accepted = self._is_done = False
+
+    def accept(self, position: int) -> None:
+        self._is_accepted = True
+        self._connection.busy += 1
+        self._taken(position)
+        if self._is_done:
+            self._deliver()
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, answer: Answer, /) -> None:
+        self._is_done = True
+        self._answer = answer
+        if self._is_accepted:
+            self._deliver()
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._is_done = True
+        if not self._is_accepted:
+            self._taken(error)
+        elif _is_answered_late(error):
+            self._leave()
+        else:
+            self._answer = Answer(failure(self._id, error if isinstance(error, SandboxAgentError) else InternalError()))
+            self._deliver()
+
+    @property
+    def _id(self) -> bytes:
+        assert self._envelope.id is not None
+        return self._envelope.id
+
+    def _deliver(self) -> None:
+        self._clients.when_committed(self._answer.commit, self._on_committed)
+
+    def _on_committed(self, problem: Exception | None) -> None:
+        self._leave()
+        line = failure(self._id, problem) if isinstance(problem, SandboxAgentError) else self._answer.line
+        self._clients.tell(self._connection, line, self._delivery.session_of_answer(self._connection, self._envelope))
+
+    def _leave(self) -> None:
+        self._connection.busy -= 1
+        self._connection.used_at = self._clients.monotonic()
+
+
+def _is_answered_late(error: Exception) -> bool:
+    """Whether a request is answered when its agent answers, and only then: no POST waits for it."""
+    return isinstance(error, AgentTimeout) and error.late is not None
+
+
+def _settle(taken: "asyncio.Future[int]", result: int | Exception) -> None:
+    """Unless the caller has left: the request goes on without it."""
+    if taken.done():
+        return
+    if isinstance(result, Exception):
+        taken.set_exception(result)
+    else:
+        taken.set_result(result)
+
+
+def _refusal(id: bytes, error: SandboxAgentError) -> bytes:
+    """With what a client would read in the answer to a POST."""
+    error.fields.update(title=error.title, status=error.status)
+    return failure(id, error)

@@ -16,8 +16,7 @@ from starlette.responses import Response
 
 from sandbox_agent.errors import BadRequest, BodyTooLarge, ShuttingDown, UnsupportedMediaType
 from sandbox_agent.file_errors import FileChanged, FileTooLarge, NoRoom, RangeNotSatisfiable
-from sandbox_agent.host.paths.names import encode_name
-from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.paths.roots import encode_name, file_problems
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
     WriteCondition,

@@ -15,8 +15,7 @@ from sandbox_agent.file_errors import (
     OutsideRoots,
     RootReplaced,
 )
-from sandbox_agent.host.paths.names import encode_name
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.roots import Roots, encode_name
 from sandbox_agent.hub.hub import Hub
 
 PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."

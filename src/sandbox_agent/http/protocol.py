@@ -18,6 +18,7 @@ from sandbox_agent.http.framing import (
     LONGEST_KNOWN_HEAD,
     Framing,
     KnownHead,
+    Post,
     body_length,
     check_head,
     learn_head,
@@ -25,7 +26,6 @@ from sandbox_agent.http.framing import (
     without_upgrade,
 )
 from sandbox_agent.http.light_uvicorn import STATUS_LINE, Config, HttpToolsProtocol, ServerState
-from sandbox_agent.http.post import Post
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
 
 if TYPE_CHECKING:

@@ -39,9 +39,8 @@ from sandbox_agent.http.asgi import (
     transport,
     wants_async,
 )
-from sandbox_agent.http.duplex import query
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
-from sandbox_agent.http.post import Post
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, query, read_body
+from sandbox_agent.http.framing import Post
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure

@@ -22,7 +22,7 @@ from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.files import Attached, AttachedFiles, locate
 from sandbox_agent.host.paths.confined import MAX_PATH, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
-from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import Process
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.views import Attaching
 

@@ -9,8 +9,7 @@ from msgspec import Struct
 from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.wire import methods
 
 

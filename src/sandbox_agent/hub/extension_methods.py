@@ -17,9 +17,7 @@ from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import BadRequest, InvalidParams
 from sandbox_agent.file_errors import BadPath, FileTooLarge
-from sandbox_agent.host.paths.names import encode_name
-from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
     WriteCondition,
@@ -38,7 +36,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
-from sandbox_agent.hub.session_ending import SessionEnding
+from sandbox_agent.hub.session_lives import SessionEnding
 from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.extensions import AgentParams, ChangesParams, EventsRange

@@ -45,8 +45,7 @@ from sandbox_agent.hub.calls import Answer, Call, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Replay, Session
+from sandbox_agent.hub.session import Process, Replay, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
 from sandbox_agent.wire import methods
 

@@ -40,9 +40,8 @@ from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, server_stopped
 from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome
-from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import Ruling
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.wire import methods

@@ -42,7 +42,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import METHOD as DECISION
 from sandbox_agent.hub.pending import QUESTION, Decider, read_reason, translate_answer
-from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
 from sandbox_agent.wire import methods

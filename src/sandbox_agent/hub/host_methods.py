@@ -31,8 +31,7 @@ from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCo
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire import methods

@@ -27,8 +27,7 @@ from sandbox_agent.hub.pending import (
     make_withdrawal,
     write_refusal,
 )
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Session, SessionFacts, Withheld
+from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Process, Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log

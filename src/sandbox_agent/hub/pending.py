@@ -27,9 +27,8 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import MethodNotFound, RequestCancelled, WrongAnswer
 from sandbox_agent.hub import question
-from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.question import is_url, question_id
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.wire import methods
 
 QUESTION = methods.REQUEST_QUESTION

@@ -15,8 +15,7 @@ from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.choices import mode_rules
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PERMISSION, Decider, Outcome, PendingRequest
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Decision, Mistake, Policy, Rule, read_rules

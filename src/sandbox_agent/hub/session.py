@@ -1,20 +1,65 @@
-"""A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop."""
+"""A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop.
+
+The process that holds it is, as the hub sees it, something to send requests and answers to.
+"""
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
+from sandbox_agent.agents.boot import Handshake
+from sandbox_agent.agents.dialects.dialect import Dialect
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
-from sandbox_agent.hub.process import Process
 from sandbox_agent.log.cards import Card
+
+
+class Process(Protocol):
+    """`agents.boot.RunningAgent`, or a fake of one in a test."""
+
+    agent: Agent
+    handshake: Handshake
+    """What it answered to `initialize`."""
+    dialect: Dialect
+    """How it asks people."""
+    echoes_prompts: bool | None
+    """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
+
+    environment: Mapping[str, str]
+    """What was added to its environment for the one session that it is for; may be secret."""
+    alone: bool
+    """It is for one session, and ends with it."""
+
+    @property
+    def key(self) -> str:
+        """Its name; no other process of this server ever has the same."""
+        ...
+
+    @property
+    def alive(self) -> bool: ...
+
+    def send(self, line: bytes) -> None:
+        """Write a line to its stdin; raises AgentExited or AgentNotReading."""
+        ...
+
+    def answer(self, line: bytes) -> None:
+        """Send it an answer to what it asked, by the way the question came; raises as `send` does."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Do not read its stdout for now."""
+        ...
+
+    def resume_reading(self) -> None: ...
+
 
 TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 """Why a session ended that a client terminated."""

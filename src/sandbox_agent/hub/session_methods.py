@@ -47,11 +47,9 @@ from sandbox_agent.hub.forward import (
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import check_rules
-from sandbox_agent.hub.session import Prompt, Session
-from sandbox_agent.hub.session_ending import SessionEnding
-from sandbox_agent.hub.session_loading import SessionLoading
+from sandbox_agent.hub.session import Process, Prompt, Session
+from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER

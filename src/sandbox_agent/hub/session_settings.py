@@ -37,8 +37,7 @@ from sandbox_agent.hub.choices import (
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 
 LISTED = 20

@@ -18,8 +18,7 @@ import msgspec
 from sandbox_agent.envelope import text_at
 from sandbox_agent.errors import LogUnavailable, SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
-from sandbox_agent.hub.process import Process
-from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
+from sandbox_agent.hub.session import TERMINATED, Process, Session, SessionFacts
 from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
 from sandbox_agent.log.rows import DamagedRow

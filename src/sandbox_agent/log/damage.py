@@ -1,16 +1,154 @@
-"""Damage of the log's file: what was found, and a directory for each case that stays until a person has looked at it.
+"""Damage of the log's file: the witness that shows it, and a directory for each case that stays until it is looked at.
+
+SQLite drops the end of a write-ahead log that fails its checksums, and says nothing. The witness is a small file beside
+the database that knows how much was committed, and which positions were given out. It is written after each commit, and
+after each record of the journal, so it never knows of more than was written; files that know of less have lost
+something. What it says of the journal's halves, the tallies, is mapped memory, as the journal is.
 
 The directory is the acknowledgement as well: while `log.db.damaged-<time>` lies beside the log, the server says that it
 is degraded; move or delete it, and it is not. Knows nothing of SQL.
 """
 
+import contextlib
 import logging
+import mmap
+import os
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from zlib import crc32
+
+from msgspec import Struct
 
 logger = logging.getLogger(__name__)
+
+_SLOT = 128
+_TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
+_TALLY = b"half=%d transaction=%020d records=%020d"
+_LINES, _TALLIES = 2, 4
+"""How many lines of the file are statements, and how many after them are tallies."""
+
+
+class Statement(Struct, frozen=True):
+    """What the file says."""
+
+    schema: int
+    """Version of the database's schema."""
+    commits: int
+    """How many transactions were committed."""
+    reserved: int
+    """Up to which position all may have been given out."""
+    journaled: int = 0
+    """How many records the journal has since. Servers whose journal has halves write tallies instead."""
+
+    def encode(self) -> bytes:
+        values = (self.schema, self.commits, self.reserved)
+        text = _TEXT % values
+        if self.journaled:
+            values, text = (*values, self.journaled), text + _JOURNALED % self.journaled
+        text += _CHECK % crc32(repr(values).encode())
+        return text.encode().ljust(_SLOT - 1) + b"\n"
+
+
+class UnreadableWitness(Exception):
+    """The file is there, and neither of its lines is whole."""
+
+
+class Witness:
+    """The open file. It has two lines of each kind, written in turn: a write that is torn leaves the other one."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._turn = 0
+        self._synced = -1
+        self._failed = False
+        self._map: mmap.mmap | None = None
+
+    def map_tallies(self) -> None:
+        """Make room for them, behind a statement that was noted. Raises OSError."""
+        size = (_LINES + _TALLIES) * _SLOT
+        os.posix_fallocate(self._file, 0, size)
+        self._map = mmap.mmap(self._file, size)
+
+    def tally(self, half: int, number: int, records: int) -> None:
+        """Half of the journal has so many records for the transaction with this number."""
+        assert self._map is not None
+        text = _TALLY % (half, number, records)
+        at = (_LINES + 2 * half + (records & 1)) * _SLOT
+        self._map[at : at + _SLOT] = (b"%b crc=%08x" % (text, crc32(text))).ljust(_SLOT - 1) + b"\n"
+
+    def note(self, statement: Statement) -> None:
+        """Write it. Positions are forced to the disk, because a client may see them before any event is."""
+        try:
+            os.pwrite(self._file, statement.encode(), self._turn * _SLOT)
+            self._turn ^= 1
+            if statement.reserved != self._synced:
+                os.fsync(self._file)
+                self._synced = statement.reserved
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                logger.warning("witness of the log not written reason=%s", error.strerror)
+            self._failed = True
+
+    def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
+        os.close(self._file)
+
+
+def read_statement(path: Path) -> Statement | None:
+    """What an earlier server left there; None when there is no file.
+
+    Raises:
+        UnreadableWitness: no line of it is whole.
+        OSError: the file cannot be read.
+    """
+    lines = _read_lines(path)
+    found = [one for line in lines if (one := _decode(line)) is not None]
+    if not found and any(lines):
+        raise UnreadableWitness
+    return max(found, key=lambda one: (one.commits, one.reserved, one.journaled), default=None)
+
+
+def read_tallies(path: Path) -> dict[int, int]:
+    """How many records the journal had for which transaction. Raises OSError."""
+    found = [one for line in _read_lines(path) if (one := _decode_tally(line)) is not None]
+    # Of two lines about a half the later one has more.
+    return dict(sorted(found))
+
+
+def _read_lines(path: Path) -> list[bytes]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read((_LINES + _TALLIES) * _SLOT)
+    return [content[at : at + _SLOT] for at in range(0, len(content), _SLOT)]
+
+
+def _decode(line: bytes) -> Statement | None:
+    with contextlib.suppress(ValueError, KeyError):
+        fields = dict(word.split("=") for word in line.decode("ascii").split())
+        found = Statement(
+            int(fields["schema"]), int(fields["commits"]), int(fields["reserved"]), int(fields.get("journaled", 0))
+        )
+        if found.encode() == line:
+            return found
+    return None
+
+
+def _decode_tally(line: bytes) -> tuple[int, int] | None:
+    text, _, check = line.rstrip().rpartition(b" crc=")
+    with contextlib.suppress(ValueError, KeyError):
+        if check == b"%08x" % crc32(text):
+            fields = dict(word.split("=") for word in text.decode("ascii").split())
+            return int(fields["transaction"]), int(fields["records"])
+    return None
+
 
 REASON, PENDING = "reason.txt", "salvage-at-next-start"
 _MOST = 100

@@ -19,10 +19,9 @@ from msgspec import Struct
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
 from sandbox_agent.log.cards import Card, Cards, Rows
-from sandbox_agent.log.damage import Damage
+from sandbox_agent.log.damage import Damage, Statement, Witness
 from sandbox_agent.log.event import Chunk, session_channel
-from sandbox_agent.log.group import Group, KeptOutcome
-from sandbox_agent.log.journal import Journal, open_journal
+from sandbox_agent.log.journal import Group, Journal, KeptOutcome, open_journal
 from sandbox_agent.log.rows import (
     NO_REQUEST,
     PAGE_SIZE,
@@ -35,7 +34,6 @@ from sandbox_agent.log.rows import (
     encode_session,
     gap_for,
 )
-from sandbox_agent.log.witness import Statement, Witness
 
 T = TypeVar("T")
 

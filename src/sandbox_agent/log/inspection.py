@@ -14,9 +14,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sandbox_agent.log.damage import Statement
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, DatabaseError, read_text
 from sandbox_agent.log.rows import DamagedRow, checksum, decode_row
-from sandbox_agent.log.witness import Statement
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than
-from sandbox_agent.log.group import Group, KeptOutcome, Publisher
+from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
 from sandbox_agent.log.writer import GATHER, Writer, call_back
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,20 @@ from pathlib import Path
 from threading import Thread
 from typing import NamedTuple
 
-from sandbox_agent.log.damage import PENDING, REASON, Damage
+from sandbox_agent.log.damage import (
+    PENDING,
+    REASON,
+    Damage,
+    Statement,
+    UnreadableWitness,
+    Witness,
+    read_statement,
+    read_tallies,
+)
 from sandbox_agent.log.database import NEW_EVENT, SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
 from sandbox_agent.log.inspection import DamagedLog, inspect, inspect_meanwhile, is_intact
 from sandbox_agent.log.journal import Half, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
-from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement, read_tallies
 
 UNKNOWN = 1 << 40
 """Positions to leave out when nothing is left that says which were given out."""

@@ -15,8 +15,7 @@ from typing import Protocol, TypeVar
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import Journal, is_fit
+from sandbox_agent.log.journal import Group, Journal, is_fit
 from sandbox_agent.log.worker import Worker
 
 logger = logging.getLogger(__name__)

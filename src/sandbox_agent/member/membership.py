@@ -21,7 +21,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.hub.session import iso
-from sandbox_agent.log.group import Group
+from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
 from sandbox_agent.member.outbox import NodeOutbox

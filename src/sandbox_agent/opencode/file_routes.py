@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SandboxAgentError
-from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.roots import Roots, file_problems
 from sandbox_agent.host.transfer.entries import read_page
 from sandbox_agent.opencode.reading import Reading, Table, answer, query, read_number
 from sandbox_agent.opencode.refusals import Refused

@@ -1,6 +1,7 @@
-"""What a walk finds in a file system: opening it by descriptor, going down from it, renaming it.
+"""What a walk finds in a file system: opening it by descriptor, going down from it, renaming it, replacing it.
 
-What was looked at is what is used, and no link is followed.
+What was looked at is what is used, and no link is followed. A file that replaces another is written beside it, and
+takes its place when it is whole. Everything here blocks.
 """
 
 import ctypes
@@ -8,8 +9,8 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -135,3 +136,94 @@ def _exists(directory: int, name: bytes) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
+_NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+"""What file systems say that cannot have a file without a name."""
+
+Check = Callable[[os.stat_result | None], None]
+
+
+class Replacement:
+    """A file that is being written. It is invisible before `commit`, and nothing is left of it after `close`.
+
+    Keeps the mode of the old file, and its owner if it can. Where the file system can, it has no name until it is
+    whole, so that nothing is left either when the server is killed.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self.old = None if place.node is None else os.fstat(require_writable(require_regular(place.node)))
+        self._name: bytes | None = None
+        # Before it has its final mode, no other user may read what may be secret.
+        mode = 0o666 if self.old is None else 0o600
+        try:
+            self._descriptor = os.open(b".", _NAMELESS, mode, dir_fd=place.directory)
+        except OSError as error:
+            if error.errno not in _NO_NAMELESS:
+                raise
+            name = make_temporary_name()
+            self._descriptor = os.open(name, _CREATE, mode, dir_fd=place.directory)
+            self._name = name
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Add to its end."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._descriptor, rest) :]
+
+    def commit(self, check: Check | None = None, *, new: bool = False) -> os.stat_result:
+        """Take the place, unless `check` raises of what is there now. Other readers see the old file or the new one.
+
+        With `new` nothing may be there, whatever the others do: raises FileExistsError.
+        """
+        place = self._place
+        if self.old is not None:
+            _copy_attributes(self.old, self._descriptor)
+        if check is not None:
+            check(self.present())
+        if new:
+            self._link(place.name)
+            self._drop_name()
+        else:
+            if self._name is None:
+                name = make_temporary_name()
+                self._link(name)
+                self._name = name
+            os.rename(self._name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+            self._name = None
+        return os.fstat(self._descriptor)
+
+    def present(self) -> os.stat_result | None:
+        """What has the name now."""
+        try:
+            return os.stat(self._place.name, dir_fd=self._place.directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        """Let go; what was not committed is gone."""
+        self._drop_name()
+        os.close(self._descriptor)
+
+    def _link(self, name: bytes) -> None:
+        os.link(
+            descriptor_path(self._descriptor).encode(), name, dst_dir_fd=self._place.directory, follow_symlinks=True
+        )
+
+    def _drop_name(self) -> None:
+        if self._name is not None:
+            with suppress(OSError):
+                os.unlink(self._name, dir_fd=self._place.directory)
+            self._name = None
+
+
+def _copy_attributes(old: os.stat_result, descriptor: int) -> None:
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        with suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+    # Without set-user-id: as after any other write.
+    os.fchmod(descriptor, old.st_mode & 0o777)

@@ -1,13 +1,90 @@
-"""The trees that files may be used in, and what a path means there."""
+"""The trees that files may be used in, and what a path means there: to clients it is text, and so is what goes wrong.
 
+A name of a file is bytes. Those that are not UTF-8 are shown as characters of the private use area, U+EF80 to U+EFFF
+for the bytes 80 to FF, one each; a name that really has such characters is shown with their bytes. So each name has one
+spelling, and a client that sends it back gets that file. Errors of the file system become problems for clients: the
+path, and the meaning of its errno.
+"""
+
+import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import decode_name
+from sandbox_agent.file_errors import (
+    BadPath,
+    FileConflict,
+    FileForbidden,
+    FileNotFound,
+    FileProblem,
+    FileTooLarge,
+    NoRoom,
+    OutsideRoots,
+    RootReplaced,
+)
+from sandbox_agent.host.paths.confined import Confined, Outside, Replaced
+from sandbox_agent.host.paths.nodes import NotAFile
+
+_BYTES = range(0x80, 0x100)
+_PRIVATE, _ESCAPED = 0xEF00, 0xDC00
+_SHOWN: dict[int, str] = {_ESCAPED + byte: chr(_PRIVATE + byte) for byte in _BYTES} | {
+    _PRIVATE + byte: "".join(chr(_PRIVATE + each) for each in chr(_PRIVATE + byte).encode()) for byte in _BYTES
+}
+_MEANT = {_PRIVATE + byte: _ESCAPED + byte for byte in _BYTES}
+
+
+def encode_name(name: str) -> str:
+    """A name or path of the host, as Python has it, in the spelling that clients see."""
+    return name if name.isascii() else name.translate(_SHOWN)
+
+
+def decode_name(text: str) -> str:
+    """A name or path in a client's spelling, as Python has it. A text that cannot be a name stays as it is."""
+    if text.isascii():
+        return text
+    try:
+        return os.fsdecode(os.fsencode(text.translate(_MEANT)))
+    except UnicodeEncodeError:
+        return text
+
+
+_KINDS: dict[type[FileProblem], tuple[int, ...]] = {
+    BadPath: (errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP),
+    FileForbidden: (errno.EACCES, errno.EPERM, errno.EROFS),
+    FileNotFound: (errno.ENOENT, errno.ENXIO, errno.ESRCH, errno.ESTALE),
+    FileConflict: (
+        *(errno.EEXIST, errno.ENOTEMPTY, errno.EISDIR, errno.ENOTDIR, errno.EBUSY, errno.ETXTBSY),
+        *(errno.EXDEV, errno.EMLINK, errno.EOPNOTSUPP, errno.EAGAIN),
+    ),
+    FileTooLarge: (errno.EFBIG, errno.EOVERFLOW),
+    NoRoom: (errno.ENOSPC, errno.EDQUOT),
+}
+_BY_ERRNO = {number: kind for kind, numbers in _KINDS.items() for number in numbers}
+
+
+@contextmanager
+def file_problems(path: str) -> Generator[None]:
+    """Every OSError of the block as a FileProblem about this path."""
+    try:
+        yield
+    except OSError as error:
+        raise file_problem(error, path) from error
+
+
+def file_problem(error: OSError, path: str) -> FileProblem:
+    """The problem that clients get for an error."""
+    name = encode_name(path)
+    if isinstance(error, Outside):
+        return OutsideRoots(name, "leads out of the directories given by --fs-root")
+    if isinstance(error, Replaced):
+        return RootReplaced(name, f"{error.strerror}; put it back where --fs-root says, or restart the server")
+    code = errno.errorcode.get(error.errno or 0, "EIO")
+    meaning = error.strerror or os.strerror(errno.EIO)
+    if isinstance(error, NotAFile):
+        return FileConflict(name, meaning)
+    return _BY_ERRNO.get(error.errno or 0, FileProblem)(name, meaning, errno=code)
 
 
 class Roots:

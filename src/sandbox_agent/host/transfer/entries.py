@@ -25,11 +25,8 @@ from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import BadRequest, ShuttingDown
 from sandbox_agent.file_errors import BadPath, FileChanged, FileConflict, FileForbidden, FileTooLarge
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import encode_name
-from sandbox_agent.host.paths.nodes import NotAFile, Place, error_of, make_temporary_name, rename
-from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.paths.replacement import Replacement
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.nodes import NotAFile, Place, Replacement, error_of, make_temporary_name, rename
+from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.wire.files import EntriesPage, EntryType, FileView, Written
 
 ANY = "*"

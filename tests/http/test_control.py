@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent.errors import NotFound
-from sandbox_agent.http.ui import Ui
+from sandbox_agent.http.control import Ui
 from sandbox_agent.pools import Pool
 
 SCRIPT = "assets/index-abc123.js"

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.errors import AgentTimeout, ShuttingDown
-from sandbox_agent.http.clients import HubClients
-from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.clients import Delivery, HubClients
 from tests.support.logs import until
 from tests.support.world import World, envelope, run, world
 

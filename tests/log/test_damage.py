@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement
+from sandbox_agent.log.damage import Statement, UnreadableWitness, Witness, read_statement
 
 
 def noted(path: Path, *statements: Statement) -> None:
