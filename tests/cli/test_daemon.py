@@ -91,6 +91,7 @@ def test_people_are_shown_where_it_is_and_where_the_token_is(place: Place) -> No
         assert facts["log"] == str(place.data / "logs" / "server.log")
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_second_start_says_that_one_runs_and_changes_nothing(place: Place) -> None:
     with Server(directory=place.directory) as first:
         second = place.run(*START, "--port", "1")
@@ -127,6 +128,7 @@ def test_it_outlives_the_terminal_that_it_was_started_from(place: Place) -> None
     assert (status["running"], status["health"]) == (True, "ok")
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_running_agents_are_named(place: Place) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
     body = {"protocolVersion": 1, "_meta": {"sandboxagent.dev": {"agent": "mock"}}}
@@ -162,6 +164,7 @@ def test_the_servers_own_flags_reach_it_but_a_token_goes_another_way(place: Plac
     assert httpx.get(agents, trust_env=False, timeout=BOUND).status_code == 401
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_status_without_the_token_says_what_it_can(place: Place) -> None:
     with Server(directory=place.directory) as server:
         unknown = place.json(*STATUS, "--json")

@@ -102,6 +102,7 @@ def test_runs_at_the_same_time_start_one_server(alone: Alone) -> None:
     assert sorted(alone.sessions()) == sorted(each.objects[-1]["result"]["sessionId"] for each in ran)
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_command_that_reads_starts_the_server_of_its_sessions(alone: Alone) -> None:
     with Server(token=None, directory=alone.place.directory):
         id = alone("run", "mock", "hello", "--json").objects[-1]["result"]["sessionId"]
@@ -139,6 +140,7 @@ def test_what_keeps_the_server_from_starting_is_printed(alone: Alone) -> None:
 # --- a private one ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_private_server_ends_with_the_run_and_its_session_stays(alone: Alone) -> None:
     id = alone("run", "mock", "hello", "--json", "--no-daemon").objects[-1]["result"]["sessionId"]
 
@@ -147,6 +149,7 @@ def test_a_private_server_ends_with_the_run_and_its_session_stays(alone: Alone) 
     assert again.out.startswith("You said: and now?\n"), again.err
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_private_server_is_refused_where_another_holds_the_directory(alone: Alone) -> None:
     with Server(token=None, directory=alone.place.directory) as server:
         refused = alone("run", "mock", "hello", "--no-daemon", "--json")
@@ -187,6 +190,7 @@ def test_the_token_file_of_a_daemon_is_found_from_any_shell(alone: Alone) -> Non
     assert alone("sessions", "list", "--token", "wrong").code == 1, "but a flag is meant"
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_a_token_that_is_not_found_is_an_error_that_says_where_it_was_looked_for(alone: Alone) -> None:
     with Server(token="hush", directory=alone.place.directory):
         for words in (("run", "mock", "hello"), ("sessions", "list")):

@@ -187,14 +187,15 @@ def test_a_server_that_is_not_there_or_does_not_let_us_in_is_one_line(run: Talki
 
 
 def test_a_model_or_a_mode_that_does_not_exist_is_an_error_and_no_turn_runs(run: Talking) -> None:
-    before = run.sessions()
+    before = {each["sessionId"] for each in run.sessions()}
 
     model = run.refused("run", "mock", "hello", "--model", "nope")
     mode = run.refused("run", "mock", "hello", "--mode", "nope")
 
     assert model == "agent mock has no model 'nope'; it has mock-small, mock-large"
     assert mode == "agent mock has no mode 'nope'; it has default, plan, yolo"
-    assert run.sessions() == before, "nothing is left of the sessions in which nothing was said"
+    after = {each["sessionId"] for each in run.sessions()}
+    assert after == before, "nothing is left of the sessions in which nothing was said"
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------
