@@ -4,18 +4,23 @@ import asyncio
 import gc
 import json
 import sqlite3
+import sys
 import tracemalloc
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
+import msgspec
 import pytest
 
 from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.hub.shelf import card_of
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.journal import Group
 from tests.hub.test_hub import ALLOW
@@ -284,3 +289,38 @@ def test_a_session_whose_record_is_damaged_is_an_error_of_its_own_and_hides_no_o
             assert own.log.damage.reason is not None
 
     run(main())
+
+
+def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: Path) -> None:
+    def calls_for(sessions: int) -> int:
+        path, group, calls = tmp_path / f"{sessions}.db", Group(), 0
+        for number in range(sessions):
+            name = f"session-{number}"
+            at = number + 0.5
+            facts = SessionFacts(
+                session_id=name, agent_session_id=name, agent="a", cwd="/", created_at=at, updated_at=at, ended=True
+            )
+            group.sessions[name], group.cards[name] = msgspec.json.encode(facts), card_of(facts)
+        database = Database(path)
+        database.write(group)
+        database.close()
+
+        def count(frame: FrameType, event: str, arg: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        async def main() -> None:
+            async with world(path, tail_bytes=0) as own:
+                inventory = Inventory(own.hub)
+                sys.setprofile(count)
+                page, _ = inventory.page(None, None)
+                entries = [inventory.entry(session) for session in page]
+                sys.setprofile(None)
+                # The world has a session of its own.
+                assert len(entries) == sessions + 1
+
+        run(main())
+        return calls
+
+    # 41 with Python 3.11, those written in C included.
+    assert (calls_for(150) - calls_for(50)) / 100 < 48

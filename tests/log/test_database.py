@@ -2,10 +2,12 @@
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.journal import Group
@@ -136,7 +138,7 @@ def test_a_group_is_written_whole_or_not_at_all(database: Database) -> None:
         database.write(Group([chunk(4), chunk(5)], {"t": b"{}"}, reserve=99))
 
     assert history(database, "s") == [5]
-    assert database.cards.record("t") is None
+    assert database.cards.records(["t"]) == {}
     assert database.load().reserved == 0
 
 
@@ -161,8 +163,8 @@ def test_sessions_and_reserved_positions_outlive_the_server(tmp_path: Path) -> N
     second = Database(tmp_path / "log.db")
 
     assert second.load().reserved == 100
-    assert [second.cards.record(id) for id in ("s", "t", "u")] == [b"new", b"{}", None]
-    assert [second.cards.count_since("s", position) for position in (0, 4)] == [(2, 5.0), (0, 0.0)]
+    assert second.cards.records(["s", "t", "u"]) == {"s": b"new", "t": b"{}"}
+    assert [second.cards.counts_since({"s": position}) for position in (0, 4)] == [{"s": (2, 5.0)}, {}]
     assert history(second, "s") == [3, 4]
     second.close()
 
@@ -183,7 +185,7 @@ def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
     database.write(Group(deleted={"s": 2}))
 
     assert (history(database, "s"), history(database, "t")) == ([], [2])
-    assert (database.cards.record("s"), database.cards.record("t")) == (None, b"{}")
+    assert database.cards.records(["s", "t"]) == {"t": b"{}"}
 
 
 def test_a_deleted_session_leaves_what_is_still_to_be_published_to_single_clients(database: Database) -> None:
@@ -208,7 +210,7 @@ def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Da
     database.write(group)
 
     assert history(database, "s") == [2]
-    assert database.cards.record("s") == b"new"
+    assert database.cards.records(["s"]) == {"s": b"new"}
 
 
 def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database: Database) -> None:
@@ -509,12 +511,44 @@ def test_records_and_counts_of_many_sessions_are_those_of_each() -> None:
     database.write(group)
     cards, names = database.cards, [f"s{number}" for number in range(7)]
 
-    assert cards.records(names) == {name: cards.record(name) for name in names[:5]}
+    assert cards.records(names) == {name: b"record %d" % number for number, name in enumerate(names[:5])}
     for position in (0, 1, 31, 42, 1000):
-        each = {name: cards.count_since(name, position) for name in names}
-        many = cards.counts_since(dict.fromkeys(names, position))
-        assert {name: many.get(name, (0, 0.0)) for name in names} == each
+        later = [each for each in group.chunks if each.last > position]
+        expected = {
+            name: (sum(len(each.lines) for each in own), max(each.at for each in own))
+            for name in names
+            if (own := [each for each in later if each.session_id == name])
+        }
+        assert cards.counts_since(dict.fromkeys(names, position)) == expected
     assert cards.counts_since({}) == {}
+
+
+def test_what_sqlite_does_for_a_page_of_sessions_does_not_grow_with_their_events(tmp_path: Path) -> None:
+    def steps(events: int) -> int:
+        """Of SQLite's machine, for what a page of a list asks."""
+        path, group, taken = tmp_path / f"{events}.db", Group(), 0
+        names = [f"s{number}" for number in range(20)]
+        for number, name in enumerate(names):
+            group.sessions[name] = b"{}"
+            group.cards[name] = Card(name, "a", name, None, "/", None, float(number), None)
+            group.chunks += [chunk(number * events + at + 1, session=name) for at in range(events)]
+        database = Database(path)
+        database.write(group)
+        database.close()
+
+        def count() -> None:
+            nonlocal taken
+            taken += 1
+
+        with closing(sqlite3.connect(path)) as disk:
+            cards = Cards(lambda query, values: disk.execute(query, values).fetchall())
+            disk.set_progress_handler(count, 1)
+            page = [session_id for _, session_id in cards.page(None, None, 11)]
+            assert len(cards.records(page)) == 11
+            assert cards.counts_since(dict.fromkeys(page, 20 * events)) == {}
+        return taken
+
+    assert steps(500) == steps(5)
 
 
 def test_a_damaged_record_among_many_is_named_and_hides_no_other() -> None:

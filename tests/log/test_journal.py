@@ -136,7 +136,7 @@ def test_a_journal_without_halves_is_taken_over_and_what_it_lacks_is_told(tmp_pa
     database, damage, _ = open_database(path)
 
     assert [each.first for each in database.history("s", 0, 100, 100, 1 << 20)] == [1, 2, 3]
-    assert database.cards.record("s") == b"3"
+    assert database.cards.records(["s"]) == {"s": b"3"}
     database.close()
     assert (damage.reason is not None) == bool(lost)
     if lost:

@@ -129,13 +129,13 @@ def test_what_was_kept_is_in_the_database_of_the_next_server_once(
 
     killed = after_a_kill()
     assert positions(killed) == [1, 2, 3]
-    assert killed.cards.record("s") == b"new"
+    assert killed.cards.records(["s"]).get("s") == b"new"
     assert killed.outcome("scope", "key") == (b"digest", None)
     assert killed.follow([connection_channel("c")], *EVERYTHING) == [], "that connection died with the server"
     assert killed.load().reserved >= 4
 
     database.write(Group([chunk(2), chunk(3)], {"s": b"newest"}))
-    assert after_a_kill().cards.record("s") == b"newest", "the transaction with that number has outdated it"
+    assert after_a_kill().cards.records(["s"]).get("s") == b"newest", "the transaction with that number has outdated it"
     journal.begin(database.commits + 1, Group([chunk(4)]))
     assert positions(after_a_kill()) == [1, 2, 3, 4], "what is left behind a new record is not read"
     database.close()
@@ -213,7 +213,7 @@ def test_what_takes_away_comes_after_what_was_kept_before_it(data: Path, after_a
         await asyncio.gather(stored, deleted, later)
         killed = after_a_kill()
         assert positions(killed) == []
-        assert killed.cards.record("s") is None
+        assert killed.cards.records(["s"]).get("s") is None
         assert len(killed.follow([session_channel("t")], *EVERYTHING)) == 1
         log.close()
 
@@ -335,7 +335,7 @@ def test_what_both_halves_have_is_written_when_the_disk_takes_it_again(
         with pytest.raises(LogUnavailable, match="full"):
             await log.committed(log.position)
         assert positions(after_a_kill()) == expected[:2]
-        assert after_a_kill().cards.record("s") == b"new"
+        assert after_a_kill().cards.records(["s"]).get("s") == b"new"
 
         database.is_broken = False
         await until(lambda: log.failure is None)
@@ -377,7 +377,7 @@ class Model:
     def check(self, data: Path, copy: Path) -> list[int]:
         """What the next server has, if this one is killed now."""
         database = open_killed(data, copy)
-        found, record = positions(database), database.cards.record("s")
+        found, record = positions(database), database.cards.records(["s"]).get("s")
         database.close()
         assert found == self.said[: len(found)], "in order, once each, and none left out"
         assert all(position in found for position in self.said if position <= self.safe)

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.journal import HALF, Group
 from sandbox_agent.log.recovery import open_database
-from sandbox_agent.log.rows import DamagedRow
 
 ALL = 1 << 62
 RESERVED = 5000
@@ -94,12 +93,8 @@ def everything(database: Database) -> tuple[dict[str, bytes], dict[int, bytes]]:
     for session in SESSIONS:
         for chunk in database.history(session, 0, ALL, 1000, ALL):
             found |= dict(enumerate(chunk.lines, chunk.first))
-    sessions: dict[str, bytes] = {}
-    for session in SESSIONS:
-        with suppress(DamagedRow):
-            record = database.cards.record(session)
-            sessions |= {} if record is None else {session: record}
-    return sessions, found
+    records = database.cards.records(SESSIONS)
+    return {session: record for session, record in records.items() if record is not None}, found
 
 
 WHOLE = (

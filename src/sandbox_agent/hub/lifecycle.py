@@ -180,10 +180,10 @@ def _is_overtaken(state: State, event: Event) -> bool:
 def recalled(*, ended: bool, resumable: bool, terminated: bool) -> State:
     """The state of a session that was kept by an earlier server."""
     if not ended:
-        return State.HELD
+        return HELD
     if terminated:
-        return State.TERMINATED
-    return State.INTERRUPTED if resumable else State.ENDED
+        return TERMINATED
+    return INTERRUPTED if resumable else ENDED
 
 
 def server_stopped() -> Object:

@@ -7,21 +7,18 @@ session.
 
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from heapq import merge
 from itertools import islice
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from sandbox_agent.envelope import text_at
 from sandbox_agent.errors import LogUnavailable, SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.session import TERMINATED, Process, Session, SessionFacts
 from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
-from sandbox_agent.log.rows import DamagedRow
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +127,8 @@ class Shelf:
         found = {id: session for id in ids if (session := self._objects.get(id)) is not None}
         unread = [id for id in ids if id not in found and not self._log.is_deleted(id)]
         for at in range(0, len(unread), READ_AT_ONCE):
-            found |= self._read_all(unread[at : at + READ_AT_ONCE])
+            some = unread[at : at + READ_AT_ONCE]
+            found |= self._recall_all(self._log.ask(lambda cards, some=some: cards.records(some)))
         return [found[id] for id in ids if id in found]
 
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
@@ -298,30 +296,24 @@ class Shelf:
         """Those that a server before this one has left. Makes cards for records that have none."""
         session_ids = self._log.ask(lambda cards: cards.find_not_ended())
         for session_id, record in self._log.ask(lambda cards: cards.find_missing()):
-            with suppress(SessionDamaged):
-                facts = self._decode(session_id, record)
+            if (facts := self._decode(session_id, record)) is not None:
                 self._log.save_session(session_id, record, card_of(facts))
                 session_ids += [] if facts.ended else [session_id]
         return self.all_of(session_ids)
 
     def _read(self, session_id: str) -> Session | None:
-        try:
-            record = self._log.ask(lambda cards: cards.record(session_id))
-        except DamagedRow:
-            raise self._make_damaged(session_id) from None
-        if record is None:
+        records = self._log.ask(lambda cards: cards.records([session_id]))
+        if session_id not in records:
             return None
-        facts = self._decode(session_id, record)
-        return self._recall(facts, *self._log.ask(lambda cards: cards.count_since(session_id, facts.counted_through)))
+        found = self._recall_all(records)
+        if session_id not in found:
+            raise SessionDamaged(session_id)
+        return found[session_id]
 
-    def _read_all(self, session_ids: Sequence[str]) -> dict[str, Session]:
-        """The same for many, with two questions. One that cannot be read keeps no client from the others."""
-        known: dict[str, SessionFacts] = {}
-        for session_id, record in self._log.ask(lambda cards: cards.records(session_ids)).items():
-            with suppress(SessionDamaged):
-                if record is None:
-                    raise self._make_damaged(session_id)
-                known[session_id] = self._decode(session_id, record)
+    def _recall_all(self, records: Mapping[str, bytes | None]) -> dict[str, Session]:
+        """The sessions of records. One that is damaged keeps no client from the others."""
+        read = {session_id: self._decode(session_id, record) for session_id, record in records.items()}
+        known = {session_id: facts for session_id, facts in read.items() if facts is not None}
         positions = {session_id: facts.counted_through for session_id, facts in known.items()}
         counts = self._log.ask(lambda cards: cards.counts_since(positions))
         return {id: self._recall(facts, *counts.get(id, (0, 0.0))) for id, facts in known.items()}
@@ -329,7 +321,7 @@ class Shelf:
     def _recall(self, facts: SessionFacts, events: int, at: float) -> Session:
         """The session of a record, after which some events came, the last one then."""
         facts.updated_at = max(facts.updated_at, at)
-        terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
+        terminated = facts.termination is not None and facts.termination.get("reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
         session = Session(facts, state, event_count=facts.event_count + events)
         session.saved_offers, session.saved_card = facts.offers, card_of(facts)
@@ -337,15 +329,15 @@ class Shelf:
         self._holders.complete(session)
         return session
 
-    def _decode(self, session_id: str, record: bytes) -> SessionFacts:
+    def _decode(self, session_id: str, record: bytes | None) -> SessionFacts | None:
+        """What a record says; None for one that is damaged, after a report."""
         try:
-            return msgspec.json.decode(record, type=SessionFacts)
+            if record is not None:
+                return msgspec.json.decode(record, type=SessionFacts)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise self._make_damaged(session_id) from None
-
-    def _make_damaged(self, session_id: str) -> SessionDamaged:
+            pass
         self._log.damage.report(f"the record of session {session_id!r} is damaged")
-        return SessionDamaged(session_id)
+        return None
 
     def _drop(self, session: Session) -> None:
         self._kept.pop(session.id, None)

@@ -11,7 +11,7 @@ from typing import cast
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from sandbox_agent.log.rows import DamagedRow, checksum
+from sandbox_agent.log.rows import checksum
 
 SCHEMA = """
 create table if not exists cards(
@@ -64,16 +64,6 @@ class Cards:
     def __init__(self, ask: Callable[[str, Sequence[object]], Rows]) -> None:
         self._ask = ask
 
-    def record(self, session_id: str) -> bytes | None:
-        """A session's record; raises DamagedRow."""
-        rows = self._ask("select record, checksum from sessions where session_id = ?", (session_id,))
-        if not rows:
-            return None
-        record, check = rows[0]
-        if check not in (None, checksum(session_id, record)):
-            raise DamagedRow
-        return cast(bytes, record)
-
     def records(self, session_ids: Sequence[str]) -> dict[str, bytes | None]:
         """The records of some sessions, by their ids; None for one that is damaged."""
         query = f"select session_id, record, checksum from sessions where session_id in ({_marks(session_ids)})"
@@ -83,17 +73,11 @@ class Cards:
     def has(self, session_id: str) -> bool:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
 
-    def count_since(self, session_id: str, position: int) -> tuple[int, float]:
-        """How many events a session's history has after a position, and when the last one came (0 for none)."""
-        query = (
-            "select coalesce(sum(last - first + 1), 0), coalesce(max(at), 0.0) from events"
-            " where session_id = ? and history = 1 and last > ?"
-        )
-        ((count, at),) = cast("list[tuple[int, float]]", self._ask(query, (session_id, position)))
-        return count, at
-
     def counts_since(self, positions: Mapping[str, int]) -> dict[str, tuple[int, float]]:
-        """The same for some sessions, each after a position of its own; those without such events are not in it."""
+        """How many events sessions have in their history, each after a position of its own, and when the last one came.
+
+        Those without such events are not in it.
+        """
         query = (
             f"with asked(id, position) as (values {', '.join(['(?, ?)'] * len(positions))})"
             " select id, sum(last - first + 1), max(at) from asked cross join events"
