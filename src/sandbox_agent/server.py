@@ -221,8 +221,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
         from sandbox_agent.host.transfer.archives import UploadLimits
         from sandbox_agent.http.control import Ui, make_control_app
         from sandbox_agent.http.directories import Archives, SearchRoute, Watching
-        from sandbox_agent.http.files import FileRoutes
-        from sandbox_agent.http.paths import Paths
+        from sandbox_agent.http.files import FileRoutes, Paths
         from sandbox_agent.http.views import Installs, Views
 
         logs = settings.data_dir / "logs"
@@ -242,7 +241,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     def opencode() -> Asgi:
         from sandbox_agent.opencode.bridge import BridgeLimits, make_bridge
-        from sandbox_agent.opencode.file_routes import HostFiles
+        from sandbox_agent.opencode.server_routes import HostFiles
 
         bridge_limits = BridgeLimits(settings.max_body, settings.stream_buffer, settings.opencode_memory)
         host_files = HostFiles(roots, searches, pools.files)

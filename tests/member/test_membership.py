@@ -15,7 +15,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
-from sandbox_agent.gateway.presence import Presence
+from sandbox_agent.gateway.placement import Presence
 from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.journal import Group

@@ -170,7 +170,7 @@ _IMPORTED = (
     "sandbox_agent.cli.talk.terminal",
     "sandbox_agent.http.websocket",
     "sandbox_agent.opencode.bridge",
-    "sandbox_agent.opencode.file_routes",
+    "sandbox_agent.opencode.server_routes",
     "prompt_toolkit",
     "rich.markdown",
     # What the first server of a process imports, whatever it serves.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 
 from sandbox_agent.fleet_errors import FleetUnreachable
-from sandbox_agent.gateway.forwarding import Forwarding, is_forwarded
+from sandbox_agent.gateway.forwarding import Forwarding, describe_forwarded, is_forwarded
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import PATH as ACP
 from sandbox_agent.http.acp import Acp
@@ -14,7 +14,6 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
 from sandbox_agent.http.control import Ui, make_control_app
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.views import Endpoint
 
 PATIENCE = 3.0
 """Seconds for which requests wait for NATS: so long a lost connection may take to come back, by another server."""
@@ -40,7 +39,7 @@ class GatewayApp(FrontDoor):
         self._acp = acp
         self._views = views
         self._forwarding = forwarding
-        self._control = make_control_app(views.endpoints(), ui, _describe_forwarded)
+        self._control = make_control_app(views.endpoints(), ui, describe_forwarded)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -57,13 +56,6 @@ class GatewayApp(FrontDoor):
             await self._forwarding(scope, receive, send)
         else:
             await self._control(scope, receive, send)
-
-
-def _describe_forwarded() -> list[Endpoint]:
-    # Much to import, for a document that is seldom read.
-    from sandbox_agent.gateway.description import describe_forwarded
-
-    return describe_forwarded()
 
 
 async def _send_json(send: Send, value: object) -> None:

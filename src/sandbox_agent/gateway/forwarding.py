@@ -1,19 +1,30 @@
-"""Requests that a node answers: files, agents, and OpenCode's API. Which node is meant, and what it is asked."""
+"""Requests that a node answers: files, agents, and OpenCode's API. Which node is meant, and what it is asked.
+
+The OpenAPI document of a gateway has these routes as a server has them, with `node`.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar, cast
 from urllib.parse import unquote, unquote_plus
 
 from starlette.requests import Request
 
+from sandbox_agent.agents.depot import AgentInstalls
+from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.bus.subjects import is_name
-from sandbox_agent.errors import BadRequest, SessionNotFound, UnknownSession
-from sandbox_agent.fleet_errors import MissingNode, NoNode
+from sandbox_agent.errors import BadRequest, SessionNotFound, TooMany, UnknownSession
+from sandbox_agent.fleet_errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.asgi import Receive, Scope, Send, header
 from sandbox_agent.http.guard import OPENCODE, OPENCODE_HEALTH, is_opencode
-from sandbox_agent.http.paths import read_query
+from sandbox_agent.http.health import HealthCheck
+from sandbox_agent.http.views import Endpoint, Installs, Views, read_query
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire import headers
 
 NODE = "Which node; needed when there are several, and no `sessionId` says it."
@@ -94,3 +105,46 @@ def _read_name(text: str) -> str:
 def _without_secrets(query: bytes) -> bytes:
     parts = query.split(b"&")
     return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) not in _SECRETS)
+
+
+_PROBLEMS = (MissingNode, NoNode, NodeUnreachable, FleetUnreachable, SessionNotFound, TooMany)
+T = TypeVar("T")
+
+
+def describe_forwarded() -> list[Endpoint]:
+    """Endpoints that nodes answer, with `node`: handlers are those of a server that has nothing, and are not called."""
+    # Much to import, for a document that is seldom read.
+    from sandbox_agent.host.search import Searches
+    from sandbox_agent.host.transfer.archives import UploadLimits
+    from sandbox_agent.host.watching import Watches
+    from sandbox_agent.http.directories import Archives, SearchRoute, Watching
+    from sandbox_agent.http.files import FileRoutes, Paths
+
+    paths, pool = _absent(Paths), Pool("none", 1)
+    views = Views(
+        _absent(Hub),
+        _absent(Inventory),
+        _absent(AgentViews),
+        Installs(_absent(AgentInstalls), 0),
+        _absent(HealthCheck),
+        Path(),
+        pool,
+    )
+    tables = (
+        views,
+        FileRoutes(paths, None, 0, Pools()),
+        Archives(paths, _absent(UploadLimits), 0, pool),
+        SearchRoute(paths, _absent(Searches)),
+        Watching(paths, _absent(Watches), 0),
+    )
+    return [
+        replace(each, query={**each.query, "node": NODE}, problems=tuple(dict.fromkeys((*each.problems, *_PROBLEMS))))
+        for table in tables
+        for each in table.endpoints()
+        if is_forwarded(each.path)
+    ]
+
+
+def _absent(kind: type[T]) -> T:
+    """What stands for a part that is not there."""
+    return cast("T", object())

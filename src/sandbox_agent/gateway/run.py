@@ -25,7 +25,7 @@ from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
-from sandbox_agent.gateway.presence import Presence
+from sandbox_agent.gateway.placement import Presence
 from sandbox_agent.gateway.roster import ORDERS, Orders, Roster
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.gateway.views import GatewayViews

@@ -38,8 +38,8 @@ from sandbox_agent.host.transfer.archives import Abandoned, Inflow, Outflow, Upl
 from sandbox_agent.host.watching import Watch, Watches
 from sandbox_agent.http.asgi import EVENT_STREAM, transport
 from sandbox_agent.http.downloads import Streamed
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
-from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.http.files import PATH, PROBLEMS, SESSION, Paths
+from sandbox_agent.http.views import Endpoint, json_response, read_query, read_switch
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.files import ChangesEvent, Found, Match, SearchEnding, Uploaded
 

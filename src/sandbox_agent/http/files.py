@@ -1,6 +1,7 @@
-"""The file API, but for archives, watching and searching: one table of endpoints, and files on their way in.
+"""The file API, but for what is done with whole directories: one table of endpoints, and files on their way in.
 
-Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
+Knows HTTP, and what a request says of a path; what that path means and what is done there is the host's. File work is
+done in threads.
 """
 
 import asyncio
@@ -14,9 +15,28 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import BadRequest, BodyTooLarge, ShuttingDown, UnsupportedMediaType
-from sandbox_agent.file_errors import FileChanged, FileTooLarge, NoRoom, RangeNotSatisfiable
-from sandbox_agent.host.paths.roots import encode_name, file_problems
+from sandbox_agent.errors import (
+    BadRequest,
+    BodyTooLarge,
+    SandboxAgentError,
+    SessionNotFound,
+    ShuttingDown,
+    UnsupportedMediaType,
+)
+from sandbox_agent.file_errors import (
+    BadPath,
+    FileChanged,
+    FileConflict,
+    FileForbidden,
+    FileNotFound,
+    FileProblem,
+    FileTooLarge,
+    NoRoom,
+    OutsideRoots,
+    RangeNotSatisfiable,
+    RootReplaced,
+)
+from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
     WriteCondition,
@@ -37,10 +57,44 @@ from sandbox_agent.http.downloads import (
     media_type,
     read_version,
 )
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
-from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.http.views import Endpoint, json_response, read_query, read_switch
+from sandbox_agent.hub.hub import Hub
 from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
+
+PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."
+SESSION = "The session, by id or alias, whose directory a relative path is relative to."
+PROBLEMS: tuple[type[SandboxAgentError], ...] = (
+    *(BadPath, OutsideRoots, FileForbidden, FileNotFound, SessionNotFound, FileConflict, RootReplaced, FileProblem),
+)
+"""What any path can meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Knows the roots and the sessions."""
+
+    roots: Roots
+    hub: Hub
+
+    def read_path(self, request: Request, name: str = "path") -> str:
+        """The absolute path in a query. Raises BadRequest, BadPath or SessionNotFound."""
+        query = read_query(request)
+        if name not in query:
+            raise BadRequest(f"the query needs {name}", parameter=name)
+        return self.absolute(query[name], query.get("sessionId"))
+
+    def absolute(self, path: str, session_id: str | None) -> str:
+        """The absolute path that a client means. Raises BadPath or SessionNotFound."""
+        if not path:
+            raise BadPath(path, "a path has at least one character")
+        if session_id is None:
+            return self.roots.absolute(path)
+        session = self.hub.find_session(session_id)
+        if session is None:
+            raise SessionNotFound(encode_name(session_id))
+        return self.roots.absolute(path, session.facts.cwd)
+
 
 BLOCK = 1 << 20
 SILENCE = 60.0

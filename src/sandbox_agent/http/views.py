@@ -8,6 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
@@ -330,3 +331,26 @@ def json_response(value: object) -> Response:
 def json_bytes(body: bytes) -> Response:
     """The same, of JSON that is there already."""
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """The query; bytes that are not UTF-8 are kept. Raises BadRequest when a name is there twice."""
+    text = request.scope["query_string"].decode("ascii", "surrogateescape")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=100)
+    except ValueError:
+        raise BadRequest("the query has too many parameters") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadRequest("the query has a parameter twice")
+    return found
+
+
+def read_switch(query: dict[str, str], name: str, *, default: bool = False) -> bool:
+    """A parameter that is `true` or `false`. Raises BadRequest."""
+    if name not in query:
+        return default
+    value = query[name]
+    if value not in ("true", "false"):
+        raise BadRequest(f"{name} is true or false", parameter=name)
+    return value == "true"
