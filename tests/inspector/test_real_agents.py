@@ -1,4 +1,8 @@
-"""One full run each with real Claude and real Codex in the Inspector: plan, edit with permission, question, result."""
+"""One full run each with real Claude and real Codex in the Inspector: plan, edit with permission, question, result.
+
+Claude's is left out while nothing has changed that agents depend on (`tests/agents/trying.py`): what it asks and says
+is tried in every run without a page, and the page shows plans and differences of the scripted agent.
+"""
 
 from pathlib import Path
 
@@ -48,7 +52,6 @@ def _opened(real: RealAgent, tab: Tab, client: SandboxAgent) -> Conversation:
     return Conversation(tab, client, str(folder), real.recipe.agent)
 
 
-@pytest.mark.every_run
 @pytest.mark.parametrize(
     "agent", [pytest.param(each, marks=pytest.mark.xdist_group(each)) for each in ("claude", "codex")]
 )

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from zlib import crc32
 
 _AGENTS = {path.stem.removeprefix("recipe_") for path in (Path(__file__).parents[1] / "agents").glob("recipe_*.py")}
 _REAL = re.compile(r"tests/agents/test_\w+\.py::\w+\[(.+)\]$")
@@ -9,6 +10,8 @@ _ALONE = ("tests/sdk_typescript/test_suites.py",)
 """Files whose tests share nothing and are long."""
 _TOGETHER = ("tests/browser/",)
 """Rooms whose modules share something that is dear to start: a browser."""
+_BY_TWO = ("tests/inspector/",)
+"""The same with so many tests that two workers share them: each starts a browser."""
 
 
 def group_of(id: str) -> str:
@@ -19,4 +22,6 @@ def group_of(id: str) -> str:
     if agents:
         return agents.pop()
     room = next((each for each in _TOGETHER if file.startswith(each)), None)
+    if file.startswith(_BY_TWO):
+        room = f"{file.rpartition('/')[0]}, part {crc32(file.encode()) % 2}"
     return id if file in _ALONE else room or file

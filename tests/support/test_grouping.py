@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tests.support.grouping import group_of
@@ -25,3 +27,9 @@ def test_modules_that_need_a_browser_have_one_for_all_of_them() -> None:
     driving, network = "tests/browser/test_driving.py::test_a", "tests/browser/test_typescript_sdk_network.py::test_b"
 
     assert group_of(driving) == group_of(network)
+
+
+def test_two_workers_share_the_modules_of_the_inspector() -> None:
+    modules = Path(__file__).parents[1].joinpath("inspector").glob("test_*.py")
+
+    assert len({group_of(f"tests/inspector/{module.name}::test_a") for module in modules}) == 2
