@@ -12,7 +12,7 @@ from nats.aio.client import Server
 from sandbox_agent.bus import jetstream
 from sandbox_agent.bus.api import NatsMessage, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
-from sandbox_agent.bus.jetstream import JetStream, JetStreamTable
+from sandbox_agent.bus.jetstream import HEARTBEAT, SILENCE, JetStream, JetStreamTable
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import Append, Conflict, StreamMessage, Unreachable
 from tests.support.client import run
@@ -202,6 +202,34 @@ def test_a_lost_reader_whose_subjects_change_goes_on_where_it_was(monkeypatch: p
         await servers.lacking.wait()
         await reader.change(["a", "b"])
         assert [each["opt_start_seq"] for each in servers.made] == [5, 5]
+        await reader.close()
+
+    run(main())
+
+
+def test_a_reader_begins_anew_as_soon_as_it_was_silent_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        now, is_anew, forever = 100.0, asyncio.Event(), asyncio.Event()
+        servers = Leaderless(refused=[])
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+
+        async def sleep(seconds: float) -> None:
+            nonlocal now
+            if now == 100.0:
+                # The last that it hears, between two of its looks.
+                assert servers.take is not None
+                now += 0.3
+                await servers.take(NatsMessage("a", "", {"Status": "100"}, b""))
+                now = 100.0
+            now += seconds
+            if len(servers.made) == 2:
+                is_anew.set()
+                await forever.wait()
+
+        monkeypatch.setattr(jetstream.asyncio, "sleep", sleep)
+        reader = await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
+        await is_anew.wait()
+        assert now - HEARTBEAT == pytest.approx(100.3 + SILENCE)
         await reader.close()
 
     run(main())
