@@ -15,12 +15,11 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, BusRefused
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.gateway.app import GatewayApp
+from sandbox_agent.gateway.app import Forwarding, GatewayApp
 from sandbox_agent.gateway.calls import FleetCalls, FleetDelivery
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
-from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
