@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -60,12 +61,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--opencode-itself", action="store_true", help="try the tests of the bridge on OpenCode's own server"
     )
     parser.addoption("--gateway", action="store_true", help="put a gateway in front of every server that tests start")
+    parser.addoption("--read-every-head", action="store_true", help="no request goes the short way at any server")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # In the environment, so that it also counts in programs that tests run.
     if config.getoption("--gateway"):
         os.environ[THROUGH_GATEWAY] = "1"
+    if config.getoption("--read-every-head"):
+        os.environ["SANDBOX_AGENT_READ_EVERY_HEAD"] = "true"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -92,14 +96,22 @@ whose tests take longest, so that no worker has a long test left when the others
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests about storage on both kinds of it. Everything else is the same code on either."""
+    """Run tests about storage on both kinds of it, and every second other one of the contract without the short way."""
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     module = metafunc.module.__name__.rpartition(".")[2]
     if "gateway" in metafunc.fixturenames and module in AT_GATEWAY and not metafunc.config.getoption("--gateway"):
         ways = {"server": False, "gateway": True}
         metafunc.parametrize("gateway", list(ways.values()), ids=list(ways), indirect=True, scope="session")
-    if "server" in metafunc.fixturenames and module in STORAGE and "server" not in chosen:
-        metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
+    if "server" in metafunc.fixturenames and "server" not in chosen:
+        if module in STORAGE:
+            metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
+        elif metafunc.module.__name__.startswith("tests.contract.") and reads_every_head(metafunc.function.__name__):
+            metafunc.parametrize("server", ["every-head"], indirect=True, scope="session")
+
+
+def reads_every_head(test: str) -> bool:
+    """Of the contract's tests, every second one has a server where no request goes the short way."""
+    return crc32(test.encode()) % 2 == 1
 
 
 def pytest_collection_finish() -> None:
@@ -153,6 +165,12 @@ def persisting_server() -> Generator[Server]:
 
 
 @pytest.fixture(scope="session")
+def thorough_server() -> Generator[Server]:
+    with Server("--read-every-head", agents=AGENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def forgetting_server() -> Generator[Server]:
     with Server("--no-persist", "--read-every-head", agents=AGENTS) as running:
         yield running
@@ -186,5 +204,5 @@ def gateway(request: pytest.FixtureRequest) -> bool | None:
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
     """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    kept = getattr(request, "param", "persist") == "persist"
-    return request.getfixturevalue("persisting_server" if kept else "forgetting_server")
+    names = {"persist": "persisting_server", "no-persist": "forgetting_server", "every-head": "thorough_server"}
+    return request.getfixturevalue(names[getattr(request, "param", "persist")])
