@@ -1,7 +1,9 @@
 """The project's own commands."""
 
+import fcntl
 import importlib.machinery
 import importlib.util
+import os
 from pathlib import Path
 from types import ModuleType
 
@@ -40,3 +42,21 @@ def test_bytecode_is_no_reason_to_check_types_again(dev: ModuleType, tmp_path: P
     (tmp_path / "src" / "__pycache__").mkdir(parents=True)
     (tmp_path / "src" / "__pycache__" / "a.cpython-311.pyc").touch()
     assert dev.describe_typed(tmp_path) == before
+
+
+def test_files_of_tests_are_in_memory_where_there_is_enough_of_it(dev: ModuleType, tmp_path: Path) -> None:
+    assert dev.has_room(tmp_path, 1)
+    assert not dev.has_room(tmp_path, 1 << 60)
+    assert not dev.has_room(tmp_path / "nowhere", 1)
+
+
+def test_files_of_tests_that_were_killed_are_removed_and_no_others(dev: ModuleType, tmp_path: Path) -> None:
+    for name in (f"{dev.TESTS_PREFIX}abandoned", f"{dev.TESTS_PREFIX}in-use", "another's"):
+        (tmp_path / name / "work").mkdir(parents=True)
+    held = os.open(tmp_path / f"{dev.TESTS_PREFIX}in-use", os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        dev.remove_abandoned(tmp_path)
+    finally:
+        os.close(held)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["another's", f"{dev.TESTS_PREFIX}in-use"]
