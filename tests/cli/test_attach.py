@@ -43,11 +43,13 @@ class Busy:
 
     def __init__(self, call: Talking) -> None:
         self.call = call
+        before = {each["sessionId"] for each in call.sessions()}
         self.process = call.start(
             "run", "scripted", program(["say", "at work\n"], ["wait_cancel"]), stdin=subprocess.DEVNULL
         )
         assert reading(self.process.stdout) == b"at work\n"
-        self.id: str = call.sessions()[0]["sessionId"]
+        # The first of the list may be another, whose last turn has only now been told.
+        (self.id,) = {each["sessionId"] for each in call.sessions()} - before
 
     def cancel(self) -> None:
         assert interrupted(self.process, signal.SIGINT).code == 130

@@ -28,6 +28,18 @@ _ALL_BUT_COLORS = ",".join(
 """Names that axe has for groups of its rules."""
 _LOOK = 20.0
 """Seconds that one look for something may take: a page that is replaced meanwhile takes the look with it."""
+_WATCH = """async (isTrue, patience) => {
+  const end = performance.now() + patience;
+  for (let wrong = "it is not so"; ; await new Promise((resolve) => setTimeout(resolve, 20))) {
+    try {
+      if (isTrue()) return null;
+    } catch (error) {
+      wrong = String(error);
+    }
+    if (performance.now() > end) return wrong;
+  }
+}"""
+"""Waits on the page itself: agent-browser would ask ten times a second, and tests would wait for that."""
 
 
 class Tab:
@@ -103,10 +115,7 @@ class Tab:
 
     def until(self, condition: str) -> None:
         """Wait until an expression is true on the page."""
-        try:
-            self.browser("waitforfunction", expression=f"Boolean({condition})", timeout=int(PATIENCE * 1000))
-        except Failed as failed:
-            raise Failed(f"{failed}{self._seen()}") from None
+        self._look(f"({_WATCH})(() => ({condition}), {_LOOK * 1000})", f"wait until {condition}")
 
     def run(self, expression: str) -> Any:
         """The value of an expression on the page; a promise is awaited."""
@@ -187,15 +196,19 @@ class Tab:
         """Wait until something can be used, and make it ready or use it; gives the number by which it is found."""
         number = next(self._numbers)
         order = json.dumps({**what, "purpose": purpose, "number": number, "patience": _LOOK * 1000})
+        self._look(f"({_HAND})({order})", f"{purpose} {what}")
+        return number
+
+    def _look(self, expression: str, what: str) -> None:
+        """Have the page look for something, until it gives null and not what is wrong."""
 
         def attempt() -> bool:
-            wrong = self.run(f"({_HAND})({order})")
+            wrong = self.run(expression)
             if wrong is not None:
                 raise Failed(wrong)
             return True
 
-        self._insist(attempt, f"{purpose} {what}")
-        return number
+        self._insist(attempt, what)
 
     def _insist(self, attempt: Callable[[], bool], what: str) -> None:
         """Try until it works: what was found may be gone, or replaced, a moment later."""
