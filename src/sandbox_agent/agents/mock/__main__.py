@@ -3,8 +3,7 @@
 import asyncio
 import sys
 
-from sandbox_agent.agents.mock.agent import MockAgent
-from sandbox_agent.agents.mock.sessions import Sessions, state_directory
+from sandbox_agent.agents.mock.agent import MockAgent, Sessions, state_directory
 from sandbox_agent.agents.stdio import Peer
 
 

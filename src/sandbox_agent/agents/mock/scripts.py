@@ -4,6 +4,7 @@ Knows nothing of how turns are started or cancelled: a cancelled turn is a Cance
 """
 
 import asyncio
+import copy
 import json
 import os
 import re
@@ -14,7 +15,6 @@ from pathlib import PurePath
 from typing import cast
 from uuid import uuid4
 
-from sandbox_agent.agents.mock.sessions import Session
 from sandbox_agent.agents.stdio import Object, Peer
 
 STEP = 0.05
@@ -29,6 +29,33 @@ MOST_UPDATES = 1_000_000
 LONGEST_UPDATE = 128 * 1024 * 1024
 BURST = 64
 """Updates between two looks at stdin; without them, a cancel would be seen only after the last one."""
+
+STREAMED = ("agent_message_chunk", "agent_thought_chunk")
+
+
+@dataclass(slots=True)
+class Session:
+    """One conversation, as it is kept."""
+
+    session_id: str
+    cwd: str
+    mode: str
+    model: str
+    title: str | None = None
+    updated_at: str = ""
+    history: list[Object] = field(default_factory=list[Object])
+    """Its updates, as they go on the wire."""
+
+    def record(self, update: Object) -> None:
+        """Add to the history. Streamed text is kept as one chunk."""
+        match (self.history[-1] if self.history else None), update:
+            case (
+                {"sessionUpdate": kind, "content": {"text": str(text)}},
+                {"sessionUpdate": again, "content": {"text": str(more)}},
+            ) if kind == again and kind in STREAMED:
+                self.history[-1] = {"sessionUpdate": kind, "content": {"type": "text", "text": text + more}}
+            case _:
+                self.history.append(copy.deepcopy(update))
 
 
 @dataclass(slots=True)
