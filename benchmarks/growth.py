@@ -31,6 +31,8 @@ from sandbox_agent.log.recovery import open_database
 CLIENTS = 8
 """Of the open sessions, so many take turns."""
 TURNS = 60
+ROUNDS = 5
+"""Of these turns, one after another: the pace of a machine that others use changes from second to second."""
 SECONDS = 3
 """How long updates come at each rate."""
 IDLE = 2.0
@@ -103,10 +105,12 @@ def _sessions(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
             Load(tools, running).turn(busy, each // 4 + 1, 0, "keyed")
             time.sleep(IDLE)
             at_rest = _cpu_of(running, partial(time.sleep, IDLE)) / IDLE
-            began = time.perf_counter()
-            spent = _cpu_of(running, partial(Load(tools, running).turn, busy, each, 0, "keyed"))
-            spent -= at_rest * (time.perf_counter() - began)
-            turns.points.append((count, spent / (each * len(busy)) * 1e6))
+            took: list[float] = []
+            for _ in range(ROUNDS):
+                began = time.perf_counter()
+                spent = _cpu_of(running, partial(Load(tools, running).turn, busy, each, 0, "keyed"))
+                took.append(spent - at_rest * (time.perf_counter() - began))
+            turns.points.append((count, statistics.median(took) / (each * len(busy)) * 1e6))
             idle.points.append((count, at_rest * 1e3))
             if before >= ROUND // 10:
                 memory.points.append((count, (running.resident() - resident) / (count - before) / KIB))
