@@ -10,6 +10,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.http import rpc
+from sandbox_agent.http.asgi import Scope
+from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.sockets import SocketLimits
 from tests.support.in_process import PretendedSocket, head
 from tests.support.message_path import MessagePath, message_path
@@ -89,6 +93,34 @@ def test_both_ways_give_the_same_answer(
 
             assert alike(second) == alike(first)
             assert len(one.site.methods) == taken_apart
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES.values(), ids=ENVELOPES.keys())
+def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_again(
+    envelope: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded: list[str] = []
+    parsed: list[bytes] = []
+    check = Guard.check
+
+    def note_check(guard: Guard, scope: Scope) -> bool:
+        guarded.append(scope["method"])
+        return check(guard, scope)
+
+    def note_parse(line: bytes) -> Envelope:
+        parsed.append(line)
+        return parse(line)
+
+    async def main() -> None:
+        async with message_path(tmp_path) as path:
+            one = Sender(path)
+            monkeypatch.setattr(Guard, "check", note_check)
+            monkeypatch.setattr(rpc, "parse", note_parse)
+            for times in (1, 2):
+                await one.answer(one.request(envelope))
+                assert (guarded.count("POST"), len(parsed)) == (1, times)
 
     uvloop.run(main())
 
