@@ -21,6 +21,9 @@ from resource import RUSAGE_CHILDREN, getrusage
 import httptools
 import msgspec
 import uvloop
+from build import compile_tools
+from scenarios import Sample, posts
+from servers import Ours
 
 SAMPLES = 20
 BODY = (
@@ -67,7 +70,7 @@ class Heads:
 def measure() -> list[list[str]]:
     """Names and microseconds."""
     with tempfile.TemporaryDirectory() as folder:
-        floors = [*_parsing(), *_descriptors(), *_disk(Path(folder)), *uvloop.run(_loop())]
+        floors = [*_parsing(), *_descriptors(), *_disk(Path(folder)), *uvloop.run(_loop()), *_relayed()]
     return [[name, f"{micros:.1f} µs"] for name, micros in floors] + [
         [f"start: {name}", f"{_start(code) * 1e3:.0f} ms"] for name, code in IMPORTS.items()
     ]
@@ -134,6 +137,26 @@ async def _loop() -> list[tuple[str, float]]:
         ("uvloop: a future that the next turn resolves", await _best_of_many(future)),
         ("a thread that is asked and waited for", await _best_of_many(_hop())),
     ]
+
+
+class Relay(Ours):
+    """The least that a server can be (relay.py)."""
+
+    name = "relay"
+
+    def command(self, port: int, folder: Path) -> list[str]:
+        return [sys.executable, str(Path(__file__).with_name("relay.py")), str(port), str(self._agent)]
+
+
+def _relayed() -> list[tuple[str, float]]:
+    """CPU time of a call that only goes to an agent and back."""
+    tools = compile_tools()
+    floors: list[tuple[str, float]] = []
+    for clients, requests in ((1, 3000), (32, 300)):
+        runs = [posts(clients, requests, in_session=True).run(Relay(tools.agent), tools) for _ in range(3)]
+        best = min(run.notes["server CPU µs/request"] for run in runs if isinstance(run, Sample))
+        floors.append((f"a call through uvloop to an agent and back, {clients} at a time", best))
+    return floors
 
 
 def _hop() -> Callable[[], Awaitable[object]]:
