@@ -5,7 +5,8 @@ before and after, so that the machine's pace does not matter. What the thread of
 itself (`groups`): how dear it is to change threads is the machine's affair. Of a batch of short samples a good one
 counts, and of several batches the best. It looks for a better one until the bound is met, for a bounded time. When it
 is not met and the machine was busy with something else meanwhile, the test is skipped: after every wait caches are
-cold, and nothing can be said. How many functions are called for each is the same on every machine, and is guarded, too.
+cold, and nothing can be said. When it fails beside other tests, `./dev test` measures it again, alone. How many
+functions are called for each is the same on every machine, and is guarded, too.
 """
 
 import asyncio
@@ -181,6 +182,7 @@ def test_the_message_path_makes_no_more_calls(sample: Sample, tmp_path: Path) ->
     assert counted(sample, tmp_path) <= expected * DEARER, f"{sample.__name__} made {expected} calls of functions each"
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.__name__)
 def test_the_message_path_has_not_become_dearer(sample: Sample, tmp_path: Path) -> None:
     expected = baseline(sample.__name__)

@@ -4,6 +4,9 @@ A test may fail because the machine had too much to do with the others, and one 
 the whole run. With `--second-look`, tests that failed beside others run again, alone. If all of them pass, so does the
 run, which names them: each is a defect of the suite that is to be mended. A test that fails again fails the run; so do
 more than a few failures, a worker that crashed, and a module that cannot be collected: these are not chance.
+
+A test that is marked `measures` says what something costs, which neighbours change: what it says beside them is no
+verdict, and no defect of its own. It is measured again, alone, and what it says then counts.
 """
 
 import subprocess
@@ -58,11 +61,12 @@ def pytest_terminal_summary(
     if again.returncode:
         terminalreporter.write_line(f"{again.stdout}{again.stderr}\nit failed again")
         return
-    for each in chosen:
+    for each in chosen_of([report for report in failed if not measures(report)]):
         terminalreporter.write_line(f"flaky: {each} failed beside others and passed alone; mend it", yellow=True)
     stats.pop("failed", None)
     stats.pop("error", None)
-    stats["flaky"] = failed
+    stats["flaky"] = [each for each in failed if not measures(each)]
+    stats["passed alone"] = [each for each in failed if measures(each)]
     session.exitstatus = pytest.ExitCode.OK
 
 
@@ -70,8 +74,14 @@ def chosen_of(failed: Sequence[object]) -> list[str]:
     """The tests that run again; none when the failures are too many, or not those of tests."""
     reports = [each for each in failed if isinstance(each, pytest.TestReport)]
     # A worker that crashed is reported as a failure at an unknown stage of its test.
-    if len(reports) != len(failed) or len(reports) > MOST or any(each.when not in _STAGES for each in reports):
+    accidents = sum(not measures(each) for each in reports)
+    if len(reports) != len(failed) or accidents > MOST or any(each.when not in _STAGES for each in reports):
         return []
     # What fails at the end of a test may be what its module shares, and any test of it the cause.
     ids = [each.nodeid.partition("::")[0] if each.when == "teardown" else each.nodeid for each in reports]
     return list(dict.fromkeys(ids))
+
+
+def measures(report: object) -> bool:
+    """Whether a test says what something costs."""
+    return isinstance(report, pytest.TestReport) and "measures" in report.keywords

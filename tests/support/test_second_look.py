@@ -54,8 +54,23 @@ def test_a_worker_that_crashes_fails_the_run(tmp_path: Path) -> None:
     assert "a second look" not in done.stdout
 
 
-def failure(id: str, when: str = "call") -> pytest.TestReport:
-    return pytest.TestReport(id, ("f", 1, id), {}, "failed", "wrong", when)  # type: ignore[arg-type]
+def test_what_measures_is_measured_alone_and_is_no_defect(tmp_path: Path) -> None:
+    marked = f"import pytest\npytestmark = pytest.mark.measures\n{FLAKY}"
+    done = run(tmp_path, marked, "-n", "1", "--second-look", "-W", "ignore::pytest.PytestUnknownMarkWarning")
+    assert done.returncode == 0, done.stdout
+    assert "flaky" not in done.stdout.replace("test_flaky", "")
+    assert re.search(r"1 passed, 1 passed alone in ", done.stdout.strip().splitlines()[-1]), done.stdout
+
+
+def test_what_measures_and_is_dearer_alone_too_fails_the_run(tmp_path: Path) -> None:
+    marked = "import pytest\n@pytest.mark.measures\ndef test_dear():\n    assert False, 'always'\n"
+    done = run(tmp_path, marked, "-n", "1", "--second-look", "-W", "ignore::pytest.PytestUnknownMarkWarning")
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"1 failed in ", done.stdout.strip().splitlines()[-1]), done.stdout
+
+
+def failure(id: str, when: str = "call", *keywords: str) -> pytest.TestReport:
+    return pytest.TestReport(id, ("f", 1, id), dict.fromkeys(keywords, 1), "failed", "wrong", when)  # type: ignore[arg-type]
 
 
 def test_each_test_that_failed_runs_again_once() -> None:
@@ -71,6 +86,8 @@ def test_many_failures_crashes_and_modules_that_cannot_be_collected_are_not_look
     assert chosen_of([]) == []
     assert len(chosen_of([failure(f"a.py::t{n}") for n in range(MOST)])) == MOST
     assert chosen_of([failure(f"a.py::t{n}") for n in range(MOST + 1)]) == []
+    measured = [failure(f"a.py::m{n}", "call", "measures") for n in range(MOST)]
+    assert len(chosen_of([failure("a.py::t"), *measured])) == MOST + 1
     assert chosen_of([failure("a.py::t"), failure("a.py::u", "???")]) == []
     broken = pytest.CollectReport("a.py", "failed", None, [])  # type: ignore[arg-type]
     assert chosen_of([failure("a.py::t"), broken]) == []
