@@ -12,7 +12,7 @@ from nats.aio.client import Server
 from sandbox_agent.bus import jetstream
 from sandbox_agent.bus.api import NatsMessage, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
-from sandbox_agent.bus.jetstream import HEARTBEAT, SILENCE, JetStream, JetStreamTable
+from sandbox_agent.bus.jetstream import HEARTBEAT, PAGES_AT_ONCE, SILENCE, JetStream, JetStreamTable
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import Append, Conflict, StreamMessage, Unreachable
 from tests.support.client import run
@@ -249,3 +249,56 @@ def test_a_lost_connection_goes_to_other_servers_first() -> None:
         rota.note(dialled[-1])
     assert sorted(dialled[1:3]) == [url.netloc for url in urls[1:]]
     assert dialled[3:] == dialled[:2]
+
+
+@dataclass
+class Pending:
+    """A server that has got requests for pages, and answers when it is told to."""
+
+    take: dict[str, Callable[[NatsMessage], Awaitable[None]]] = field(
+        default_factory=dict[str, Callable[[NatsMessage], Awaitable[None]]]
+    )
+    asked: list[str] = field(default_factory=list[str])
+    """Inboxes to which no page has come yet."""
+    inboxes: int = 0
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+        raise Unreachable(subject)
+
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.asked.append(reply)
+
+    async def subscribe(
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        self.take[subject] = take
+
+        async def end() -> None:
+            del self.take[subject]
+
+        return end
+
+    def new_inbox(self) -> str:
+        self.inboxes += 1
+        return f"inbox.{self.inboxes}"
+
+
+def test_few_pages_are_asked_for_at_once_and_the_others_wait_here() -> None:
+    async def main() -> None:
+        server = Pending()
+        stream = JetStream(server, "EV")
+        reading = [asyncio.create_task(stream.page("a", 0, 9, 1 << 20)) for _ in range(3 * PAGES_AT_ONCE)]
+        for _ in range(3):
+            while len(server.asked) < PAGES_AT_ONCE:  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(server.asked) == PAGES_AT_ONCE
+            for inbox in server.asked:
+                await server.take[inbox](NatsMessage(inbox, "", {"Status": "404"}, b""))
+            server.asked.clear()
+        assert await asyncio.gather(*reading) == [[]] * len(reading)
+
+    run(main())

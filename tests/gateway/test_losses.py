@@ -1,6 +1,7 @@
 """What agents have asked before their node was started anew, on a bus in memory: withdrawn at every client, once."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.roster import ORDERS, forget_key
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
 from tests.gateway.test_connections import Socket, tell
 from tests.gateway.test_guests import (
@@ -136,6 +138,41 @@ def test_what_a_node_asks_that_was_forgotten_and_invited_again_is_not_withdrawn_
         gateway.roster.orders.take(TableEntry(forget_key("n"), b"{}", 1))
         await until_done_since(before)
         assert withdrawn(cluster, client) == []
+
+    run(main())
+
+
+def test_a_gateway_reads_what_clients_were_asked_one_client_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may be many pages, and clients that have come from a gateway that is gone want theirs meanwhile."""
+    reading: list[Sequence[str]] = []
+    most = 0
+
+    async def main() -> None:
+        nonlocal most
+        cluster = Cluster()
+        first = await opened(cluster, "n")
+        clients = [await first.client("n", home="n") for _ in range(5)]
+        for number, client in enumerate(clients):
+            ask(cluster, client, id_of(number))
+        second = await opened(cluster, "n")
+        moved = [await second.connections.find(client.connection_id) for client in clients]
+        page = second.feed.page
+
+        async def note(channels: Sequence[str], after: int, through: int) -> list[Chunk]:
+            nonlocal most
+            reading.append(channels)
+            most = max(most, len(reading))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            try:
+                return await page(channels, after, through)
+            finally:
+                reading.remove(channels)
+
+        monkeypatch.setattr(second.feed, "page", note)
+        await asyncio.gather(*(lose(second, each, "second") for each in moved if each is not None))
+        assert most == 1
+        assert [withdrawn(cluster, client) for client in clients] == [[id_of(number)] for number in range(5)]
 
     run(main())
 

@@ -42,6 +42,9 @@ WRITE_PATIENCE = 10.0
 """How long a write to a table may take: the servers elect a new leader in that time."""
 READER_PATIENCE = 2.0
 """How long it may take to make or change a reader."""
+PAGES_AT_ONCE = 4
+"""Pages that are asked for at the same time: one of a rare subject costs a server much, and those that wait there would
+be asked again."""
 HEARTBEAT = 0.5
 SILENCE = 3 * HEARTBEAT
 """A reader that hears nothing for so long begins anew where it was."""
@@ -61,6 +64,7 @@ class JetStream:
     def __init__(self, connection: NatsConnection, name: str) -> None:
         self._connection = connection
         self._name = name
+        self._paging = asyncio.Semaphore(PAGES_AT_ONCE)
 
     async def append(self, append: Append) -> int:
         messages = append.messages
@@ -93,6 +97,10 @@ class JetStream:
         return None if stored is None else _record(stored.seq, subject, stored.data, _read_headers(stored.hdrs))
 
     async def page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
+        async with self._paging:
+            return await self._page(subject, after, through, limit)
+
+    async def _page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
         clock = asyncio.get_running_loop().time
         ends_at = clock() + PATIENCE
         while True:

@@ -218,6 +218,7 @@ class Withdrawals:
         self._feed = feed
         self._own = own
         self._fetch_run = fetch_run
+        self._reading = asyncio.Lock()
 
     def note_answered(self, connection: FleetConnection, id: bytes) -> None:
         """Its client has answered a request; all gateways learn of it."""
@@ -255,6 +256,12 @@ class Withdrawals:
         """Find out what its client was asked before the connection came to this gateway. Raises LogUnavailable."""
         if node not in connection.unread:
             return
+        # One at a time: it may take many pages, and clients that have come to this gateway at once wait for theirs.
+        async with self._reading:
+            if node in connection.unread and not connection.closed:
+                await self._read_pages(connection, node)
+
+    async def _read_pages(self, connection: FleetConnection, node: str) -> None:
         answers = subjects.attachments(connection.tag, subjects.GATEWAY)
         own = [subjects.connection_events(connection.tag, source) for source in (node, subjects.GATEWAY)]
         channels = [*own, answers]
