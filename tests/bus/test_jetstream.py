@@ -4,15 +4,24 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from urllib.parse import urlparse
 
 import pytest
 from nats.aio.client import Server
 
 from sandbox_agent.bus import jetstream
-from sandbox_agent.bus.api import NatsMessage, describe
+from sandbox_agent.bus.api import BREATH, NatsMessage, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
-from sandbox_agent.bus.jetstream import HEARTBEAT, PAGES_AT_ONCE, SILENCE, JetStream, JetStreamTable
+from sandbox_agent.bus.jetstream import (
+    HEARTBEAT,
+    PAGES_AT_ONCE,
+    PLACING,
+    READER_PATIENCE,
+    SILENCE,
+    JetStream,
+    JetStreamTable,
+)
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import Append, Conflict, StreamMessage, Unreachable
 from tests.support.client import run
@@ -117,8 +126,10 @@ class Unheard(Forgetful):
 
     async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
         answer = await self.bus.ask(subject, body, headers, patience)
-        asked = f"{subject} {json.loads(body)['config']['filter_subjects'] if '.CONSUMER.CREATE.' in subject else ''}"
-        if ".CONSUMER.CREATE." not in subject or asked in self.forgotten:
+        if ".CONSUMER.CREATE." not in subject:
+            return answer
+        asked = str(json.loads(body)["config"]["filter_subjects"])
+        if asked in self.forgotten:
             return answer
         self.forgotten.add(asked)
         raise Unreachable(subject)
@@ -137,7 +148,7 @@ def test_a_reader_whose_making_is_asked_for_twice_delivers_everything_once(
         reader = await JetStream(unheard, unique).follow([one], 0, lambda record: got.put_nowait(record.body))
         assert await got.get() == b"0"
         await reader.change([one, two])
-        assert len(unheard.forgotten) == 2
+        assert {str([one]), str([one, two])} <= unheard.forgotten
         await stream.append(Append([StreamMessage(one, b"1")], {one: last}))
         await stream.append(Append([StreamMessage(two, b"2")], {two: 0}))
         assert [await got.get(), await got.get()] == [b"1", b"2"]
@@ -207,6 +218,16 @@ def test_a_lost_reader_whose_subjects_change_goes_on_where_it_was(monkeypatch: p
     run(main())
 
 
+class OwnSleep:
+    """asyncio, as one module is to have it: other threads of this process go on with their own sleep."""
+
+    def __init__(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.sleep = sleep
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio, name)
+
+
 def test_a_reader_begins_anew_as_soon_as_it_was_silent_for_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         now, is_anew, forever = 100.0, asyncio.Event(), asyncio.Event()
@@ -226,10 +247,112 @@ def test_a_reader_begins_anew_as_soon_as_it_was_silent_for_too_long(monkeypatch:
                 is_anew.set()
                 await forever.wait()
 
-        monkeypatch.setattr(jetstream.asyncio, "sleep", sleep)
+        monkeypatch.setattr(jetstream, "asyncio", OwnSleep(sleep))
         reader = await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
         await is_anew.wait()
         assert now - HEARTBEAT == pytest.approx(100.3 + SILENCE)
+        await reader.close()
+
+    run(main())
+
+
+@dataclass
+class Placing(Leaderless):
+    """Servers of which one was just killed: readers that are put there are never answered."""
+
+    now: float = 100.0
+    dead: int = 0
+    """So many are put there from now on."""
+    delivers: bool = False
+    """Only answers are lost: each of these delivers a message."""
+    asked: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    """Under which name, and when."""
+    deleted: list[str] = field(default_factory=list[str])
+    inboxes: int = 0
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+        if ".CONSUMER.CREATE." in subject:
+            self.asked.append((subject.rpartition(".")[2], self.now))
+            if self.dead:
+                self.dead -= 1
+                self.now += patience
+                if self.delivers:
+                    assert self.take is not None
+                    await self.take(NatsMessage("a", "$JS.ACK.EV.c.1.7.1.0.1", {}, b""))
+                raise Unreachable(subject)
+        return await super().ask(subject, body, headers, patience)
+
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        if ".CONSUMER.DELETE." in subject:
+            self.deleted.append(subject.rpartition(".")[2])
+
+    def new_inbox(self) -> str:
+        self.inboxes += 1
+        return f"inbox.{self.inboxes}"
+
+
+async def _only_breathe(seconds: float) -> None:
+    """No look at whether it still hears anything."""
+    if seconds != BREATH:
+        await asyncio.Event().wait()
+
+
+def test_a_reader_that_was_put_on_a_dead_server_is_soon_put_on_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        servers = Placing(refused=[])
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: servers.now)
+        monkeypatch.setattr(jetstream, "asyncio", OwnSleep(_only_breathe))
+        reader = await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
+        for dead in (0, 3):
+            servers.asked.clear()
+            servers.deleted.clear()
+            servers.dead = dead
+            await reader.change(["a", str(dead)])
+            names = [name for name, _ in servers.asked]
+            # The one that was there is changed, and the last one stays.
+            assert names[0] == "1"
+            assert servers.deleted == names[:-1]
+            assert len(set(names)) == len(names) == dead + 1
+        # The change has more time than what is put anywhere; each may take as long as all others before it together.
+        assert [at - 100.0 for _, at in servers.asked] == [0.0, 2 * PLACING, 3 * PLACING, 4 * PLACING]
+        await reader.close()
+
+    run(main())
+
+
+def test_a_reader_that_slow_servers_make_has_more_time_whenever_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        servers = Placing(refused=[], dead=99)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: servers.now)
+        monkeypatch.setattr(jetstream, "asyncio", OwnSleep(_only_breathe))
+        with pytest.raises(Unreachable):
+            await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
+        times = [at for _, at in servers.asked] + [servers.now]
+        assert [later - at for at, later in pairwise(times)] == [PLACING, PLACING, 2 * PLACING, 4 * PLACING]
+        assert servers.now - 100.0 == READER_PATIENCE
+        assert servers.deleted == [name for name, _ in servers.asked]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+def test_what_a_reader_delivered_before_its_answer_was_lost_is_not_delivered_again(
+    is_table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        servers = Placing(refused=[], dead=1, delivers=True)
+        monkeypatch.setattr(jetstream, "asyncio", OwnSleep(_only_breathe))
+        took: list[bytes] = []
+        if is_table:
+            reader = await JetStreamTable(servers, "t").watch(lambda entry: took.append(b""))
+        else:
+            reader = await JetStream(servers, "EV").follow(["a"], 4, lambda record: took.append(record.body))
+        assert len(took) == 1
+        assert [each["opt_start_seq"] for each in servers.made] == [8]
         await reader.close()
 
     run(main())

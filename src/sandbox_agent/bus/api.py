@@ -138,10 +138,10 @@ async def call_api(connection: NatsConnection, call: str, body: Json, patience: 
     return msgspec.json.decode(answer.data, type=ApiAnswer)
 
 
-async def call_again(connection: NatsConnection, call: str, body: Json, patience: float = PATIENCE) -> ApiAnswer:
+async def call_again(connection: NatsConnection, call: str, body: Json) -> ApiAnswer:
     """A call that may be made twice; made again when no answer comes."""
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + patience
+    ends_at = clock() + PATIENCE
     while True:
         try:
             return await call_api(connection, call, body, ASK_AGAIN)

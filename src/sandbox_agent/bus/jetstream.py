@@ -42,6 +42,9 @@ WRITE_PATIENCE = 10.0
 """How long a write to a table may take: the servers elect a new leader in that time."""
 READER_PATIENCE = 2.0
 """How long it may take to make or change a reader."""
+PLACING = 0.25
+"""Seconds after which a reader that was asked for, without an answer, is asked for anew. The servers put each on any of
+them: for some seconds also on one that has just been killed, and then nothing answers. The next may come elsewhere."""
 PAGES_AT_ONCE = 4
 """Pages that are asked for at the same time: one of a rare subject costs a server much, and those that wait there would
 be asked again."""
@@ -262,6 +265,8 @@ class _Reader:
         self._consumed: int = 0
         self._made: Json = {}
         self._heard_at = 0.0
+        self._lacking_since: float | None = None
+        """When it was first asked for a consumer that is not there yet."""
         self._end: Callable[[], Awaitable[None]] | None = None
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -280,11 +285,7 @@ class _Reader:
             if not self._subjects:
                 await self._drop()
             elif had and self._consumer:
-                config = self._made | {"filter_subjects": self._subjects}
-                changed = await self._ask_for(self._consumer, config, action="update")
-                if changed.error is not None:
-                    logger.info("reader begins anew stream=%s reason=%s", self._stream, changed.error.description)
-                    await self._make(None)
+                await self._update()
             elif had:
                 # It was lost, and goes on where it was: what came since has not been delivered.
                 await self._make(None)
@@ -315,31 +316,65 @@ class _Reader:
             **policy,
         }
 
+    async def _update(self) -> None:
+        """Let the consumer have other subjects; make a new one when it is lost, or cannot."""
+        config = self._made | {"filter_subjects": self._subjects}
+        try:
+            changed = await self._ask_for(self._consumer, config, 2 * PLACING, action="update")
+            reason = None if changed.error is None else changed.error.description
+        except Unreachable as error:
+            reason = str(error)
+        if reason is not None:
+            logger.info("reader begins anew stream=%s reason=%s", self._stream, reason)
+            await self._make(None)
+
     async def _make(self, policy: Json | None) -> None:
-        """A new consumer; without a policy, one that goes on behind the last message."""
+        """A new consumer; without a policy, one that goes on behind the last message.
+
+        Each that is asked for may take as long as all before it together: servers that are slow have time, too.
+        """
         await self._drop()
         if not self._subjects:
             self.caught_up.set()
             return
-        if policy is None:
-            policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
+        began_at = self._loop.time()
+        if self._lacking_since is None:
+            self._lacking_since = began_at
+        while True:
+            lacking_for = self._loop.time() - self._lacking_since
+            try:
+                await self._place(policy or self._behind_last(), min(max(PLACING, lacking_for), READER_PATIENCE))
+            except BusError as error:
+                await self._drop()
+                if self._consumed:
+                    # It was there, and only its answer was lost.
+                    policy = None
+                if not isinstance(error, Unreachable) or self._loop.time() - began_at >= READER_PATIENCE:
+                    raise
+                await asyncio.sleep(BREATH)
+            else:
+                self._lacking_since = None
+                return
+
+    def _behind_last(self) -> Json:
+        return {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
+
+    async def _place(self, policy: Json, patience: float) -> None:
+        """Ask for one consumer, under a name of its own."""
         inbox = self._connection.new_inbox()
         name = inbox.rpartition(".")[2]
         self._consumed = 0
         self._heard_at = self._loop.time()
         self._end = await self._connection.subscribe(inbox, self._deliver)
-        self._made = self._config(policy) | {"name": name, "deliver_subject": inbox}
-        made = (await self._ask_for(name, self._made)).check(self._stream)
-        self._consumer = name
+        self._consumer, self._made = name, self._config(policy) | {"name": name, "deliver_subject": inbox}
+        made = (await self._ask_for(name, self._made, patience)).check(self._stream)
         if not made.num_pending and not self._consumed:
             self.caught_up.set()
 
-    async def _ask_for(self, name: str, config: Json, **how: str) -> ApiAnswer:
-        """Make or change a consumer. By its name it is the same one when that has to be asked twice."""
+    async def _ask_for(self, name: str, config: Json, patience: float, **how: str) -> ApiAnswer:
+        """Make or change a consumer."""
         asked: Json = {"stream_name": self._stream, "config": config, **how}
-        return await call_again(
-            self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, patience=READER_PATIENCE
-        )
+        return await call_api(self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, patience)
 
     async def _drop(self) -> None:
         end, self._end = self._end, None
@@ -382,16 +417,20 @@ class _Reader:
     async def _watch(self) -> None:
         while True:
             patience = self._heard_at + SILENCE - self._loop.time()
-            await asyncio.sleep(min(patience, HEARTBEAT) if self._consumer and patience > 0 else HEARTBEAT)
-            if self._consumer and self._loop.time() - self._heard_at < SILENCE:
+            await asyncio.sleep(min(max(patience, 0.0), HEARTBEAT) if self._consumer else HEARTBEAT)
+            if self._is_heard():
                 continue
             async with self._lock:
-                if not self._subjects:
+                # It may have been made anew, or have no subjects any more, since.
+                if self._is_heard() or not self._subjects:
                     continue
                 try:
                     await self._make(None)
                 except BusError as error:
                     logger.info("reader waits stream=%s reason=%s", self._stream, error)
+
+    def _is_heard(self) -> bool:
+        return bool(self._consumer) and self._loop.time() - self._heard_at < SILENCE
 
 
 def _with_headers(append: Append, batch: str) -> list[tuple[StreamMessage, dict[str, str]]]:
