@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.acp import Acp, websocket
 from tests.support.asking import ALLOW, PERMISSION, permission
-from tests.support.client import Client, run
+from tests.support.client import NO_CERTIFICATES, Client, run
 from tests.support.problems import problem
 from tests.support.running import BOUND, Server, scripted
 
@@ -287,7 +287,7 @@ def test_delete_ends_the_connection_and_its_streams(acp: Server) -> None:
 @pytest.mark.requirement("14.guard")
 def test_the_guard_is_that_of_v1(acp: Server) -> None:
     async def main() -> None:
-        async with httpx.AsyncClient(base_url=acp.url, trust_env=False, timeout=BOUND) as http:
+        async with httpx.AsyncClient(base_url=acp.url, trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES) as http:
             for path in ("/acp", "/acp/scripted", "/acp?token=test-token", "/acp?access_token=test-token"):
                 for method in ("GET", "POST", "DELETE"):
                     problem(await http.request(method, path), 401, "unauthorized")

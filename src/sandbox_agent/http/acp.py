@@ -87,7 +87,7 @@ class Acp(Exchange, eq=False):
             raise BatchNotSupported
         envelope = parse(body)
         if connection is None:
-            await self._open(envelope, agent, send)
+            await self._open(scope, envelope, agent, send)
             return
         connection.used_at = self.clients.monotonic()
         self._check_session(scope, connection, envelope)
@@ -97,11 +97,13 @@ class Acp(Exchange, eq=False):
             await self.delivery.take(connection, envelope)
         await respond(send, 202, _ACCEPTED)
 
-    async def _open(self, envelope: Envelope, agent: str | None, send: Send) -> None:
+    async def _open(self, scope: Scope, envelope: Envelope, agent: str | None, send: Send) -> None:
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
         try:
             connection, answer = await self.intake.open(envelope, agent)
+            if await self.has_left(scope, connection):
+                return
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.

@@ -283,6 +283,16 @@ class Exchange(Struct, eq=False):
             raise UnknownConnection
         return connection
 
+    async def has_left(self, scope: Scope, connection: Connection) -> bool:
+        """Whether the client left before it learnt the id of its new connection, which is closed then.
+
+        Nothing else knows that id.
+        """
+        if not is_gone(scope):
+            return False
+        await self.clients.close(connection, "the client left before it was open")
+        return True
+
     async def close(self, connection_id: str) -> None:
         """Close a connection for its client, if it is there."""
         connection = await self.clients.find(connection_id)

@@ -98,7 +98,7 @@ class Rpc(Exchange, eq=False):
         except ClientGone:
             return
         if connection is None:
-            await self._open(envelope, send)
+            await self._open(scope, envelope, send)
             return
         self.begin(connection)
         try:
@@ -181,10 +181,12 @@ class Rpc(Exchange, eq=False):
         finally:
             connection.opening -= opens
 
-    async def _open(self, envelope: Envelope, send: Send) -> None:
+    async def _open(self, scope: Scope, envelope: Envelope, send: Send) -> None:
         if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
             raise MissingConnection
         connection, answer = await self.intake.open(envelope)
+        if await self.has_left(scope, connection):
+            return
         identity = (_CONNECTION, connection.connection_id.encode())
         await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 

@@ -1,0 +1,87 @@
+"""A connection whose client left before it learnt its id: nothing can ever use it, so it is closed."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sandbox_agent.envelope import Envelope
+from sandbox_agent.http.acp import Acp
+from sandbox_agent.http.asgi import Message, Scope, group_headers
+from sandbox_agent.http.clients import Delivery, HubClients
+from sandbox_agent.http.exchange import Duplex
+from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.connections import Connection
+from tests.support.client import run
+from tests.support.in_process import PretendedTransport
+from tests.support.world import World, world
+
+INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
+GREETING = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+
+
+class SlowAgent:
+    """Greets a client when a test says so."""
+
+    def __init__(self, world: World) -> None:
+        self.connection: Connection = world.connect()
+        self.asked, self.greets = asyncio.Event(), asyncio.Event()
+
+    async def open(self, envelope: Envelope, agent: str | None = None) -> tuple[Connection, Answer]:
+        self.asked.set()
+        await self.greets.wait()
+        return self.connection, Answer(GREETING)
+
+
+def rpc(*parts: Any) -> Rpc:
+    return Rpc(*parts, 1 << 20)
+
+
+def acp(*parts: Any) -> Acp:
+    return Acp(*parts, 1 << 20, 8)
+
+
+@pytest.mark.requirement("2.left-before-open")
+@pytest.mark.parametrize("leaves", [False, True])
+@pytest.mark.parametrize(("path", "make"), [("/v1/rpc", rpc), ("/acp", acp)])
+def test_a_connection_is_closed_whose_client_left_before_it_was_open(
+    path: str, make: Callable[..., Rpc | Acp], leaves: bool
+) -> None:
+    async def main() -> None:
+        async with world() as served:
+            clients, agent, transport = HubClients(served.hub), SlowAgent(served), PretendedTransport()
+            intake: Any = agent
+            parts = (clients, intake, Streams(served.log, StreamLimits()))
+            delivery = Delivery(clients, served.from_client)
+            handle = make(*parts, delivery, Duplex(*parts, delivery, 1 << 20))
+            headers = [(b"content-type", b"application/json")]
+            scope: Scope = {
+                "method": "POST",
+                "path": path,
+                "query_string": b"",
+                "headers": headers,
+                "headers_by_name": group_headers(headers),
+                "extensions": {"sandbox_agent.transport": transport},
+            }
+            sent: list[Message] = []
+
+            async def receive() -> Message:
+                return {"type": "http.request", "body": INITIALIZE}
+
+            async def send(message: Message) -> None:
+                sent.append(message)
+
+            posting = asyncio.create_task(handle(scope, receive, send))
+            await agent.asked.wait()
+            if leaves:
+                transport.close()
+            agent.greets.set()
+            await posting
+            assert agent.connection.closed is leaves
+            assert (await clients.find(agent.connection.connection_id) is None) is leaves
+            assert [each.get("body") for each in sent] == ([] if leaves else [None, GREETING])
+
+    run(main())
