@@ -20,8 +20,8 @@ from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
-from tests.gateway.test_connections import Socket, tell
-from tests.gateway.test_guests import (
+from tests.gateway.gateways import Socket, tell
+from tests.gateway.scripted_nodes import (
     ACCEPTED,
     KNOWN,
     Gateway,

@@ -189,7 +189,7 @@ class FleetCalls:
         if response.succeeded:
             await self._until_listed(node, envelope, response)
             if envelope.method in methods.MAKE_SESSIONS:
-                connection.opened[text_at(response.result(), "sessionId") or ""] = node
+                connection.note_opened(text_at(response.result(), "sessionId") or "", node)
             if envelope.method == methods.ATTACH:
                 line = self._with_position(connection, node, attached, response)
         return Answer(line)

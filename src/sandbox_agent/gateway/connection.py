@@ -7,9 +7,11 @@ import base64
 import hashlib
 import hmac
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, Never, Protocol, TypeVar
 
 import msgspec
 from msgspec import Raw, field
@@ -24,6 +26,7 @@ from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,9 @@ Own = SentTo | StreamOpened | Answered | Attaches | Gone
 """What gateways say about a connection in the stream."""
 _ATTACHED = ("session", "sessionId")
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
+_NONE: Mapping[str, Never] = MappingProxyType({})
+_NONE_BY_ID: Mapping[bytes, Never] = MappingProxyType({})
+"""What most connections have of most things; all share it. See `to_write`."""
 
 
 class Promise(NamedTuple):
@@ -58,15 +64,15 @@ class FleetConnection(Connection, eq=False):
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: frozenset[str] = frozenset()
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
-    gone: dict[str, list[tuple[int, int]]] = field(default_factory=dict[str, list[tuple[int, int]]])
+    gone: Mapping[str, list[tuple[int, int]]] = _NONE
     """Sessions that their node had no longer → when that was known, and the position at which gateways said so; more
     than once, when ids are used again."""
-    attached_again: dict[str, int] = field(default_factory=dict[str, int])
+    attached_again: Mapping[str, int] = _NONE
     """Sessions to which it is attached, and their nodes have said so once more → where, last. They may be others of the
     same ids, when gateways are about to say that the first ones were gone."""
-    attached_at: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    """Nodes → the sessions to which they have attached it."""
-    opened: dict[str, str] = field(default_factory=dict[str, str])
+    attached_by: dict[str, str] = field(default_factory=dict[str, str])
+    """Sessions to which it is attached → the nodes that have said so."""
+    opened: Mapping[str, str] = _NONE
     """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
     unattached: frozenset[str] = frozenset()
     """Nodes that have learnt of it, and not yet of all sessions that it is attached to."""
@@ -74,7 +80,7 @@ class FleetConnection(Connection, eq=False):
     """Of its record in the fleet's table."""
     kept_at: float = 0.0
     """When that was written last, by the monotonic clock."""
-    unanswered: dict[bytes, Promise] = field(default_factory=dict[bytes, Promise])
+    unanswered: Mapping[bytes, Promise] = _NONE_BY_ID
     """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
     announced: str = ""
     """Its stream here was announced under this id, and that has not come by yet."""
@@ -83,9 +89,9 @@ class FleetConnection(Connection, eq=False):
     asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
-    requests: dict[str, dict[bytes, str | None]] = field(default_factory=dict[str, dict[bytes, str | None]])
+    requests: Mapping[str, dict[bytes, str | None]] = _NONE
     """What agents have asked its client, and it may still answer: by node, and by id → the session."""
-    settled: dict[str, dict[bytes, None]] = field(default_factory=dict[str, dict[bytes, None]])
+    settled: Mapping[str, dict[bytes, None]] = _NONE
     """Ids of those that it can no longer answer, by node."""
     unread: frozenset[str] = frozenset()
     """Nodes of which it is not known here what their agents have asked so far."""
@@ -116,11 +122,23 @@ class FleetConnection(Connection, eq=False):
         name = same_id(id)
         before = self.asked.pop(name, ())
         self.asked[name] = before if node in before else (*before, node)
-        if promised_by is not None:
-            self.unanswered.pop(name, None)
-            self.unanswered[name] = Promise(node, promised_by, after)
         drop_oldest(self.asked, REMEMBERED_REQUESTS)
-        drop_oldest(self.unanswered, REMEMBERED_REQUESTS)
+        if promised_by is not None:
+            self.forget_promises([name])
+            self.note_promise(name, Promise(node, promised_by, after))
+
+    def note_promise(self, id: bytes, promise: Promise) -> None:
+        """A response comes on the stream, if that is not known already."""
+        self.unanswered = unanswered = to_write(self.unanswered)
+        unanswered.setdefault(id, promise)
+        drop_oldest(unanswered, REMEMBERED_REQUESTS)
+
+    def forget_promises(self, ids: Iterable[bytes]) -> None:
+        """They were answered, or never will be."""
+        if self.unanswered:
+            unanswered = to_write(self.unanswered)
+            for id in ids:
+                unanswered.pop(id, None)
 
     def note_attaching(self, id: bytes, position: int) -> None:
         """A request to be attached begins; the response that comes on the stream names a position of its node's."""
@@ -133,7 +151,8 @@ class FleetConnection(Connection, eq=False):
         for id, session_id in asked.items():
             node = asker(id) or ""
             if id not in self.settled.get(node, ()):
-                pending = self.requests.setdefault(node, {})
+                self.requests = requests = to_write(self.requests)
+                pending = requests.setdefault(node, {})
                 pending[id] = session_id
                 drop_oldest(pending, MOST_PENDING)
 
@@ -141,18 +160,39 @@ class FleetConnection(Connection, eq=False):
         """Its client has answered these requests, or they were withdrawn."""
         for id in map(same_id, ids):
             node = asker(id) or ""
-            settled = self.settled.setdefault(node, {})
+            self.settled = by_node = to_write(self.settled)
+            settled = by_node.setdefault(node, {})
             settled[id] = None
             drop_oldest(settled, MOST_PENDING)
             self.requests.get(node, {}).pop(id, None)
 
     def is_full(self, node: str) -> bool:
         """Whether a node has attached it to as many sessions as it may."""
-        return len(self.attached_at.get(node, ())) >= MOST_ATTACHED
+        attached = self.attached_by
+        return len(attached) >= MOST_ATTACHED and Counter(attached.values())[node] >= MOST_ATTACHED
+
+    def note_attached(self, session_id: str, node: str, position: int) -> None:
+        """A node has attached it to a session, or says so once more."""
+        if self.attached(session_id):
+            self.attached_again = again = to_write(self.attached_again)
+            again[session_id] = position
+        else:
+            self.attached_by[session_id] = node
+            self.attach(session_id, position)
+
+    def note_opened(self, session_id: str, node: str) -> None:
+        """A node has made a session for its client, which does not know it yet."""
+        self.opened = opened = to_write(self.opened)
+        opened[session_id] = node
+
+    def take_opened(self, session_id: str) -> str | None:
+        """Its client knows such a session by now; the node."""
+        return to_write(self.opened).pop(session_id, None)
 
     def note_gone(self, session_id: str, known_at: int, position: int) -> None:
         """A session has ended at its node, which may use the id again later."""
-        self.gone.setdefault(session_id, []).append((known_at, position))
+        self.gone = gone = to_write(self.gone)
+        gone.setdefault(session_id, []).append((known_at, position))
         self.apply_gone(session_id, position)
 
     def apply_gone(self, session_id: str, through: int) -> None:
@@ -160,7 +200,7 @@ class FleetConnection(Connection, eq=False):
         for known_at, position in self.gone.get(session_id, ()):
             if position > through or not self.attached(session_id) or self.windows[session_id][-1].start > known_at:
                 continue
-            begun = self.attached_again.pop(session_id, 0)
+            begun = to_write(self.attached_again).pop(session_id, 0)
             if begun > known_at:
                 # To another one of this id: that stays.
                 self.detach(session_id, begun)
@@ -177,9 +217,8 @@ class FleetConnection(Connection, eq=False):
     def end_attachment(self, session_id: str, position: int) -> None:
         """Detach it, and let its node attach it to another session instead."""
         self.detach(session_id, position)
-        self.attached_again.pop(session_id, None)
-        for sessions in self.attached_at.values():
-            sessions.discard(session_id)
+        to_write(self.attached_again).pop(session_id, None)
+        self.attached_by.pop(session_id, None)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""
@@ -228,8 +267,8 @@ class FleetConnection(Connection, eq=False):
             self.stream.push(chunk)
 
     def _note_own(self, chunk: Chunk) -> None:
-        for id in answered(chunk) if self.unanswered else ():
-            self.unanswered.pop(id, None)
+        if self.unanswered:
+            self.forget_promises(answered(chunk))
         self.note_requests(requested(chunk))
         self.note_settled(withdrawn(chunk))
 
@@ -281,6 +320,11 @@ def withdrawn(chunk: Chunk) -> Iterator[bytes]:
                 id = param(line, "requestId") if envelope.method == methods.CANCEL_REQUEST else None
                 if id is not None:
                     yield same_id(id)
+
+
+def to_write(table: Mapping[K, T]) -> dict[K, T]:
+    """The table of one connection, which may be written; a new one in the place of what all share."""
+    return table if isinstance(table, dict) else {}
 
 
 def drop_oldest(table: dict[bytes, T], most: int) -> None:

@@ -142,7 +142,7 @@ class FleetConnections:
         """The node holds updates of a new session back, until its client has the response."""
         assert isinstance(connection, FleetConnection)
         session_id = session_named(line)
-        node = connection.opened.pop(session_id, None)
+        node = connection.take_opened(session_id)
         if node is not None:
             self._spawn(self._tell_opened(connection, node, session_id))
 
@@ -328,9 +328,7 @@ class FleetConnections:
         if connection.closed or (owner is not None and owner.node != node):
             return
         connection.apply_gone(session_id, position)
-        sessions = connection.attached_at.setdefault(node, set())
         if not said.attached:
-            sessions.discard(session_id)
             if said.deleted:
                 # Its client hears of that now, and must not find the session any more; the list follows.
                 self._roster.drop(session_id)
@@ -338,12 +336,11 @@ class FleetConnections:
                 # Followed still: its stream may have to read what came before. See `release`.
                 connection.end_attachment(session_id, position)
         elif connection.attached(session_id):
-            connection.attached_again[session_id] = position
+            connection.note_attached(session_id, node, position)
         elif not connection.is_full(node):
-            sessions.add(session_id)
+            connection.note_attached(session_id, node, position)
             if connection.is_full(node):
                 logger.warning("no more attachments connection=%s node=%s", connection.tag, node)
-            connection.attach(session_id, position)
             self._feed.follow(channel, connection)
             self.settling.begin(connection, channel, position)
             if connection.stream is not None:

@@ -277,8 +277,7 @@ class GuestCalls:
         lease = self._roster.leases.get(node)
         run = None if lease is None else lease.nonce
         lost = {id: each for id, each in connection.unanswered.items() if each.node == node and each.run != run}
-        for id in lost:
-            del connection.unanswered[id]
+        connection.forget_promises(lost)
         if lost:
             self._connections.promises.tell_lost(connection, lost, node)
 

@@ -110,7 +110,7 @@ class Promises:
             for id, promise in lost.items():
                 if promise.run == run:
                     # It is there: this gateway does not know it yet.
-                    connection.unanswered.setdefault(id, promise)
+                    connection.note_promise(id, promise)
                 elif known.get(id, 0) <= promise.after:
                     unless = partial(self._is_answered, connection, node, id, promise.after)
                     self._own.tell(connection.tag, failure(id, NodeLost(node)), None, unless=unless)

@@ -1,0 +1,114 @@
+"""Gateways on a bus in memory, and what nodes say to their clients."""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.bus.ports import Append, StreamMessage
+from sandbox_agent.envelope import parse
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connections import FleetConnections
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.stream import Stream, StreamLimits, Streams
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
+from sandbox_agent.wire.fleet import AttachmentChange
+from tests.support.running import BOUND
+
+INITIALIZE = parse(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}')
+OWN, SESSION, LAST = b'{"own":1}', b'{"session":1}', b'{"last":1}'
+
+
+class Socket:
+    """Takes everything at once."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        raise AssertionError("the stream was cut off")
+
+
+@dataclass
+class Gateway:
+    """What a gateway has for connections."""
+
+    bus: MemoryBus
+    feed: Feed
+    roster: Roster
+    connections: FleetConnections
+    streams: Streams
+
+    async def open(self, home: str | None = None) -> FleetConnection:
+        return await self.connections.open(self.connections.make_id(), "a", INITIALIZE, home)
+
+    async def take_over(self, opened: FleetConnection) -> FleetConnection:
+        """The same connection, which its client now uses here."""
+        moved = await self.connections.find(opened.connection_id)
+        assert moved is not None
+        return moved
+
+    def read(self, connection: FleetConnection, after: int = 0) -> Stream:
+        return self.streams.open(connection, after, Socket())
+
+
+async def start_gateway(cluster: Cluster, name: str) -> Gateway:
+    bus = MemoryBus(cluster)
+    events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
+    feed, roster = Feed(events, 1 << 20), Roster()
+    await roster.start(await bus.table("nodes"), await bus.table("sess"))
+    await feed.start()
+    connections = FleetConnections(name, feed, roster, await bus.table("conns"), OwnEvents(events), 600)
+    await connections.start()
+    streams = Streams(feed, StreamLimits(), connections.announce_stream, connections.is_incomplete)
+    return Gateway(bus, feed, roster, connections, streams)
+
+
+async def start_two(cluster: Cluster) -> tuple[Gateway, Gateway]:
+    return await start_gateway(cluster, "g1"), await start_gateway(cluster, "g2")
+
+
+def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
+    """Append what a node says."""
+    subject = wire.subject_of(chunk, node)
+    assert subject is not None
+    stream = cluster.streams["EV"]
+    for each in wire.outgoing(chunk, subject):
+        last = stream.newest(subject)
+        headers = {wire.NODE: node, wire.EPOCH: "1", wire.LAST: str(stream.position + 1), wire.META: each.meta}
+        expected = {subject: 0 if last is None else last.sequence}
+        stream.append(Append([StreamMessage(subject, each.body, headers)], expected))
+
+
+def tell_gateways(cluster: Cluster, source: str, tag: str, line: bytes) -> None:
+    """Append what a node, or a gateway, says about a connection."""
+    say(cluster, source, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
+
+
+def attach(cluster: Cluster, node: str, tag: str, session_id: str, *, attached: bool = True) -> None:
+    tell_gateways(cluster, node, tag, msgspec.json.encode(AttachmentChange(session_id, attached=attached)))
+
+
+def tell(cluster: Cluster, node: str, tag: str, line: bytes) -> None:
+    say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, connection_channel(tag), 0.0, history=False))
+
+
+def speak(cluster: Cluster, node: str, session_id: str, line: bytes) -> None:
+    say(cluster, node, Chunk(1, [line], Direction.FROM_AGENT, session_id, session_channel(session_id), 0.0))
+
+
+async def read_until(stream: Stream, line: bytes) -> list[bytes]:
+    """The data of all events up to a line."""
+    lines: list[bytes] = []
+    async with asyncio.timeout(BOUND):
+        while line not in lines:
+            data = await stream.next()
+            assert data is not None
+            found = [each.removeprefix(b"data:").strip() for each in data.splitlines() if each.startswith(b"data:")]
+            lines += found
+    return lines
