@@ -60,7 +60,8 @@ without a new text of its session; beside it is how long it may be:
   more. Then as above.
 - **{failover}**, a NATS server that leads nothing is killed. What was connected to it goes to another one at
   once. What was lost on the way is asked again after 1 s; a gateway's reader begins anew after 1.5 s of
-  silence.
+  silence. For some 3 s the servers put a third of new readers on the one that was killed; such a reader is asked for
+  anew after 0.25 s.
 - **{silent}**, a NATS server is frozen or cut off. A gateway that is connected to it is as silent as one that
   is frozen, until two pings, one every 2 s, are without an answer. If it leads, the servers elect another
   leader in the same time.
