@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from hashlib import sha256
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from zipfile import ZipFile
@@ -17,7 +16,7 @@ import pytest
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.grammar import EXTRAS
-from tests.support.installing import LONGEST, ROOT, build_packages, install_wheel, run
+from tests.support.installing import LONGEST, ROOT, SAID, build_packages, install_wheel, run, set_up_by_dev
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
 
@@ -54,17 +53,18 @@ except StartFailed as error:
 # --- ./dev pack -------------------------------------------------------------------------------------------------------
 
 
-def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
+def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package(tmp_path_factory: pytest.TempPathFactory) -> None:
     if not set_up_by_dev():
         pytest.skip("./dev has not set this environment up, and would change it while tests run")
-    said = run(sys.executable, "dev", "pack", cwd=ROOT)
+    built = build_packages(tmp_path_factory)
+    said = (built / SAID).read_text()
     made = {
         f"sandbox_agent-{__version__}-py3-none-any.whl",
         f"sandbox_agent-{__version__}.tar.gz",
         f"sandboxagent-{__version__}.tgz",
     }
 
-    assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == made
+    assert {path.name for path in built.iterdir()} - {SAID} == made
     assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
     assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
 
@@ -86,13 +86,6 @@ def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(
     assert any(name.endswith(f"/src/{page}") for name in sources)
     assert any(name.endswith("/inspector/src/main.tsx") for name in sources)
     assert [name for name in sources if "node_modules" in name] == []
-
-
-def set_up_by_dev() -> bool:
-    """Whether .venv is as ./dev wants it, so that it touches nothing there."""
-    inputs = sha256((ROOT / "requirements.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
-    stamp = ROOT / ".venv" / ".dev-stamp"
-    return stamp.exists() and stamp.read_text().endswith(f" in {ROOT}\n{inputs}")
 
 
 # --- without an installation ------------------------------------------------------------------------------------------

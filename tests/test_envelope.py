@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, with_id, with_param
 from sandbox_agent.errors import NotAnEnvelope
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 SPACE = st.text(" \t", max_size=2)
 BREAKING_SPACE = st.text(" \t\r\n", max_size=3)

@@ -78,8 +78,8 @@ def test_the_python_program_answers(place: Place) -> None:
     assert "You said: hello" in place.run(str(place.programs / "python"), "-W", "error", str(file))
 
 
-def test_the_typescript_program_answers(place: Place, tmp_path: Path) -> None:
-    project = install_tarball(tmp_path)
+def test_the_typescript_program_answers(place: Place, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    project = install_tarball(tmp_path_factory, tmp_path)
     (project / "program.mjs").write_text(program("typescript"))
 
     assert "You said: hello" in place.run(str(bundled_node().program), str(project / "program.mjs"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.client import NO_CERTIFICATES
 from tests.support.running import TOKEN, Server
 
 LATER = {
@@ -53,7 +54,9 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
     directory: Path = tmp_path_factory.mktemp("start")
     profile = {"PYTHONPROFILEIMPORTTIME": "1"}
     with Server(anew=True, gateway=False, directory=directory, environment=profile) as server:
-        answer = httpx.get(f"{server.url}/v1/health", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60)
+        answer = httpx.get(
+            f"{server.url}/v1/health", headers={"Authorization": f"Bearer {TOKEN}"}, timeout=60, verify=NO_CERTIFICATES
+        )
         assert answer.status_code == 200
         lines = server.stderr.splitlines()
         yield {line.rsplit("|", 1)[1].strip() for line in lines if line.startswith("import time:")}

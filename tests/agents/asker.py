@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tests.agents.real import RealAgent, Session
+from tests.agents.real import PLAIN, RealAgent, Session
 from tests.support import asking_tool
 from tests.support.client import Client, Json, Stream
 from tests.support.model.script import Call
@@ -55,9 +55,14 @@ class Asker:
         async with (
             Speaking(real.server, capabilities, real.recipe.agent) as client,
             client.stream() as stream,
-            real.lent("asking", client, stream, lambda: self._opened(real, client, stream)) as session,
+            real.lent(self._kind, client, stream, lambda: self._opened(real, client, stream)) as session,
         ):
             yield session
+
+    @property
+    def _kind(self) -> str:
+        """Any session will do for an agent that asks without being set to."""
+        return "asking" if self.options or self.mode or self.tool else PLAIN
 
     async def _opened(self, real: RealAgent, client: Client, stream: Stream) -> Session:
         meta = {} if self.mode is None else {"mode": self.mode}

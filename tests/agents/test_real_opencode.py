@@ -15,7 +15,7 @@ from tests.agents.asker import ASKERS
 from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, told_now
 from tests.support.asking import CANCEL, PERMISSION, QUESTION
-from tests.support.client import Json, run
+from tests.support.client import NO_CERTIFICATES, Json, run
 from tests.support.model.script import Call, Say
 from tests.support.running import BOUND
 
@@ -59,7 +59,9 @@ async def its_port(real: RealAgent, folder: Path) -> AsyncGenerator[httpx.AsyncC
     password = psutil.Process(real.pid).environ()["OPENCODE_SERVER_PASSWORD"]
     own = {"X-OpenCode-Directory": quote(str(folder))}
     facts = {"auth": ("opencode", password), "headers": own, "trust_env": False}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **facts, timeout=BOUND) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", **facts, timeout=BOUND, verify=NO_CERTIFICATES
+    ) as client:
         yield client
 
 

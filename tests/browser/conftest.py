@@ -1,24 +1,40 @@
 """What tests of the TypeScript SDK in a browser start with: a page that has it."""
 
-from collections.abc import Generator
+import subprocess
+from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from sandbox_agent.agents.install.packages import bundled_node
 from tests.browser.driving import HERE, ROOT, Browser, Context, Page, site
-from tests.support.running import TOKEN, Server
+from tests.support.running import BOUND, TOKEN, Server
 
 SDK = ROOT / "sdks" / "typescript"
 PAGES = {"/": HERE / "pages", "/packages/": SDK / "node_modules", "/packages/sandboxagent/": SDK}
+BUNDLED = "/bundled/"
+"""A page with the same in one file: one of some hundred files takes a browser four times as long to load."""
 CONNECT = "window.cwd = cwd; window.client = await sdk.SandboxAgent.connect(url, { token, logger, ...options });"
 
 
-@pytest.fixture(scope="module")
-def origin() -> Generator[str]:
-    """Where the pages come from: another origin than the server's."""
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """What the sites serve: the SDK as it was built, and in one file."""
     assert (SDK / "dist" / "index.js").exists(), "the TypeScript SDK is not built; ./dev check does that"
-    with site(PAGES) as serving:
+    bundled = tmp_path_factory.mktemp("bundled")
+    command = [bundled_node().program, HERE / "bundle.mjs", bundled / "index.js"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 0, done.stderr
+    (bundled / "index.html").write_text('<!doctype html><script type="module" src="index.js"></script>')
+    return {**PAGES, BUNDLED: bundled}
+
+
+@pytest.fixture(scope="module")
+def origin(folders: Mapping[str, Path]) -> Generator[str]:
+    """Where the pages come from: another origin than the server's."""
+    with site(folders) as serving:
         yield serving
 
 
@@ -52,7 +68,7 @@ def connect(page: Page, server: Server, url: str = "", **options: object) -> Non
 def open_page(context: Context, origin: str, server: Server) -> OpenPage:
     @contextmanager
     def opened(*, url: str = "", where: Context | None = None, **options: object) -> Generator[Page]:
-        with (where or context).page(origin, "window.sdk") as page:
+        with (where or context).page(origin + BUNDLED, "window.sdk") as page:
             connect(page, server, url, **options)
             yield page
 
@@ -61,7 +77,7 @@ def open_page(context: Context, origin: str, server: Server) -> OpenPage:
 
 @pytest.fixture(scope="module")
 def loaded_page(context: Context, origin: str) -> Generator[Page]:
-    with context.page(origin, "window.sdk") as opened:
+    with context.page(origin + BUNDLED, "window.sdk") as opened:
         yield opened
 
 

@@ -1,13 +1,15 @@
-"""The TypeScript SDK in a real browser: as it was built, without a bundler, on a page of another origin."""
+"""The TypeScript SDK in a real browser, on a page of another origin: as it was built; in further tabs, bundled."""
 
 import json
+from collections.abc import Generator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.browser.conftest import PAGES, OpenPage, connect
+from tests.browser.conftest import BUNDLED, OpenPage, connect
 from tests.browser.driving import Browser, Context, Page, site
 from tests.support.asking import PERMISSION, QUESTION
 from tests.support.running import TOKEN, Server
@@ -17,6 +19,13 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 COLOURS = [{"id": "red", "label": "Red"}, {"id": "blue", "label": "Blue"}]
 QUESTIONS = [{"question": "Which?", "options": COLOURS, "multiSelect": False}]
+
+
+@pytest.fixture(scope="module")
+def loaded_page(context: Context, origin: str) -> Generator[Page]:
+    """As it was built, without a bundler."""
+    with context.page(origin, "window.sdk") as opened:
+        yield opened
 
 
 def ask_permission() -> list[Any]:
@@ -327,8 +336,10 @@ def test_a_wrong_token_is_an_error_in_words(page: Page, server: Server) -> None:
     assert "token" in failure["message"]
 
 
-def test_a_page_that_the_server_does_not_allow_learns_what_it_may_be(context: Context, server: Server) -> None:
-    with site(PAGES) as elsewhere, context.page(elsewhere, "window.sdk") as page:
+def test_a_page_that_the_server_does_not_allow_learns_what_it_may_be(
+    context: Context, server: Server, folders: Mapping[str, Path]
+) -> None:
+    with site(folders) as elsewhere, context.page(elsewhere + BUNDLED, "window.sdk") as page:
         failure = page.run(
             "return await failure(sdk.SandboxAgent.connect(url, { token }));", url=server.url, token=TOKEN
         )

@@ -20,6 +20,7 @@ from sandbox_agent.cli.background import open_log, read_lines
 from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
+from tests.support.client import NO_CERTIFICATES
 from tests.support.on_terminal import OnTerminal
 from tests.support.program import Program
 from tests.support.running import BOUND, TOKEN, Server, alive, eventually
@@ -46,7 +47,9 @@ def started(place: Place, *flags: str, **environ: str) -> Any:
 def health(told: Any) -> int:
     token = Path(told["tokenFile"]).read_text().strip()
     headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(f"{told['url']}/v1/health", headers=headers, trust_env=False, timeout=BOUND).status_code
+    return httpx.get(
+        f"{told['url']}/v1/health", headers=headers, trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES
+    ).status_code
 
 
 # --- one life ---------------------------------------------------------------------------------------------------------
@@ -135,7 +138,14 @@ def test_running_agents_are_named(place: Place) -> None:
     hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": body}
     with Server(directory=place.directory) as server:
         assert (
-            httpx.post(f"{server.url}/v1/rpc", json=hello, headers=headers, trust_env=False, timeout=BOUND).status_code
+            httpx.post(
+                f"{server.url}/v1/rpc",
+                json=hello,
+                headers=headers,
+                trust_env=False,
+                timeout=BOUND,
+                verify=NO_CERTIFICATES,
+            ).status_code
             == 200
         )
 
@@ -153,15 +163,27 @@ def test_the_servers_own_flags_reach_it_but_a_token_goes_another_way(place: Plac
     assert "given-token" not in command
     assert told["tokenFile"] is None
     assert (
-        httpx.get(f"{told['url']}/v1/health", headers={"Host": "b.example"}, trust_env=False, timeout=BOUND).status_code
+        httpx.get(
+            f"{told['url']}/v1/health",
+            headers={"Host": "b.example"},
+            trust_env=False,
+            timeout=BOUND,
+            verify=NO_CERTIFICATES,
+        ).status_code
         == 200
     )
     agents = f"{told['url']}/v1/agents"
     assert (
-        httpx.get(agents, headers={"Authorization": "Bearer given-token"}, trust_env=False, timeout=BOUND).status_code
+        httpx.get(
+            agents,
+            headers={"Authorization": "Bearer given-token"},
+            trust_env=False,
+            timeout=BOUND,
+            verify=NO_CERTIFICATES,
+        ).status_code
         == 200
     )
-    assert httpx.get(agents, trust_env=False, timeout=BOUND).status_code == 401
+    assert httpx.get(agents, trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES).status_code == 401
 
 
 @pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")

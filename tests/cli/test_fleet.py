@@ -17,6 +17,7 @@ from sandbox_agent.cli.fleet.local import PORTS, LocalFleet, find_places
 from sandbox_agent.cli.main import main
 from sandbox_agent.gateway import run as gateway_run
 from sandbox_agent.settings import OPTIONS
+from tests.support.client import NO_CERTIFICATES
 from tests.support.forkery import forkery
 from tests.support.nats import PROGRAM
 from tests.support.running import BOUND, eventually
@@ -45,7 +46,9 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
                 words, shell=True, check=True, capture_output=True, timeout=BOUND, env=here, text=True
             )
             assert ("You said: hello" if words == prompt else "node-1  there") in done.stdout
-        sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers, timeout=BOUND).json()["sessions"]
+        sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES).json()[
+            "sessions"
+        ]
         assert [each["title"] for each in sessions] == ["hello"]
         assert main(["sessions", "list", "--endpoint", gateway, "--token", token]) == 0
         assert re.search(rf"^id +agent .* node *\n\S+ +mock .* {sessions[0]['node']} *$", capsys.readouterr().out, re.M)
@@ -56,7 +59,9 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
         assert "starting NATS servers (1)" in process.stderr.readline()
         assert "node-2 has ended; the rest goes on" in process.stderr.readline()
         assert " server " in process.stderr.readline()
-        assert httpx.get(f"{gateway}/v1/health", headers=headers, timeout=BOUND).status_code == 200
+        assert (
+            httpx.get(f"{gateway}/v1/health", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES).status_code == 200
+        )
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(BOUND)
@@ -65,7 +70,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
     assert process.returncode == 0
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{url}/v1/health", timeout=BOUND)
+            httpx.get(f"{url}/v1/health", timeout=BOUND, verify=NO_CERTIFICATES)
 
 
 def test_no_outgoing_connection_gets_a_port_that_a_nats_server_is_about_to_take() -> None:
@@ -132,7 +137,9 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
             return {each["node"]: each for each in json.loads(capsys.readouterr().out)["nodes"]}
 
         def sessions() -> list[str]:
-            listed = httpx.get(f"{fleet.gateways[0]}/v1/sessions", headers=headers, timeout=BOUND).json()["sessions"]
+            listed = httpx.get(
+                f"{fleet.gateways[0]}/v1/sessions", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES
+            ).json()["sessions"]
             return [each["node"] for each in listed]
 
         def states() -> dict[str, object]:
@@ -147,7 +154,9 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         assert re.search(r"^EV +nats-1 +1 +- ", capsys.readouterr().out, re.M)
 
         def draining() -> list[str]:
-            nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers, timeout=BOUND).json()["nodes"]
+            nodes = httpx.get(
+                f"{fleet.gateways[0]}/v1/nodes", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES
+            ).json()["nodes"]
             return [each["node"] for each in nodes if each["draining"]]
 
         for words in (["drain"], ["drain", "--undo"], ["forget"]):
@@ -168,7 +177,10 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         node = fleet.nodes["node-1"]
         eventually(
             lambda: (
-                "was removed" in httpx.get(f"{node}/v1/health", headers=headers, timeout=BOUND).json().get("detail", "")
+                "was removed"
+                in httpx.get(f"{node}/v1/health", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES)
+                .json()
+                .get("detail", "")
             )
         )
         assert states() == {"node-1": "forgotten", "node-2": "there"}

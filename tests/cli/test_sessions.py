@@ -65,10 +65,10 @@ def test_the_list_tells_what_each_session_is_about_and_does(calling: Calling, tm
                 params: Json = {"cwd": str(tmp_path), "mcpServers": []}
                 ids.append((await client.result("session/new", params))["sessionId"])
             _idle, running, waiting, over = ids
-            turns = [
-                asyncio.create_task(client.prompt(running, [["say", "go"], ["wait_cancel"]])),
-                asyncio.create_task(client.prompt(waiting, [ASK, ["wait_answer"]])),
-            ]
+            turns = [asyncio.create_task(client.prompt(running, [["say", "go"], ["wait_cancel"]]))]
+            # So that it was used before the next one.
+            await stream.until(lambda event: event.text == "go")
+            turns.append(asyncio.create_task(client.prompt(waiting, [ASK, ["wait_answer"]])))
             await stream.method("session/request_permission")
             await client.result("_sandboxagent/session/terminate", {"sessionId": over})
             told = await asyncio.to_thread(calling.well, "sessions", "list", "--cwd", str(tmp_path))

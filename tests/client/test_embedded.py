@@ -18,7 +18,7 @@ import uvloop
 
 from sandbox_agent.client.embedded import TAIL, EmbeddedServer
 from sandbox_agent.client.errors import StartFailed
-from tests.support.client import Client
+from tests.support.client import NO_CERTIFICATES, Client
 from tests.support.embedding import Place
 from tests.support.forkery import forkery
 from tests.support.running import BOUND, Server, alive, eventually
@@ -84,7 +84,7 @@ async def start(
 
 
 async def health(server: EmbeddedServer, token: str | None = None) -> int:
-    async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as http:
+    async with httpx.AsyncClient(trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES) as http:
         headers = {"Authorization": f"Bearer {token or server.token}"}
         return (await http.get(f"{server.url}/v1/health", headers=headers)).status_code
 
@@ -157,7 +157,7 @@ def test_options_are_flags(run_here: Run, place: Place) -> None:
                 word for word in command if word.split("=")[0] in {each.split("=")[0] for each in expected}
             ] == expected
             assert "--no-persist" not in command
-            async with httpx.AsyncClient(trust_env=False, timeout=BOUND) as http:
+            async with httpx.AsyncClient(trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES) as http:
                 answer = await http.get(f"{server.url}/v1/health", headers={"Host": "b.example"})
                 assert answer.status_code == 200
 

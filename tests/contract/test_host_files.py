@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from tests.support.asking import everything, methods
-from tests.support.client import Client, Json, run
+from tests.support.client import NO_CERTIFICATES, Client, Json, run
 from tests.support.history import events_of
 from tests.support.hosting import READ, WRITE, answer, answers, gets, refused
 from tests.support.running import BOUND, TOKEN, Server, scripted
@@ -83,7 +83,9 @@ def test_agents_that_read_huge_files_delay_no_client() -> None:
         (work / "small").write_text("small")
         async with (
             Client(server) as a,
-            httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=BOUND) as http,
+            httpx.AsyncClient(
+                headers={"Authorization": f"Bearer {TOKEN}"}, timeout=BOUND, verify=NO_CERTIFICATES
+            ) as http,
         ):
             read = (READ, {"path": f"{work}/huge", "line": 2})
             reading = [asyncio.create_task(answers(a, await a.new_session(), read, read)) for _ in range(12)]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.support.client import Client, run
+from tests.support.client import NO_CERTIFICATES, Client, run
 from tests.support.running import BOUND, TOKEN, Server
 
 Json = dict[str, Any]
@@ -110,7 +110,9 @@ async def known_as(program: OpenCode, title: str) -> str:
 @pytest.mark.parametrize("path", ["/opencode/session", "/global/health"])
 def test_the_token_is_a_bearer_a_password_or_in_the_query(server: Server, path: str) -> None:
     def status(**options: Any) -> int:
-        return httpx.get(server.url + path, trust_env=False, **options, timeout=BOUND).status_code
+        return httpx.get(
+            server.url + path, trust_env=False, **options, timeout=BOUND, verify=NO_CERTIFICATES
+        ).status_code
 
     whole = b64encode(f"opencode:{TOKEN}".encode()).decode()
     assert status(headers={"Authorization": f"Bearer {TOKEN}"}) == 200
@@ -118,7 +120,9 @@ def test_the_token_is_a_bearer_a_password_or_in_the_query(server: Server, path: 
     assert status(params={"auth_token": whole}) == 200
     assert [status(), status(auth=("opencode", "x")), status(params={"auth_token": TOKEN})] == [401] * 3
     assert (
-        httpx.get(f"{server.url}/v1/agents", auth=("opencode", TOKEN), trust_env=False, timeout=BOUND).status_code
+        httpx.get(
+            f"{server.url}/v1/agents", auth=("opencode", TOKEN), trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES
+        ).status_code
         == 401
     )
 

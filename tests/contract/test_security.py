@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.support.bytewise import Reply, ask, exchange, read_reply
-from tests.support.client import META, Client, run
+from tests.support.client import META, NO_CERTIFICATES, Client, run
 from tests.support.running import BOUND, TOKEN, Server, scripted
 from tests.support.saying import said
 
@@ -94,7 +94,9 @@ def test_no_rpc_method_is_carried_out_without_the_token(server: Server) -> None:
             ours = greeting["result"]["agentCapabilities"]["_meta"][META]["extensions"]["methods"]
             standard = ["initialize", "session/new", "session/load", "session/prompt", "session/cancel", "session/list"]
             assert len(ours) > 5
-            async with httpx.AsyncClient(base_url=server.url, trust_env=False, timeout=BOUND) as stranger:
+            async with httpx.AsyncClient(
+                base_url=server.url, trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES
+            ) as stranger:
                 for method in [*standard, *ours, "x/echo"]:
                     params = {"sessionId": session, "prompt": [], "_meta": {META: {"agent": "scripted"}}}
                     body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}

@@ -19,7 +19,7 @@ import pytest
 
 from sandbox_agent import __version__
 from tests.support.bytewise import ask
-from tests.support.client import Client, run
+from tests.support.client import NO_CERTIFICATES, Client, run
 from tests.support.program import run_program
 from tests.support.running import BOUND, TOKEN, Server, alive, scripted
 from tests.support.saying import said
@@ -78,7 +78,7 @@ def test_port_zero_takes_a_free_port_and_says_which() -> None:
 def test_an_ipv6_address_is_shown_as_a_url_has_it() -> None:
     with Server("--no-persist", "--host", "::1") as server:
         assert server.url.startswith("http://[::1]:")
-        assert httpx.get(f"{server.url}/ui/", trust_env=False, timeout=BOUND).status_code == 200
+        assert httpx.get(f"{server.url}/ui/", trust_env=False, timeout=BOUND, verify=NO_CERTIFICATES).status_code == 200
 
 
 @pytest.mark.requirement("11.first-call")

@@ -3,7 +3,6 @@
 import ast
 import json
 import subprocess
-import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from tests.docs.pages import name_of, pages
 from tests.docs.props import PROPS
 from tests.docs.snippets import Block, blocks, blocks_of, joined, programs, short
 from tests.docs.stage import Stage, stage
+from tests.support.forkery import forkery
 
 PROGRAMS = {"sh", "python", "typescript"}
 FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini", "html"}
@@ -89,7 +89,7 @@ def test_a_python_program_runs(program: list[Block], shared: Stage) -> None:
     here = Stage(shared.server, shared.directory / f"{short(page)}-{program[0].line}")
     PROPS.get(name_of(page), lambda stage: None)(here)
     file = here.put("snippet.py", here.filled_in(joined(program)))
-    done = here.run(sys.executable, "-W", "error", str(RUNNER), str(file), str(page))
+    done = here.run(*forkery().python, str(RUNNER), str(file), str(page))
 
     assert done.returncode == 0, done.stderr + done.stdout
 

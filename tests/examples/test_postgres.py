@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Generator
 from urllib.parse import urlsplit
 
-import psycopg
 import pytest
 
 from sandbox_agent.client import LogEvent, Session
@@ -59,6 +58,9 @@ class Keeper:
 
 
 def kept(database: str, session: str) -> list[Row]:
+    # What collects all tests does not import it.
+    import psycopg
+
     with psycopg.connect(database) as connection:
         [(there,)] = connection.execute("select to_regclass('events') is not null").fetchall()
         query = "select id, direction, envelope from events where session_id = %s order by id"

@@ -179,7 +179,7 @@ def test_a_folder_that_becomes_a_link_tells_nothing(root: Path) -> None:
     swapping = threading.Thread(target=swap)
     swapping.start()
     try:
-        for _ in range(40):
+        for _ in range(15):
             found, _ = search(root, text="hello")
             assert not [match for match in found if "secret" in json.dumps([match.path, str(match.text)])]
     finally:

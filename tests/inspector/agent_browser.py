@@ -67,6 +67,8 @@ class AgentBrowser:
         self._place = mkdtemp(prefix="ab-")
         self._ids = count(1)
         self._kept: dict[str, dict[str, Any]] = {}
+        self.is_away = True
+        """Whether it is at no page."""
         self._environment = {
             **os.environ,
             **chromium(),

@@ -30,16 +30,27 @@ _LOOK = 20.0
 """Seconds that one look for something may take: a page that is replaced meanwhile takes the look with it."""
 _WATCH = """async (isTrue, patience) => {
   const end = performance.now() + patience;
-  for (let wrong = "it is not so"; ; await new Promise((resolve) => setTimeout(resolve, 20))) {
-    try {
-      if (isTrue()) return null;
-    } catch (error) {
-      wrong = String(error);
+  const pause = (time) => new Promise((resolve) => setTimeout(resolve, time));
+  let changed;
+  const observer = new MutationObserver(() => changed());
+  observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+  try {
+    for (let wrong = "it is not so"; ; await pause(20)) {
+      const change = new Promise((resolve) => (changed = resolve));
+      try {
+        if (isTrue()) return null;
+      } catch (error) {
+        wrong = String(error);
+      }
+      if (performance.now() > end) return wrong;
+      await Promise.race([change, pause(200)]);
     }
-    if (performance.now() > end) return wrong;
+  } finally {
+    observer.disconnect();
   }
 }"""
-"""Waits on the page itself: agent-browser would ask ten times a second, and tests would wait for that."""
+"""Waits on the page itself, and looks again when something there has changed, or may have without a trace:
+agent-browser would ask ten times a second, and tests would wait for that."""
 
 
 class Tab:
@@ -71,6 +82,7 @@ class Tab:
         # By way of nothing: a change of the fragment alone would be no navigation.
         self.leave()
         self.browser("navigate", url=f"{self.url}/ui/{path}{fragment}")
+        self.browser.is_away = False
         self._is_there()
         return self
 
@@ -80,7 +92,9 @@ class Tab:
 
     def leave(self) -> None:
         """Go away from the Inspector."""
-        self.browser("navigate", url="about:blank")
+        if not self.browser.is_away:
+            self.browser("navigate", url="about:blank")
+            self.browser.is_away = True
 
     def forget(self) -> None:
         """Let go of what the page has kept: tokens, drafts, widths."""
@@ -228,16 +242,19 @@ class Tab:
         errors = self.browser("errors", clear=True).get("errors", [])
         assert errors == [], errors
 
-    def is_accessible(self, **scope: str) -> None:
-        """Fail when axe finds something that keeps people out, on the whole page or in a part of it."""
+    def is_accessible(self, *, colors: bool = True, **scope: str) -> None:
+        """Fail when axe finds something that keeps people out, on the whole page or in a part of it.
+
+        To judge colours is half of the work: `colors=False` where other pages have all of them.
+        """
         self._is_there()
-        violations = self.browser("a11y", **scope).get("violations", [])
+        found = self.browser("a11y", **({} if colors else {"tags": _ALL_BUT_COLORS}), **scope)
+        violations = found.get("violations", [])
         assert violations == [], "\n".join(describe(each) for each in violations)
 
     def has_accessible_room(self, *, colors: bool = True) -> None:
         """The same for the room alone; the sidebar beside it is judged once, for all rooms."""
-        # To judge colours is half of the work.
-        self.is_accessible(selector="main", **({} if colors else {"tags": _ALL_BUT_COLORS}))
+        self.is_accessible(colors=colors, selector="main")
 
     def has_accessible_room_in_both_themes(self) -> None:
         """What depends on the theme is colour alone."""

@@ -65,4 +65,4 @@ def test_what_an_agent_wrote_to_stderr_is_there_after_its_death(tab: Tab, client
     tab.open("agents/scripted")
     tab.sees("the last words")
     tab.sees("exited")
-    tab.has_accessible_room()
+    tab.has_accessible_room(colors=False)

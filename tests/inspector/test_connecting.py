@@ -63,7 +63,7 @@ def test_a_page_that_lost_its_server_says_so_and_goes_on_when_it_is_back(restart
     # Without the sidebar, too.
     tab.size(390)
     tab.sees("What you see may be old.")
-    tab.is_accessible()
+    tab.is_accessible(colors=False)
     server.start()
     tab.does_not_see("Reconnecting")
     tab.size(1440)
@@ -97,6 +97,6 @@ def test_a_page_that_finds_no_server_says_so_and_connects_when_there_is_one(rest
     tab.fill("Token", TOKEN)
     tab.press("Enter")
     tab.sees("No server answers")
-    tab.has_accessible_room()
+    tab.has_accessible_room(colors=False)
     server.start()
     tab.sees("Connected")

@@ -82,7 +82,7 @@ def test_a_directory_that_cannot_be_read_says_why(tab: Tab) -> None:
     tab.open("files?path=/does/not/exist")
     tab.sees("The directory could not be read")
     tab.sees("/does/not/exist")
-    tab.has_accessible_room()
+    tab.has_accessible_room(colors=False)
 
 
 def test_a_session_has_its_files_in_a_tab(tab: Tab, server: Server, client: SandboxAgent) -> None:

@@ -205,7 +205,7 @@ class TestReplay:
         tab.focus_at("[role=slider]")
         tab.press("End")
         tab.until(saying("All is said."))
-        tab.has_accessible_room()
+        tab.has_accessible_room(colors=False)
         tab.press("Home")
         tab.until(f"!({saying('All is said.')})")
         tab.follow("Changes")
@@ -273,7 +273,7 @@ class TestChanges:
         tab.sees("Allowed by ada")
         tab.sees("Rejected by ada")
         assert tab.run("document.querySelectorAll('.diff-added').length") >= 2
-        tab.has_accessible_room_in_both_themes()
+        tab.has_accessible_room(colors=False)
 
     def test_the_keyboard_goes_from_change_to_change_and_to_another_layout(self, tab: Tab, told: Told) -> None:
         tab.open(f"{told.place}?tab=changes")

@@ -58,7 +58,7 @@ def test_every_option_of_the_agent_can_be_set_before_the_start(tab: Tab, server:
     tab.choose("Effort", "High")
     tab.choose("Fast", "On")
     tab.fill("Title", "with options")
-    tab.has_accessible_room()
+    tab.has_accessible_room(colors=False)
     tab.click("Start")
     tab.until("location.pathname.startsWith('/ui/sessions/')")
 
@@ -83,7 +83,7 @@ def test_a_directory_is_found_by_looking_for_it(tab: Tab, server: Server) -> Non
     tab.click("inner")
     tab.click("deep")
     tab.sees("No directories in here.")
-    tab.is_accessible()
+    tab.is_accessible(colors=False)
     tab.click("Use this directory")
     tab.until(f"[...document.querySelectorAll('input')].some(({{ value }}) => value === '{server.work}/inner/deep')")
 
@@ -103,7 +103,7 @@ def test_what_is_wrong_is_shown_in_the_form_and_nothing_is_made(
         tab.click("Start")
         tab.sees("The session could not be started")
     else:
-        tab.has_accessible_room()
+        tab.has_accessible_room(colors=False)
     tab.sees(said)
 
     assert tab.path == "/ui/new?agent=mock"

@@ -34,7 +34,7 @@ def test_a_gateway_shows_its_nodes(tab: Tab) -> None:
     tab.follow("Nodes")
     for words in ("box-1", "zone=eu", "scripted", "box-2"):
         tab.sees(words)
-    tab.has_accessible_room_in_both_themes()
+    tab.has_accessible_room(colors=False)
 
 
 def test_agents_are_those_of_the_chosen_node(tab: Tab) -> None:
@@ -43,7 +43,7 @@ def test_agents_are_those_of_the_chosen_node(tab: Tab) -> None:
     tab.choose("Node", "box-2")
     tab.sees(OWN)
     tab.until("location.search === '?node=box-2'")
-    tab.has_accessible_room()
+    tab.has_accessible_room(colors=False)
     tab.follow(OWN)
     tab.until(f"location.pathname + location.search === '/ui/agents/{OWN}?node=box-2'")
     tab.choose("Node", "box-1")

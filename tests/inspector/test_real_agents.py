@@ -55,7 +55,7 @@ def _opened(real: RealAgent, tab: Tab, client: SandboxAgent) -> Conversation:
 @pytest.mark.parametrize(
     "agent", [pytest.param(each, marks=pytest.mark.xdist_group(each)) for each in ("claude", "codex")]
 )
-def test_a_full_run_is_seen_and_steered(agent_browser: AgentBrowser, agent: str, tmp_path: Path) -> None:
+def test_a_full_run_is_seen_and_steered(agent_browser: AgentBrowser, agent: str) -> None:
     (recipe,) = [each for each in RECIPES if each.agent == agent]
     asker = ASKERS[agent]
     with (
@@ -73,11 +73,9 @@ def test_a_full_run_is_seen_and_steered(agent_browser: AgentBrowser, agent: str,
 
         talk.say(f"Please do what {script.marker} says")
         talk.shows(".request")
-        tab.picture(tmp_path / f"{agent}-permission.png")
         talk.sees("Written by the agent." if agent == "claude" else "notes.md", ".request")
         talk.click("[data-option=allow_once]")
         talk.is_answered("is in the standard library")
-        tab.picture(tmp_path / f"{agent}-result.png")
         assert notes.read_text().strip() == text.strip()
         assert talk.text(".item-text td code") == "notes.md"
         # Codex keeps its plan to itself.
@@ -91,9 +89,7 @@ def test_a_full_run_is_seen_and_steered(agent_browser: AgentBrowser, agent: str,
         asking = real.model.script(asker.one, Say("I take that one."))
         talk.say(f"Please do what {asking.marker} says")
         talk.sees("Which database?", ".request")
-        tab.picture(tmp_path / f"{agent}-question.png")
         talk.click(".choice:nth-of-type(2)")
         tab.click("Submit")
         talk.is_answered("I take that one.")
-        tab.picture(tmp_path / f"{agent}-end.png")
         talk.sees("Postgres")

@@ -74,7 +74,7 @@ def test_on_a_narrow_page_the_sidebar_opens_over_the_room(tab: Tab) -> None:
     tab.open("agents")
     tab.click("Open the sidebar")
     tab.sees("Connected")
-    tab.is_accessible()
+    tab.is_accessible(colors=False)
     tab.press("Escape")
     tab.does_not_see("Connected")
 

@@ -176,7 +176,7 @@ def test_damage_is_reported_until_its_directory_is_gone(killed: Path, tmp_path: 
     file=st.sampled_from(FILES),
     flips=st.lists(st.tuples(st.integers(0, 1 << 24), st.integers(1, 255)), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_byte_is_changed_nothing_is_lost_in_silence_and_no_position_comes_twice(
     killed: Path, tmp_path: Path, file: str, flips: list[tuple[int, int]]
 ) -> None:
@@ -459,7 +459,7 @@ def test_a_file_of_the_first_version_is_taken_over(tmp_path: Path) -> None:
 
 def test_random_damage_of_all_files_at_once_never_keeps_the_log_from_opening(killed: Path, tmp_path: Path) -> None:
     dice = random.Random(1)
-    for _ in range(10):
+    for _ in range(5):
         path = copied(killed, tmp_path / "data")
         for file in FILES:
             for _ in range(dice.randrange(1, 30)):

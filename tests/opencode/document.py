@@ -95,6 +95,7 @@ class Document:
         return jsonschema_rs.Draft202012Validator({**self._content, "$ref": f"#/{escaped}"})
 
 
+@cache
 def document() -> Document:
     """The document that the program itself writes; kept beside the programs, because that takes it seconds."""
     kept = INSTALLED.parent / "opencode" / f"document-{RECIPE.version}.json"

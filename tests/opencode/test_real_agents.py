@@ -55,8 +55,9 @@ def recipes(everything: bool) -> list[Recipe]:
     return [recipe for recipe in AGENTS if everything or not left_out(recipe.agent, every_run=False)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def when_changed(everything: bool) -> None:
+    """Of a module, so that a test is skipped before the pages and the browser that it would need are started."""
     if not everything:
         pytest.skip(REASON)
 

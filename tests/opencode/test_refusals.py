@@ -160,11 +160,11 @@ class TestGuard:
 
     @pytest.mark.parametrize("path", ["/session", "/event", "/global/event", "/nothing", "/global/health"])
     def test_without_the_token_nothing_is_answered(self, host: Host, path: str) -> None:
-        assert httpx.get(host.url + path, trust_env=False, timeout=BOUND).status_code == 401
+        assert httpx.get(host.url + path, trust_env=False, verify=False, timeout=BOUND).status_code == 401
 
     def test_the_token_is_a_bearer_or_a_password_or_in_the_address(self, host: Host) -> None:
         def status(**options: Any) -> int:
-            return httpx.get(f"{host.url}/session", trust_env=False, **options, timeout=BOUND).status_code
+            return httpx.get(f"{host.url}/session", trust_env=False, verify=False, **options, timeout=BOUND).status_code
 
         assert status(headers={"Authorization": f"Bearer {TOKEN}"}) == 200
         assert status(auth=("opencode", TOKEN)) == 200
@@ -188,6 +188,9 @@ class TestGuard:
         below = client.get("/global/health").json()
 
         assert (
-            httpx.get(f"{root}/global/health", auth=("opencode", TOKEN), trust_env=False, timeout=BOUND).json() == below
+            httpx.get(
+                f"{root}/global/health", auth=("opencode", TOKEN), trust_env=False, verify=False, timeout=BOUND
+            ).json()
+            == below
         )
         assert below["healthy"] is True

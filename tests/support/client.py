@@ -10,7 +10,9 @@ from itertools import count
 from typing import Any, TypeVar
 
 import httpx
+import uvloop
 
+from tests.support.plain_http import PlainHttp
 from tests.support.running import BOUND, Server
 
 NO_CERTIFICATES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -29,7 +31,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(10 * BOUND):
             return await main
 
-    return asyncio.run(bounded())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(bounded())
 
 
 @dataclass(frozen=True)
@@ -130,13 +133,13 @@ class Client:
         self._ids = count(1)
         authorization = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
         limits = httpx.Limits(max_connections=None)
+        rare = httpx.AsyncHTTPTransport(verify=NO_CERTIFICATES, limits=limits, trust_env=False)
         self.http = httpx.AsyncClient(
             base_url=server.url,
             headers=authorization,
             timeout=httpx.Timeout(2 * BOUND),
-            limits=limits,
             trust_env=False,
-            verify=NO_CERTIFICATES,
+            transport=PlainHttp(rare),
         )
 
     async def __aenter__(self) -> "Client":

@@ -93,7 +93,7 @@ class Front:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         end = time.monotonic() + BOUND
         while True:
-            answer = httpx.get(f"{gateway.url}/v1/nodes", headers=headers, timeout=BOUND)
+            answer = httpx.get(f"{gateway.url}/v1/nodes", headers=headers, timeout=BOUND, verify=False)
             assert answer.status_code == 200, answer.text
             if answer.json()["nodes"]:
                 return

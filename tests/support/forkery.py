@@ -30,12 +30,15 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, NoReturn
 
+PYTHON = "--python"
+"""In place of the first word of a command: what follows is a file in Python, and its arguments."""
 BOUND = 60.0
 """Seconds that it may take to import everything, or to fork."""
 _LONGEST = 1 << 20
@@ -100,6 +103,11 @@ class Forkery:
     def stand_in(self) -> list[str]:
         """The command that is `sandbox-agent`, for programs that start it by themselves."""
         return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), self._address]
+
+    @property
+    def python(self) -> list[str]:
+        """The command that is `python -W error`, for a file that uses the SDK."""
+        return [*self.stand_in, PYTHON]
 
     @cached_property
     def programs(self) -> Path:
@@ -179,6 +187,7 @@ _IMPORTED = (
     "uvicorn.lifespan.off",
 )
 _IMPORTED_FOR = {
+    PYTHON: ("sandbox_agent.client.sync", "sandbox_agent.client.embedded"),
     "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
     "acp": ("sandbox_agent.cli.commands.acp", "sandbox_agent.cli.commands.stdio"),
     "api": ("sandbox_agent.cli.commands.api",),
@@ -324,13 +333,26 @@ def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
     )
     os.chdir(str(request["cwd"]))
     sys.argv = ["sandbox-agent", *request["arguments"]]  # type: ignore[misc]
-    _run()
+    if sys.argv[1:2] == [PYTHON]:
+        del sys.argv[:2]
+        _run(_run_file)
+    _run(lambda: runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True))
 
 
-def _run() -> NoReturn:
+def _run_file() -> None:
+    """Run a file as `python -W error` does, which tells of all that was left open."""
+    warnings.simplefilter("error")
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        gc.collect()
+
+
+def _run(program: Callable[[], object]) -> NoReturn:
     """Run the program to its end, and end: taking apart what was imported costs more than all else that it does."""
     try:
-        runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True)
+        program()
         code: object = None
     except SystemExit as end:
         code = end.code

@@ -8,8 +8,8 @@ _AGENTS = {path.stem.removeprefix("recipe_") for path in (Path(__file__).parents
 _REAL = re.compile(r"tests/agents/test_\w+\.py::\w+\[(.+)\]$")
 _ALONE = ("tests/sdk_typescript/test_suites.py",)
 """Files whose tests share nothing and are long."""
-_TOGETHER = ("tests/browser/",)
-"""Rooms whose modules share something that is dear to start: a browser."""
+_TOGETHER = {"tests/browser/": "a browser", "tests/opencode/test_page.py": "a browser"}
+"""Rooms and modules by something that is dear to start, which they share."""
 _BY_TWO = ("tests/inspector/",)
 """The same with so many tests that two workers share them: each starts a browser."""
 
@@ -21,7 +21,7 @@ def group_of(id: str) -> str:
     agents = _AGENTS.intersection(real[1].split("-")) if real is not None else set[str]()
     if agents:
         return agents.pop()
-    room = next((each for each in _TOGETHER if file.startswith(each)), None)
+    room = next((shared for each, shared in _TOGETHER.items() if file.startswith(each)), None)
     if file.startswith(_BY_TWO):
         room = f"{file.rpartition('/')[0]}, part {crc32(file.encode()) % 2}"
     return id if file in _ALONE else room or file

@@ -4,11 +4,12 @@ What they depend on comes from a package index, or from the cache of one. Where 
 """
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
+from shutil import copy2
 
 import pytest
 from uv import find_uv_bin
@@ -17,12 +18,16 @@ from sandbox_agent.agents.install.packages import bundled_node
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdks" / "typescript"
+SAID = "said.txt"
 LONGEST = 300
 """Seconds, on a machine that is busy."""
 
 
 def build_packages(factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel and the sdist, which one worker builds for all."""
+    """A folder with the wheel and the sdist, which one worker builds for all.
+
+    `./dev pack` makes them where it can: then the folder has the npm package, too, and in `SAID` what it said.
+    """
     own = factory.getbasetemp()
     everybodys = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     built = everybodys / "packages"
@@ -30,10 +35,24 @@ def build_packages(factory: pytest.TempPathFactory) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not built.exists():
             making = everybodys / "packages-unfinished"
-            targets = ["--target", "wheel", "--target", "sdist", "--directory", str(making)]
-            run(sys.executable, "-m", "hatchling", "build", *targets, cwd=ROOT)
+            making.mkdir(exist_ok=True)
+            if set_up_by_dev():
+                said = run(sys.executable, "dev", "pack", cwd=ROOT)
+                for file in filter(Path.is_file, (ROOT / "dist").iterdir()):
+                    copy2(file, making)
+                (making / SAID).write_text(said)
+            else:
+                targets = ["--target", "wheel", "--target", "sdist", "--directory", str(making)]
+                run(sys.executable, "-m", "hatchling", "build", *targets, cwd=ROOT)
             making.rename(built)
     return built
+
+
+def set_up_by_dev() -> bool:
+    """Whether .venv is as ./dev wants it, so that it touches nothing there."""
+    inputs = sha256((ROOT / "requirements.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    stamp = ROOT / ".venv" / ".dev-stamp"
+    return stamp.exists() and stamp.read_text().endswith(f" in {ROOT}\n{inputs}")
 
 
 def install_wheel(factory: pytest.TempPathFactory, directory: Path, extra: str = "", *flags: str) -> Path:
@@ -46,16 +65,16 @@ def install_wheel(factory: pytest.TempPathFactory, directory: Path, extra: str =
     return programs
 
 
-def install_tarball(directory: Path) -> Path:
-    """Pack the TypeScript SDK and install it into a project; gives the project's folder."""
+def install_tarball(factory: pytest.TempPathFactory, directory: Path) -> Path:
+    """Install the TypeScript SDK, as packed, into a project; gives the project's folder."""
     npm = [str(bundled_node().program), str(bundled_node().npm)]
-    packed = run(*npm, "pack", "--ignore-scripts", "--json", "--pack-destination", str(directory), cwd=SDK)
-    described = json.loads(packed)
-    # Newer ones give an object, by the name of the package.
-    [one] = described if isinstance(described, list) else described.values()
+    tarball = next(build_packages(factory).glob("*.tgz"), None)
+    if tarball is None:
+        run(*npm, "pack", "--ignore-scripts", "--pack-destination", str(directory), cwd=SDK)
+        (tarball,) = directory.glob("*.tgz")
     (directory / "package.json").write_text('{"type": "module"}')
     quiet = ["--no-audit", "--no-fund", "--prefer-offline"]
-    _install([*npm, "install", *quiet, str(directory / one["filename"])], [*npm, "view", "zod", "version"], directory)
+    _install([*npm, "install", *quiet, str(tarball)], [*npm, "view", "zod", "version"], directory)
     return directory
 
 

@@ -48,7 +48,9 @@ class Shelf:
     ) -> Server:
         """One more server, which shares nothing but the index and the registry."""
         directory.mkdir(exist_ok=True)
-        quick = {"npm_config_fetch_retries": "0", "UV_HTTP_RETRIES": "0"}
+        quick: dict[str, str | None] = {"npm_config_fetch_retries": "0", "UV_HTTP_RETRIES": "0"}
+        # Plain HTTP: reading the system's certificates would take longer than what is fetched.
+        quick |= {"SSL_CERT_FILE": None, "SSL_CERT_DIR": str(directory)}
         own = {**self.index.environment, **quick, "SANDBOX_AGENT_ACP_REGISTRY_URL": str(self._file)}
         return Server(*flags, directory=directory, environment={**own, **(environment or {})}, **more)
 

@@ -48,6 +48,18 @@ def test_a_stand_in_passes_signals_on_and_ends_as_the_program_does(
         assert not alive(server)
 
 
+def test_a_file_in_python_has_its_arguments_and_its_neighbours_and_every_warning_is_told(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("WORD = 'hello'")
+    file = tmp_path / "program.py"
+    file.write_text("import sys, neighbour\nprint(neighbour.WORD, input(), sys.argv)\nleft = open(__file__)\nexit(3)\n")
+    command = [*forkery().python, str(file), "word"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, input="you\n")
+
+    assert (done.returncode, done.stdout) == (3, f"hello you {[str(file), 'word']}\n")
+    assert "ResourceWarning: unclosed file" in done.stderr
+
+
 def test_a_stand_in_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
     with stand_in(tmp_path) as started:
         server = server_of(tmp_path)

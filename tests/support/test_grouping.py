@@ -24,9 +24,9 @@ def test_tests_that_share_something_are_of_one_group(id: str, group: str) -> Non
 
 
 def test_modules_that_need_a_browser_have_one_for_all_of_them() -> None:
-    driving, network = "tests/browser/test_driving.py::test_a", "tests/browser/test_typescript_sdk_network.py::test_b"
+    modules = ("browser/test_driving.py", "browser/test_typescript_sdk_network.py", "opencode/test_page.py")
 
-    assert group_of(driving) == group_of(network)
+    assert len({group_of(f"tests/{module}::test_a") for module in modules}) == 1
 
 
 def test_two_workers_share_the_modules_of_the_inspector() -> None:

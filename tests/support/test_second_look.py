@@ -9,64 +9,69 @@ from tests.support.running import BOUND
 from tests.support.second_look import MOST, chosen_of
 
 ROOT = Path(__file__).resolve().parents[2]
-FLAKY = """
+TESTS = """
+import pytest
+from pathlib import Path
+
 def test_flaky():
-    from pathlib import Path
-    mark = Path(__file__).with_name("tried")
-    was_there = mark.exists()
-    mark.touch()
-    assert was_there, "the first time"
+    assert was_tried("flaky"), "the first time"
+
+@pytest.mark.measures
+def test_dear():
+    assert was_tried("dear"), "beside others"
 
 def test_well():
     pass
+
+def was_tried(name):
+    mark = Path(__file__).with_name(name)
+    was_there = mark.exists()
+    mark.touch()
+    return was_there
 """
 
 
 def run(directory: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
     """A run of pytest in a project of its own."""
-    (directory / "pytest.ini").write_text("[pytest]\n")
+    (directory / "pytest.ini").write_text("[pytest]\nmarkers = measures\n")
     (directory / "conftest.py").write_text('pytest_plugins = ["tests.support.second_look"]\n')
     (directory / "test_it.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "-p", "no:hypothesispytest", *options]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}
-    return subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, timeout=5 * BOUND)
+    # The plugins of others take half of the time.
+    plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **plugins},
+        capture_output=True,
+        text=True,
+        timeout=5 * BOUND,
+    )
 
 
-def test_what_fails_beside_others_and_passes_alone_passes_the_run_and_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, FLAKY, "-n", "1", "--second-look")
+def test_what_fails_beside_others_and_passes_alone_passes_the_run_and_is_named_unless_it_measures(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, TESTS, "-n", "1", "--second-look")
     assert done.returncode == 0, done.stdout
     *_, told, closing = done.stdout.strip().splitlines()
     assert told == "flaky: test_it.py::test_flaky failed beside others and passed alone; mend it"
-    assert re.search(r"1 passed, 1 flaky in ", closing), closing
+    assert "flaky: test_it.py::test_dear" not in done.stdout
+    assert re.search(r"1 passed, 1 flaky, 1 passed alone in ", closing), closing
     assert "AssertionError: the first time" in done.stdout
 
 
-def test_what_fails_again_fails_the_run(tmp_path: Path) -> None:
-    done = run(tmp_path, f"{FLAKY}\n\ndef test_wrong():\n    assert False, 'always'\n", "-n", "1", "--second-look")
+@pytest.mark.parametrize("mark", ["", "@pytest.mark.measures"], ids=["any", "one that measures"])
+def test_what_fails_again_fails_the_run(tmp_path: Path, mark: str) -> None:
+    done = run(tmp_path, f"{TESTS}\n\n{mark}\ndef test_wrong():\n    assert False\n", "-n", "1", "--second-look")
     assert done.returncode == 1, done.stdout
     assert "flaky:" not in done.stdout
-    assert re.search(r"2 failed, 1 passed in ", done.stdout.strip().splitlines()[-1]), done.stdout
+    assert re.search(r"3 failed, 1 passed in ", done.stdout.strip().splitlines()[-1]), done.stdout
 
 
 def test_a_worker_that_crashes_fails_the_run(tmp_path: Path) -> None:
     done = run(tmp_path, "def test_crash():\n    __import__('os')._exit(3)\n", "-n", "1", "--second-look")
     assert done.returncode == 1, done.stdout
     assert "a second look" not in done.stdout
-
-
-def test_what_measures_is_measured_alone_and_is_no_defect(tmp_path: Path) -> None:
-    marked = f"import pytest\npytestmark = pytest.mark.measures\n{FLAKY}"
-    done = run(tmp_path, marked, "-n", "1", "--second-look", "-W", "ignore::pytest.PytestUnknownMarkWarning")
-    assert done.returncode == 0, done.stdout
-    assert "flaky" not in done.stdout.replace("test_flaky", "")
-    assert re.search(r"1 passed, 1 passed alone in ", done.stdout.strip().splitlines()[-1]), done.stdout
-
-
-def test_what_measures_and_is_dearer_alone_too_fails_the_run(tmp_path: Path) -> None:
-    marked = "import pytest\n@pytest.mark.measures\ndef test_dear():\n    assert False, 'always'\n"
-    done = run(tmp_path, marked, "-n", "1", "--second-look", "-W", "ignore::pytest.PytestUnknownMarkWarning")
-    assert done.returncode == 1, done.stdout
-    assert re.search(r"1 failed in ", done.stdout.strip().splitlines()[-1]), done.stdout
 
 
 def failure(id: str, when: str = "call", *keywords: str) -> pytest.TestReport:

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,6 @@ from tests.support.workshop import Workshop, run
 BODY = AGENT.partition("\n")[2]
 
 
-@pytest.fixture
-def index() -> Generator[PackageIndex]:
-    with PackageIndex() as running:
-        running.npm("tiny-agent")
-        yield running
-
-
 def output_of(command: list[str]) -> str:
     """What a program writes that is started from elsewhere, and knows nothing."""
     done = subprocess.run(
@@ -33,11 +25,16 @@ def output_of(command: list[str]) -> str:
     return done.stdout
 
 
-def test_a_package_of_npm_is_installed_and_verified_by_a_handshake(tmp_path: Path, index: PackageIndex) -> None:
+def test_a_package_of_npm_is_installed_also_through_a_link_and_verified_by_its_digest_and_a_handshake(
+    tmp_path: Path, index: PackageIndex
+) -> None:
     digest = index.npm("tiny-agent")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    entry = npx("tiny", "tiny-agent@1.0.0", args=["--acp"], env={"A": "b"})
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, npx("tiny", "tiny-agent@1.0.0", args=["--acp"], env={"A": "b"})) as shop:
+        async with Workshop(tmp_path, index, entry, agents_dir=tmp_path / "link") as shop:
             outcome = await shop.install("tiny")
             record = outcome.record
             assert outcome == InstallOutcome(record, already=False)
@@ -53,18 +50,6 @@ def test_a_package_of_npm_is_installed_and_verified_by_a_handshake(tmp_path: Pat
             assert Path(artifact.path).is_relative_to(shop.folders("tiny")[0])
             assert shop.catalog.record(await shop.catalog.find("tiny")) == record
             assert shop.installer.failure("tiny") is None
-
-    run(main())
-
-
-def test_a_package_is_checked_against_its_digest_also_through_a_link(tmp_path: Path, index: PackageIndex) -> None:
-    digest = index.npm("tiny-agent")
-    (tmp_path / "real").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-
-    async def main() -> None:
-        async with Workshop(tmp_path, index, TINY, agents_dir=tmp_path / "link") as shop:
-            assert (await shop.install("tiny")).record.artifacts[0].integrity == digest
 
     run(main())
 
@@ -128,20 +113,6 @@ def test_an_archive_that_is_not_what_the_registry_says_is_refused(
     run(main())
 
 
-def test_our_pins_are_used_where_the_registry_has_nothing_and_the_answer_says_so(
-    tmp_path: Path, index: PackageIndex
-) -> None:
-    index.npm_files("@qwen-code/qwen-code", "9.9.9", {"cli.js": AGENT})
-
-    async def main() -> None:
-        async with Workshop(tmp_path, index) as shop:
-            record = (await shop.install("qwen", "9.9.9")).record
-            assert (record.source, record.registry_slug, record.package) == ("fallback", None, "@qwen-code/qwen-code")
-            assert record.command[-1] == "--acp"
-
-    run(main())
-
-
 def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_told_where(
     tmp_path: Path, index: PackageIndex
 ) -> None:
@@ -159,6 +130,7 @@ def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_to
     async def main() -> None:
         async with Workshop(tmp_path, index) as shop:
             brought = (await shop.install("claude", None, "9.0.0")).record
+            assert (brought.source, brought.registry_slug, brought.note) == ("fallback", None, None)
             assert (brought.native_version, brought.env) == ("4.5.6", {})
             found = brought.artifacts[1]
             assert (found.kind, found.name, found.path) == (
@@ -225,22 +197,13 @@ def test_the_version_that_came_is_recorded_and_not_what_was_asked_for(tmp_path: 
     run(main())
 
 
-def test_nothing_that_a_package_brings_to_be_run_is_run(tmp_path: Path, index: PackageIndex) -> None:
+def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere_and_nothing_that_a_package_brings_is_run(
+    tmp_path: Path, index: PackageIndex
+) -> None:
     mark = tmp_path / "ran"
     scripts = dict.fromkeys(("preinstall", "install", "postinstall", "prepare"), f"touch {mark}")
-    index.npm("tiny-agent", scripts=scripts, dependencies={"dependency": "1.0.0"})
-    index.npm("dependency", scripts=scripts)
-
-    async def main() -> None:
-        async with Workshop(tmp_path, index, TINY, environment={"npm_config_ignore_scripts": "false"}) as shop:
-            await shop.install("tiny")
-            assert not mark.exists()
-
-    run(main())
-
-
-def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere(tmp_path: Path, index: PackageIndex) -> None:
     told = {
+        "npm_config_ignore_scripts": "false",
         "npm_config_global": "true",
         "npm_config_location": "global",
         "npm_config_package_lock": "false",
@@ -249,13 +212,15 @@ def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere(tmp_path: P
         "npm_config_prefix": "/nonexistent",
         "npm_config_dry_run": "true",
     }
-    index.npm("tiny-agent", program=f"require('tiny-part');{BODY}", optionalDependencies={"tiny-part": "1.0.0"})
-    index.npm("tiny-part", program="", main="cli.js")
+    needs = {"tiny-part": "1.0.0"}
+    index.npm("tiny-agent", program=f"require('tiny-part');{BODY}", optionalDependencies=needs, scripts=scripts)
+    index.npm("tiny-part", program="", main="cli.js", scripts=scripts)
 
     async def main() -> None:
         async with Workshop(tmp_path, index, TINY, environment=told) as shop:
             record = (await shop.install("tiny")).record
             assert record.artifacts[0].integrity, "its digest is known"
+            assert not mark.exists()
 
     run(main())
 

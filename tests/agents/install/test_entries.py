@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.agents.install.entries import Content, NotARegistry, PackageDistribution, parse
@@ -224,6 +224,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(field=st.sampled_from(sorted(entry())), value=JSON)
 def test_whatever_stands_in_a_field_the_other_entries_are_found(field: str, value: Any) -> None:
     found = read(entry("first"), {**entry(), field: value}, entry("last"))

@@ -16,7 +16,7 @@ import pytest
 from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.errors import ShuttingDown
 from tests.agents.install.tiny import TINY, box
-from tests.support.package_index import AGENT, PackageIndex
+from tests.support.package_index import AGENT, PackageIndex, uvx
 from tests.support.running import BOUND
 from tests.support.workshop import Workshop, run
 
@@ -40,17 +40,18 @@ def test_all_who_want_the_same_share_one_install_and_one_result(tmp_path: Path, 
 def test_those_who_want_it_otherwise_come_one_after_the_other_and_the_last_stays(
     tmp_path: Path, index: PackageIndex
 ) -> None:
-    index.npm("tiny-agent", "2.0.0")
+    for version in ("1.0.0", "2.0.0"):
+        index.pypi("py-agent", version)
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY) as shop:
+        async with Workshop(tmp_path, index, uvx("snake", "py-agent==1.0.0")) as shop:
             any_, second, again = await asyncio.gather(
-                shop.install("tiny"), shop.install("tiny", "2.0.0"), shop.install("tiny", "2.0.0")
+                shop.install("snake"), shop.install("snake", "2.0.0"), shop.install("snake", "2.0.0")
             )
             assert (any_.record.version, second.record.version) == ("1.0.0", "2.0.0")
             assert again is second
-            assert (await shop.install("tiny")).record == second.record
-            assert len(shop.folders("tiny")) == 1, "the first has been replaced"
+            assert (await shop.install("snake")).record == second.record
+            assert len(shop.folders("snake")) == 1, "the first has been replaced"
 
     run(main())
 

@@ -23,7 +23,7 @@ from sandbox_agent.install_errors import (
     UnsupportedPlatform,
 )
 from tests.agents.install.tiny import TINY, box
-from tests.support.package_index import AGENT, PackageIndex, closed_port, entry, npx, packed, uvx
+from tests.support.package_index import AGENT, PackageIndex, closed_port, entry, packed, uvx
 from tests.support.running import BOUND, alive, eventually
 from tests.support.small_disk import mounted
 from tests.support.workshop import Workshop, run
@@ -286,7 +286,8 @@ def test_our_pins_do_without_the_registry_and_the_record_says_why(tmp_path: Path
         async with Workshop(tmp_path, index) as shop:
             shop.registry_file.unlink()
             record = (await shop.install("qwen", "9.9.9")).record
-            assert record.source == "fallback"
+            assert (record.source, record.registry_slug, record.package) == ("fallback", None, "@qwen-code/qwen-code")
+            assert record.command[-1] == "--acp"
             assert record.note is not None
             assert "cannot be used" in record.note
 
@@ -296,8 +297,8 @@ def test_our_pins_do_without_the_registry_and_the_record_says_why(tmp_path: Path
 def test_an_agent_that_the_user_wants_from_elsewhere_now_is_installed_from_there(
     tmp_path: Path, index: PackageIndex
 ) -> None:
-    index.npm("another-agent", "7.0.0")
-    entries = (TINY, npx("another", "another-agent@7.0.0"))
+    index.pypi("another-agent", "7.0.0")
+    entries = (box(index), uvx("another", "another-agent==7.0.0"))
 
     async def main() -> None:
         async with Workshop(tmp_path, index, *entries, agents='[agents.mine]\nregistry = "tiny"') as shop:

@@ -186,10 +186,12 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
     const file = { type: "file" as const, mime: "text/plain", filename: "violets.txt", url };
     const parts = [{ type: "text" as const, text: can.hello.prompt }, file];
     ok(await client.session.prompt({ sessionID, model, parts }));
-    const [user] = ok(await client.session.messages({ sessionID }));
+    const [user, answer] = ok(await client.session.messages({ sessionID }));
     const attached = user?.parts.find((part) => part.type === "file");
     assert.ok(attached?.type === "file");
     assert.equal(attached.filename, "violets.txt");
+    // The mock agent names what it got.
+    assert.ok(!given.bridge || (answer && textOf(answer).includes("violets.txt")), JSON.stringify(answer));
   });
 });
 

@@ -27,7 +27,7 @@ def user(script: Script) -> Json:
 
 
 def post(model: ModelServer, content: Json, path: str = "/v1/messages?beta=true") -> httpx.Response:
-    return httpx.post(model.url + path, json=content, trust_env=False, timeout=BOUND)
+    return httpx.post(model.url + path, json=content, trust_env=False, verify=False, timeout=BOUND)
 
 
 def events(text: str) -> list[Json]:
@@ -88,13 +88,13 @@ def test_tokens_are_counted(model: ModelServer) -> None:
 
 
 def test_unknown_path_is_not_found(model: ModelServer) -> None:
-    assert httpx.get(f"{model.url}/nowhere", trust_env=False, timeout=BOUND).status_code == 404
+    assert httpx.get(f"{model.url}/nowhere", trust_env=False, verify=False, timeout=BOUND).status_code == 404
     assert model.requests[-1].path == "/nowhere"
 
 
 def test_what_is_meant_for_others_is_kept_apart() -> None:
     with ModelServer() as model:
-        httpx.get(f"{model.url}/own", trust_env=False, timeout=BOUND)
+        httpx.get(f"{model.url}/own", trust_env=False, verify=False, timeout=BOUND)
         httpx.get("http://elsewhere.test/", proxy=model.url, timeout=BOUND)
         with pytest.raises(httpx.ProxyError):
             httpx.get("https://elsewhere.test/", proxy=model.url, timeout=BOUND)
@@ -109,7 +109,7 @@ def test_gate_holds_a_stream_until_it_is_opened(model: ModelServer) -> None:
     async def scenario() -> None:
         request = body(user(script), stream=True)
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=BOUND) as http,
+            httpx.AsyncClient(trust_env=False, verify=False, timeout=BOUND) as http,
             http.stream("POST", f"{model.url}/v1/messages", json=request) as response,
         ):
             lines = response.aiter_lines()
@@ -131,7 +131,7 @@ def test_agent_that_hangs_up_is_noticed(model: ModelServer) -> None:
     async def scenario() -> None:
         request = body(user(script), stream=True)
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=BOUND) as http,
+            httpx.AsyncClient(trust_env=False, verify=False, timeout=BOUND) as http,
             http.stream("POST", f"{model.url}/v1/messages", json=request),
         ):
             await gate.reached()

@@ -19,7 +19,7 @@ def model() -> Generator[ModelServer]:
 
 def post(model: ModelServer, *messages: Json, **more: object) -> httpx.Response:
     body = {"model": "some", "messages": list(messages), "tools": [{"type": "function"}], **more}
-    return httpx.post(f"{model.url}/v1/chat/completions", json=body, trust_env=False, timeout=BOUND)
+    return httpx.post(f"{model.url}/v1/chat/completions", json=body, trust_env=False, verify=False, timeout=BOUND)
 
 
 def user(script: Script) -> Json:

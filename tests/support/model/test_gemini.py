@@ -19,7 +19,9 @@ def model() -> Generator[ModelServer]:
 
 def post(model: ModelServer, method: str, *contents: Json, **more: object) -> httpx.Response:
     body = {"contents": list(contents), "tools": [{"functionDeclarations": []}], **more}
-    return httpx.post(f"{model.url}/v1beta/models/some-model:{method}", json=body, trust_env=False, timeout=BOUND)
+    return httpx.post(
+        f"{model.url}/v1beta/models/some-model:{method}", json=body, trust_env=False, verify=False, timeout=BOUND
+    )
 
 
 def user(script: Script) -> Json:
