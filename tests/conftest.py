@@ -47,6 +47,7 @@ AGENTS = {
     "other": scripted(),
     "twin": scripted("--session-id", "same"),
     "twin2": scripted("--session-id", "same"),
+    "impostor": scripted("--session-id", "$claim"),
     "bare": scripted("--capabilities", "{}"),
     "isolated": scripted(isolation="session"),
     "models": scripted("--models"),

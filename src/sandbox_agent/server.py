@@ -253,6 +253,15 @@ def build(settings: Settings, children: Children) -> ServerParts:
         bridges.append(bridge)
         return bridge.app
 
+    def is_opencodes_name(name: str) -> bool:
+        """Whether OpenCode's programs mean a session, or a draft, by a name that no session has in the hub."""
+        if not name.startswith("ses_"):
+            return False
+        from sandbox_agent.opencode.naming import find_session
+
+        return any(bridge.has_draft(name) for bridge in bridges) or find_session(hub, name, hub.clock()) is not None
+
+    hub.watch_names(is_opencodes_name)
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     clients = HubClients(hub)

@@ -180,6 +180,24 @@ def test_a_session_of_opencode_is_there_for_other_clients(server: Server) -> Non
     run(main())
 
 
+@pytest.mark.requirement("6.names-unique")
+def test_an_agent_that_chooses_what_opencode_calls_another_session_or_a_draft_gets_neither(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client, opencode(server) as program:
+            session = await client.new_session(title="not to be taken")
+            known, draft = await known_as(program, "not to be taken"), await program.new_session()
+            async with Client(server, "impostor") as other:
+                made = [await other.new_session(claim=claim) for claim in (known, draft)]
+            assert not {known, draft} & {*made}
+            await program.prompt(known, [["say", "for its own"]])
+            assert "for its own" in text_of((await program.get(f"/session/{known}/message"))[-1])
+            assert (await client.http.get(f"/v1/sessions/{session}")).json()["activity"]["said"] == "for its own"
+            await program.prompt(draft, [["say", "said at last"]])
+            assert (await client.http.get(f"/v1/sessions/{draft}")).json()["agent"] == "scripted"
+
+    run(main())
+
+
 @pytest.mark.requirement("15.asking")
 @pytest.mark.parametrize("here", [True, False])
 def test_a_permission_is_answered_on_either_side_once(server: Server, here: bool) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 import pytest
 
+from tests.support.asking import received
 from tests.support.client import META, Client, Json, run
 from tests.support.inventory import PERMISSION, all_events, entry_of
 from tests.support.running import Server
@@ -96,6 +97,40 @@ def test_of_two_sessions_begun_at_once_only_one_gets_the_alias(server: Server) -
             refused = [answer["error"]["code"] for answer in answers if "error" in answer]
             assert refused == [-32602]
             assert (await one.http.get(f"/v1/sessions/{alias}")).json()["sessionId"] == made[0]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.names-unique")
+def test_an_agent_that_answers_with_another_sessions_alias_or_id_gets_none_of_its_requests(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client, Client(server, "impostor") as other, client.stream() as stream:
+            alias = "somebody else's"
+            session = await client.new_session(requestedSessionId=alias)
+            for claimed in (alias, session):
+                own = await other.new_session(claim=claimed)
+                forked = await other.result(
+                    "session/fork", {"sessionId": own, "cwd": server.work, "_meta": {META: {"claim": claimed}}}
+                )
+                assert not {alias, session} & {own, forked["sessionId"]}
+                assert (await other.http.get(f"/v1/sessions/{claimed}")).json()["sessionId"] == session
+                await client.prompt(claimed, f"for {claimed}")
+                event = (await stream.until(lambda event, said=f"for {claimed}": event.text == said))[-1]
+                assert event.data["params"]["sessionId"] == session
+                assert not [line for line in await received(other, "impostor") if f"for {claimed}" in line]
+                # Each goes on under its own name.
+                assert (await other.prompt(own, "for the other one"))["result"]["stopReason"] == "end_turn"
+
+    run(main())
+
+
+@pytest.mark.requirement("6.names-unique")
+def test_an_agent_that_answers_with_the_alias_its_session_is_to_have_is_found_by_it(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server, "impostor") as client:
+            session = await client.new_session(requestedSessionId="both", claim="both")
+            assert (await client.http.get("/v1/sessions/both")).json()["sessionId"] == session
+            assert (await client.prompt("both", "hello"))["result"]["stopReason"] == "end_turn"
 
     run(main())
 

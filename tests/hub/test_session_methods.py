@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +137,86 @@ def test_an_alias_is_the_sessions_id_for_clients_and_the_agent_keeps_its_own() -
             taken = error_of(await own.request("session/new", asking_for(requestedSessionId="mine"), id="2"))
             assert taken["code"] == INVALID
             assert "taken" in taken["message"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.names-unique")
+def test_an_alias_reserved_for_a_session_under_way_is_no_other_sessions_id() -> None:
+    async def main() -> None:
+        async with world() as own:
+            wanted = own.request("session/new", asking_for(requestedSessionId="mine"), id="1")
+            first = await own.process.request("session/new")
+            _, other = await opened(own, NEW, {"sessionId": "mine"})
+            own.says(id=first["id"], result={"sessionId": "fresh"})
+
+            made = result_of(await wanted)["sessionId"]
+            assert (made, own.hub.session("mine").id) == ("fresh", "fresh")
+            assert other["sessionId"] not in ("mine", made)
+            assert own.hub.session(other["sessionId"]).facts.agent_session_id == "mine"
+
+    run(main())
+
+
+@pytest.mark.requirement("6.names-unique")
+def test_an_alias_of_a_session_at_rest_or_of_an_earlier_run_is_no_other_sessions_id(tmp_path: Path) -> None:
+    async def at_rest() -> None:
+        async with world(tmp_path / "log.db") as own:
+            await opened(own, asking_for(requestedSessionId="mine"))
+            own.hub.close_connection(own.client, "left")
+            own.hub.report_changes(float("inf"))
+            while own.hub.shelf._stirred:
+                own.hub.drop_idle()
+                await own.log.flushed()
+            assert not own.hub.shelf._aliases
+            own.client = own.connect()
+            await claimed(own)
+
+    async def claimed(own: World) -> None:
+        for claim in ("mine", "fresh"):
+            _, result = await opened(own, NEW, {"sessionId": claim})
+            assert result["sessionId"] not in ("mine", "fresh")
+            assert own.hub.session("mine").id == own.hub.session("fresh").id == "fresh"
+
+    async def after() -> None:
+        async with world(tmp_path / "log.db", session="t") as own:
+            await claimed(own)
+
+    run(at_rest())
+    run(after())
+
+
+@pytest.mark.requirement("6.names-unique")
+@pytest.mark.parametrize("taken", ["reserved", "given", "by id"])
+def test_a_load_of_an_id_that_another_session_takes_meanwhile_is_refused(taken: str) -> None:
+    async def main() -> None:
+        async with world() as own:
+            wishes = NEW if taken == "by id" else asking_for(requestedSessionId="mine")
+            asked = own.request("session/new", wishes, id="1")
+            first = await own.process.request("session/new")
+            own.agents.append(None)
+            own.booting.clear()
+            loading = own.request("session/load", {**NEW, "sessionId": "mine"}, id="2")
+            await own.settled()
+            if taken != "reserved":
+                own.agents[0].says(id=first["id"], result={"sessionId": "mine" if taken == "by id" else "fresh"})
+                await asked
+            own.booting.set()
+
+            assert "ask again" in error_of(await loading)["message"]
+            assert not [one for one in own.process.sent if one["method"] == "session/load"]
+            asked.cancel()
+
+    run(main())
+
+
+@pytest.mark.requirement("6.names-unique")
+def test_a_name_by_which_a_part_above_the_hub_means_a_session_is_no_other_sessions_id() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.hub.watch_names(lambda name: name == "ses_known")
+            _, result = await opened(own, NEW, {"sessionId": "ses_known"})
+            assert result["sessionId"] != "ses_known"
 
     run(main())
 

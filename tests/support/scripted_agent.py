@@ -5,7 +5,8 @@ Run it as `python -I -S tests/support/scripted_agent.py [flags]`. It ends (exit 
 Flags
     --no-load --no-list --no-resume --no-fork --no-close --no-delete   leave that out of the capabilities
     --capabilities JSON     answer exactly these `agentCapabilities`
-    --session-id ID         answer this id to every session/new and session/fork
+    --session-id ID         answer this id to every session/new and session/fork; `$x` is what the request's
+                            `_meta` says of `x`
     --models                offer models the old way: a `models` block instead of a model config option
     --plain                 offer neither modes nor models nor config options
     --settings JSON         offer these `modes`, `models` and `configOptions`; what a client sets is set in all of them.

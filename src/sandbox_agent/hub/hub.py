@@ -4,7 +4,6 @@ No method here awaits, so no method can be seen half done.
 """
 
 import logging
-import secrets
 import time
 from collections.abc import Callable
 from functools import partial
@@ -57,6 +56,7 @@ class Hub:
         self.shelf = Shelf(log, clock)
         self._watchers: list[Watcher] = []
         self._observers: list[Observer] = []
+        self._namings: list[Callable[[str], bool]] = []
         self._unreported: dict[str, float] = {}
         self._withholding: dict[str, Session] = {}
         """Sessions whose updates wait, by id."""
@@ -70,6 +70,10 @@ class Hub:
 
     def observe(self, observer: Observer) -> None:
         self._observers.append(observer)
+
+    def watch_names(self, is_name: Callable[[str], bool]) -> None:
+        """No session gets an id by which a part above the hub means another session: `is_name` says so."""
+        self._namings.append(is_name)
 
     # Connections
 
@@ -114,13 +118,18 @@ class Hub:
             or self.pending.has(session)
         )
 
-    def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
-        """Add a session that its agent opens; its id is the agent's, unless another session has used that id before.
+    def is_taken(self, name: str) -> bool:
+        """Whether clients mean a session by a name, or will."""
+        return self.shelf.is_taken(name) or any(is_name(name) for is_name in self._namings)
 
-        Agents reuse ids. From now on, what the process says under this id belongs to the session.
+    def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
+        """Add a session that its agent opens; its id is the agent's, unless that is another session's id or alias.
+
+        Agents reuse ids, and may choose what clients call another session. From now on, what the process says under
+        this id belongs to the session.
         """
-        taken = self.shelf.has(agent_session_id)
-        session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
+        taken = self.is_taken(agent_session_id)
+        session_id = self.shelf.make_id(running.agent.id) if taken else agent_session_id
         now = self.clock()
         facts = SessionFacts(
             session_id=session_id,

@@ -125,6 +125,7 @@ class SessionLoading(Struct, frozen=True):
         session = None
         try:
             require_advertised(running, envelope.method)
+            self._check_free(session_id)
             opened_with = Raw(params_text(envelope.line))
             session = self.hub.add_session(running, session_id, cwd, opened_with)
             session.facts.own_environment = bool(environment)
@@ -137,6 +138,15 @@ class SessionLoading(Struct, frozen=True):
                 self.hub.move(session, Event.FAILED)
             await self.forward.dismiss(running)
             raise
+
+    def _check_free(self, session_id: str) -> None:
+        """Its client means a session that the server did not know when it asked, and no other one.
+
+        Raises InvalidRequest.
+        """
+        if self.hub.is_taken(session_id):
+            message = f"another session has the name {session_id!r} by now, or is about to get it; ask again"
+            raise InvalidRequest(message, sessionId=session_id)
 
     async def _take_up_known(
         self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]

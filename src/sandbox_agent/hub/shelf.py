@@ -121,6 +121,19 @@ class Shelf:
             return True
         return not self._log.is_deleted(session_id) and self._log.ask(lambda cards: cards.has(session_id))
 
+    def is_taken(self, name: str) -> bool:
+        """Whether a session has this id or alias, or is about to get it as its alias."""
+        if name in self._aliases or self.has(name):
+            return True
+        session_id = self._log.ask(lambda cards: cards.find_alias(name))
+        return session_id is not None and not self._log.is_deleted(session_id)
+
+    def make_id(self, agent: str) -> str:
+        """An id that no session has as its id or alias."""
+        while self.is_taken(made := f"{agent}-{secrets.token_hex(8)}"):
+            pass
+        return made
+
     def all_of(self, session_ids: Iterable[str]) -> list[Session]:
         """Those that are still there, and can be read."""
         ids = list(session_ids)
@@ -276,7 +289,7 @@ class Shelf:
 
     def reserve_alias(self, alias: str) -> bool:
         """Reserve an alias for a session that is being opened; False when it is taken."""
-        if alias in self._aliases or self.has(alias) or self.find_by_alias(alias) is not None:
+        if self.is_taken(alias):
             return False
         self._aliases[alias] = ""
         return True

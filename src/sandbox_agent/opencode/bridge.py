@@ -4,7 +4,7 @@ Every answer is JSON, those to unknown routes too.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
@@ -111,6 +111,8 @@ class OpenCodeBridge:
 
     app: App
     bus: EventBus
+    has_draft: Callable[[str], bool]
+    """Whether a session before its first prompt has an id."""
 
     def close(self) -> None:
         """End all streams."""
@@ -146,4 +148,4 @@ def make_bridge(
     )
     hub.log.follow_history(transcripts)
     hub.observe(requests)
-    return OpenCodeBridge(app, bus)
+    return OpenCodeBridge(app, bus, conversations.has_draft)

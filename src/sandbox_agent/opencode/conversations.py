@@ -158,6 +158,9 @@ class Conversations:
         found = find_session(self._hub, id, self._clock()) or self._drafts.find(id)
         return refuse_session(id) if found is None else found
 
+    def has_draft(self, id: str) -> bool:
+        return self._drafts.find(id) is not None
+
     def describe(self, one: Session | Draft) -> SessionInfo:
         return one.describe() if isinstance(one, Draft) else describe(one, self._transcripts.find(one))
 

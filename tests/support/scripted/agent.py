@@ -103,6 +103,8 @@ class Agent:
     def on_session_new(self, params):
         self._count += 1
         session_id = self.options.get("session-id") or f"{self._prefix}-s{self._count}"
+        if session_id.startswith("$"):
+            session_id = params["_meta"]["sandboxagent.dev"][session_id[1:]]
         self.sessions[session_id] = {"cwd": params.get("cwd")}
         self._remember({"session": session_id, "cwd": params.get("cwd")})
         early = Program(self, None, session_id, [])
