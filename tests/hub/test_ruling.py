@@ -176,8 +176,7 @@ def test_nothing_is_allowed_after_a_cancel() -> None:
             Turns(own.hub, 16).cancel(own.session)
             kept.set()
             assert await own.answer() == CANCELLED
-            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
-            await task
+            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
             assert len(own.running.sent) == 1
 
     run(main())
@@ -288,8 +287,7 @@ def test_what_the_rules_leave_to_people_is_asked_when_they_are_done() -> None:
             (pending,) = own.hub.pending.of_session(own.session)
             assert pending.deciding
             disk.answers.set()
-            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
-            await task
+            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
             assert pending.open
             assert not pending.deciding
             assert not pending.answering
@@ -311,8 +309,7 @@ def test_nothing_is_allowed_when_the_turn_or_the_agent_ended_meanwhile(how: str)
             else:
                 own.hub.settle(pending, Outcome.CANCELLED, AGENT)
             disk.answers.set()
-            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
-            await task
+            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
             assert pending.outcome is Outcome.CANCELLED
             assert [json.loads(line)["result"] for line in own.running.sent] == ([CANCELLED] if how == "cancel" else [])
 

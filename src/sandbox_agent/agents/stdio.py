@@ -6,8 +6,10 @@ import itertools
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import cast
+
+from sandbox_agent.tasks import Tasks
 
 LINE_LIMIT = 128 * 1024 * 1024
 """Twice what a client of ours may send in one line."""
@@ -46,7 +48,7 @@ class Peer:
         writer.transport.set_write_buffer_limits(high=0)
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Object]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._requests: dict[object, asyncio.Task[None]] = {}
         """Those under way, by their ids."""
         self._ended = False
@@ -67,7 +69,8 @@ class Peer:
                 self._settle(envelope)
                 continue
             # Notifications in tasks, too: those begin in their order, so a cancel comes after its prompt.
-            task = self._start(self._handle(envelope, methods, {CANCEL_REQUEST: self._cancel, **notifications}))
+            handled = self._handle(envelope, methods, {CANCEL_REQUEST: self._cancel, **notifications})
+            task = self._tasks.run(handled, "envelope")
             if isinstance(id := envelope.get("id"), str | int):
                 self._requests[id] = task
                 task.add_done_callback(lambda _, id=id: self._requests.pop(id, None))
@@ -109,7 +112,10 @@ class Peer:
         except Exception:
             logger.exception("method failed method=%s", name)
             answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
-        await self._send(answer)
+        try:
+            await self._send(answer)
+        except ConnectionError as error:
+            logger.info("answer lost reason=%s", error)
 
     def _settle(self, envelope: Object) -> None:
         id = envelope.get("id")
@@ -130,26 +136,13 @@ class Peer:
         if isinstance(id, str | int) and (task := self._requests.get(id)):
             task.cancel()
 
-    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget)
-        return task
-
-    def _forget(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.info("envelope lost reason=%s", task.exception())
-
     async def _end(self) -> None:
         """Let what is quick be answered. What the other side has not read within the grace is lost."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=GRACE)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._tasks.settle()
         self._ended = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(GRACE):
                 await self._writer.drain()

@@ -15,6 +15,7 @@ from enum import IntEnum, StrEnum
 from typing import Protocol
 
 from sandbox_agent.bus.ports import BusError
+from sandbox_agent.tasks import Tasks
 
 PIECE = 128 << 10
 """Bytes of a piece, at most."""
@@ -284,7 +285,7 @@ class FlowTable:
         self.clock = 0.0
         self._looked_at = time.monotonic()
         self._flows: set[Flow] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def open(self, way: FlowWay, *, ends_with_them: bool, sign: bytes = b"") -> Flow:
         """A flow; it is in the table until it breaks or finishes."""
@@ -301,14 +302,11 @@ class FlowTable:
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
         """Do something on the side, to its end."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(work, "flow")
 
     async def settle(self) -> None:
         """Wait until everything on the side is done."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.settle()
 
     def tick(self, seconds: float) -> None:
         """Let time pass."""

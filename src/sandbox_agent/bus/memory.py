@@ -18,6 +18,7 @@ from sandbox_agent.bus.ports import (
     TableEntry,
     Unreachable,
 )
+from sandbox_agent.tasks import Tasks
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +68,7 @@ class MemoryBus:
     def __init__(self, cluster: Cluster) -> None:
         self.cut = False
         self.cluster = cluster
-        self._tasks: set[asyncio.Task[bytes | None]] = set()
+        self._tasks = Tasks()
 
     async def request(self, subject: str, body: bytes, patience: float) -> bytes:
         self.check()
@@ -77,9 +78,7 @@ class MemoryBus:
             if server.cut:
                 await asyncio.sleep(patience)
                 break
-            task = asyncio.ensure_future(handler(subject, body))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = self._tasks.run(handler(subject, body), f"answer {subject}")
             try:
                 answer = await asyncio.wait_for(asyncio.shield(task), patience)
             except TimeoutError:

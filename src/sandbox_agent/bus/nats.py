@@ -18,6 +18,7 @@ from sandbox_agent.bus.api import PATIENCE, NatsMessage, make, nanoseconds
 from sandbox_agent.bus.dialing import Dialer, explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
 from sandbox_agent.bus.ports import MOST_BYTES, BusError, BusRefused, Handler, Hearer, Nowhere, StopHearing, Unreachable
+from sandbox_agent.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class NatsBus:
         self.denied = ""
         """The newest thing that the servers did not allow, in their words."""
         self._client = client
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -217,9 +218,7 @@ class NatsBus:
                 logger.warning("request dropped subject=%s reason=answer wanted elsewhere", message.subject)
                 return
             await self._places.acquire()
-            task = asyncio.create_task(self._answer(message, handler))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.run(self._answer(message, handler), f"answer {message.subject}")
 
         await self._subscribe(subject, take)
         await self._settle()
@@ -299,8 +298,7 @@ class NatsBus:
         return JetStreamTable(self, name)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         # uvloop has an error of its own for a socket that is closed already.
         with suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
             await self._client.close()

@@ -3,7 +3,7 @@
 `memory.py` and `nats.py` are two of these; one suite holds both to the same promises (`tests/bus`).
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -144,7 +144,7 @@ class Table(Protocol):
         ...
 
 
-Handler = Callable[[str, bytes], Awaitable[bytes | None]]
+Handler = Callable[[str, bytes], Coroutine[object, None, bytes | None]]
 """Takes a request's subject and body; returns the answer, or None for none."""
 
 Hearer = Callable[[str, bytes], None]

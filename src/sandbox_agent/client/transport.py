@@ -28,6 +28,7 @@ from sandbox_agent.errors import (
     WrongAnswer,
 )
 from sandbox_agent.fleet_errors import NodeUnreachable
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers as names
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.methods import READS
@@ -83,7 +84,7 @@ class Transport:
         """How many connections there have been."""
         self._opening = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._seen: int | None = None
         """The last event of this connection's stream."""
         self._listening = False
@@ -164,10 +165,7 @@ class Transport:
         said_goodbye = self._socket is not None
         if self._socket is not None:
             await self._socket.close(goodbye=True)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._id is not None and not said_goodbye:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(GOODBYE):
@@ -377,9 +375,7 @@ class Transport:
             return
         if self._following is not None:
             self._following.cancel()
-        self._following = asyncio.create_task(self._follow(), name="sandbox-agent stream")
-        self._tasks.add(self._following)
-        self._following.add_done_callback(self._tasks.discard)
+        self._following = self._tasks.run(self._follow(), "sandbox-agent stream")
 
     async def _follow(self) -> None:
         clock = asyncio.get_running_loop().time

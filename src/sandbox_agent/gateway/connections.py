@@ -16,7 +16,7 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandbox_agent.envelope import Envelope
-from sandbox_agent.errors import LogUnavailable, UnknownConnection
+from sandbox_agent.errors import LogUnavailable, SandboxAgentError, UnknownConnection
 from sandbox_agent.gateway.connection import AttachmentLog, FleetConnection, restore
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.losses import Endings, Promises, Withdrawals
@@ -27,6 +27,7 @@ from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import session_channel
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.fleet import AttachmentChange, StreamOpened, Visit
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class FleetConnections:
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
         self._session_opened: Callable[[str, str], Awaitable[None]] = _ignore
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._watching: StreamFollowing | None = None
         roster.watch(self._take_node)
         for node in roster.leases:
@@ -458,14 +459,14 @@ class FleetConnections:
             self._drop(connection, "the gateway fell behind")
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._forget_task)
+        self._tasks.run(_tolerate(work), "follow a connection")
 
-    def _forget_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.warning("connection not followed reason=%s", error)
+
+async def _tolerate(work: Coroutine[None, None, None]) -> None:
+    try:
+        await work
+    except (SandboxAgentError, BusError) as error:
+        logger.warning("connection not followed reason=%s", error)
 
 
 async def _ignore(node: str, session_id: str) -> None:

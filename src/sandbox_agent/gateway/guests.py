@@ -22,6 +22,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.asgi import JSON
 from sandbox_agent.http.guests import OPENED
 from sandbox_agent.http.guests import PATH as GUESTS
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import Introduced, Introduction, Lease, Opened
 
@@ -55,7 +56,7 @@ class GuestCalls:
         self._roster = roster
         self._most = most
         self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         roster.watch(self._take_change)
         connections.watch_closed(self._forget_guests)
         connections.watch_streams(self._meet_nodes)
@@ -306,9 +307,7 @@ class GuestCalls:
             logger.info("connection not introduced connection=%s node=%s reason=%s", connection.tag, node, error.slug)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(work, "call a node for a connection")
 
 
 def _is_refused(answer: NodeAnswer, kind: type[SandboxAgentError]) -> bool:

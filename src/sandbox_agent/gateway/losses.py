@@ -33,6 +33,7 @@ from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.trust import run_of
 from sandbox_agent.log.event import Chunk
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, Gone, SentTo
 
@@ -53,7 +54,7 @@ class Promises:
         self._feed = feed
         self._own = own
         self._fetch_run = fetch_run
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def note_asked(self, connection: FleetConnection, id: bytes, node: str) -> None:
         """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
@@ -95,9 +96,7 @@ class Promises:
 
     def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
         """Answer in the place of a node that is lost; of several gateways that do, the first."""
-        task = asyncio.create_task(self._tell_lost(connection, lost, node))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(self._tell_lost(connection, lost, node), f"tell what {node} lost")
 
     async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
         while not connection.closed:

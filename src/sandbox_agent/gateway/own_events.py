@@ -10,6 +10,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Append, BusError, BusStream, Conflict, StreamMessage
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel
+from sandbox_agent.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class OwnEvents:
         self._events = events
         self._waiting: dict[str, deque[tuple[str, Chunk, Unless | None, Kept]]] = {}
         self._size = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def tell(self, tag: str, line: bytes, session_id: str | None, *, unless: Unless | None = None) -> None:
         """Send a line to the client of a connection, wherever it reads.
@@ -67,9 +68,7 @@ class OwnEvents:
             waiting.append((subject, chunk, unless, kept))
             return kept
         self._waiting[tag] = deque([(subject, chunk, unless, kept)])
-        task = asyncio.create_task(self._append_all(tag))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(self._append_all(tag), f"events for {tag}")
         return kept
 
     async def _append_all(self, tag: str) -> None:

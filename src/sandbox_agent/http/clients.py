@@ -27,6 +27,7 @@ from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 
@@ -184,7 +185,7 @@ class Delivery:
     def __init__(self, clients: Clients, intake: Intake) -> None:
         self._clients = clients
         self._intake = intake
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def begin(
         self,
@@ -205,9 +206,7 @@ class Delivery:
             if self.pass_on(connection, envelope, key, partial(_settle, taken)):
                 return await taken
         accepted = await self._intake.accept(connection, envelope, key)
-        task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer, before))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._tasks.run(self._deliver(connection, envelope, accepted.answer, before), "deliver an answer")
         if after is not None:
             task.add_done_callback(lambda _: after())
         return accepted.position

@@ -3,7 +3,6 @@
 An upgraded GET is a WebSocket for everything.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -45,6 +44,7 @@ from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
 from sandbox_agent.hub.idempotency import MAX_KEY
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT
 
@@ -70,7 +70,7 @@ class Rpc(Exchange, eq=False):
 
     short_way: bool = True
     """A socket remembers the head of a POST, and does not take it apart again."""
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    _tasks: Tasks = field(default_factory=Tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
@@ -254,9 +254,7 @@ class Rpc(Exchange, eq=False):
             self.end(connection)
 
     def run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(work, "answer a post")
 
     # GET
 

@@ -6,7 +6,7 @@ agent must offer, before it is passed on.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -47,6 +47,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Process, Replay, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Forward:
         """By session, with the number of callers that have it or wait for it."""
         self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         """Requests that wait for their session to come back, until that or until their client takes them back."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def agent(self, connection: Connection, envelope: Envelope) -> Agent:
         """The agent an envelope without a session is for: the one it names, else the connection's."""
@@ -154,7 +155,7 @@ class Forward:
 
     def dismiss_soon(self, running: Process) -> None:
         """The same, for callers that cannot wait."""
-        self._run(self.dismiss(running))
+        self._tasks.run(self.dismiss(running), f"dismiss {running.key}")
 
     async def close_at_agent(self, running: Process, agent_session_id: str) -> None:
         """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
@@ -165,12 +166,7 @@ class Forward:
 
     def close_at_agent_soon(self, running: Process, agent_session_id: str) -> None:
         """The same, for callers that cannot wait."""
-        self._run(self.close_at_agent(running, agent_session_id))
-
-    def _run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(self.close_at_agent(running, agent_session_id), f"close a session at {running.key}")
 
     @asynccontextmanager
     async def lock_session(self, session_id: str) -> AsyncGenerator[None]:

@@ -12,6 +12,7 @@ from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailab
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.log import Log
+from sandbox_agent.tasks import Tasks
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class Idempotency:
         self.log = log
         self._patience = patience
         self._running: dict[tuple[str, str], _Running] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def accept(
         self, scope: str, key: str, envelope: Envelope, begin: Callable[[], Awaitable[Accepted]]
@@ -243,9 +244,7 @@ class Idempotency:
             raise error from None
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(work, "request under a key")
 
     async def _begin(self, name: tuple[str, str], running: _Running, begin: Callable[[], Awaitable[Accepted]]) -> None:
         try:

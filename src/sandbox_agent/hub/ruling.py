@@ -7,7 +7,7 @@ recorded, can be cancelled, and goes to humans if the rules do not decide it.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TypeVar
 
 from sandbox_agent.envelope import Envelope, Object
@@ -19,6 +19,7 @@ from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Decision, Mistake, Policy, Rule, read_rules
+from sandbox_agent.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class Ruling:
         self._policy = policy
         self._patience = patience
         self._threads = Threads(MOST_THREADS)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
     def take(self, pending: PendingRequest, session: Session) -> bool:
@@ -129,7 +130,8 @@ class Ruling:
         pending.answering = pending.deciding = True
         self._hub.record_request(pending)
         if decision is None or line is None:
-            self._begin(self._decide(pending, session, lambda: self._policy.decide(ask(), rules)))
+            decide = self._decide(pending, session, lambda: self._policy.decide(ask(), rules))
+            self._tasks.run(decide, "ask the rules")
         else:
             self._answer(pending, session, decision, line)
         return True
@@ -159,12 +161,7 @@ class Ruling:
     def _answer(self, pending: PendingRequest, session: Session, decision: Decision, line: bytes) -> None:
         outcome = Outcome.ANSWERED if decision.action == "allow" else Outcome.REJECTED
         position = self._hub.record(session, line, Direction.FROM_SERVER).last
-        self._begin(self._give(pending, line, outcome, _decider(decision), position))
-
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(self._give(pending, line, outcome, _decider(decision), position), "answer by a rule")
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
         try:

@@ -17,6 +17,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening, read_sign
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.http.asgi import App, Message, Scope
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.fleet import AnswerHead, Opening, Waiting
 
 logger = logging.getLogger(__name__)
@@ -33,11 +34,10 @@ class Flows:
     def __init__(self, node: str, app: App, most: int) -> None:
         self._node = node
         self._app = app
-        self._most = most
         self.table = FlowTable()
         self._flows: dict[str, Flow] = {}
         """By the subject on which a gateway sends."""
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Tasks(most)
         self._nonce = ""
 
     async def start(self, bus: Bus, nonce: str) -> None:
@@ -77,14 +77,12 @@ class Flows:
             flow.break_off(Reason.LOST)
             return
         flow.accept(message)
-        if len(self._answering) >= self._most:
+        if self._answering.is_full:
             logger.warning("request through a gateway refused reason=too many gateway=%s", opening.gateway)
             flow.break_off(Reason.FULL)
             return
         self._flows[subject] = flow
-        task = asyncio.create_task(self._answer(subject, flow, opening))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering.run(self._answer(subject, flow, opening), "answer through a gateway")
 
     async def _answer(self, subject: str, flow: Flow, opening: Opening) -> None:
         exchange = _Exchange(flow, opening)

@@ -3,7 +3,6 @@
 The hub has them; the first answer wins there, whichever client it comes from.
 """
 
-import asyncio
 import fnmatch
 import logging
 from dataclasses import replace
@@ -32,6 +31,7 @@ from sandbox_agent.opencode.prompts import KEY
 from sandbox_agent.opencode.refusals import Refused, refuse_request
 from sandbox_agent.opencode.transcript import Transcript
 from sandbox_agent.opencode.transcripts import Transcripts
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Requests:
         self._hub = client.hub
         self._transcripts = transcripts
         self._bus = bus
-        self._answering: set[asyncio.Task[None]] = set()
+        self._answering = Tasks()
 
     # Listing
 
@@ -143,9 +143,7 @@ class Requests:
                 assert pending.session is not None
                 self._transcripts.after_all(pending.session, lambda transcript: self._announce(pending, transcript))
                 return
-            task = asyncio.create_task(self._answer_quietly(pending, result))
-            self._answering.add(task)
-            task.add_done_callback(self._answering.discard)
+            self._answering.run(self._answer_quietly(pending, result), "answer for opencode")
         except Exception:
             logger.exception("request not sent session=%s", pending.session.id if pending.session else None)
 

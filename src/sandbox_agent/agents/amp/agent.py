@@ -20,6 +20,7 @@ from sandbox_agent.agents.stdio import (
     Peer,
     RpcError,
 )
+from sandbox_agent.tasks import Tasks
 
 PROTOCOL_VERSION = 1
 RESOURCE_NOT_FOUND = -32002
@@ -44,7 +45,7 @@ class AmpAgent:
         self._doorway = doorway
         self._sessions: dict[str, Session] = {}
         self._turns: dict[str, Turn] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = Tasks()
 
     def methods(self) -> Mapping[str, Method]:
         """What it answers."""
@@ -134,9 +135,7 @@ class AmpAgent:
 
     def _cancel(self, session_id: str) -> None:
         if turn := self._turns.get(session_id):
-            ending = asyncio.create_task(turn.cancel())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._ending.run(turn.cancel(), "cancel a turn")
 
     def _session(self, params: Object) -> Session:
         id = _text(params, "sessionId")

@@ -18,6 +18,7 @@ import psutil
 from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_params
 from sandbox_agent.agents.lines import LineSplitter
 from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class OpenCode:
         self._events: httpx.Response | None = None
         self._say: Callable[[bytes], None] = lambda _: None
         self._open: dict[bytes, _Open] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
         user = environment.get("OPENCODE_SERVER_USERNAME", USER)
@@ -127,16 +128,13 @@ class OpenCode:
         self._do(self._watch())
 
     def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self._client is not None:
             self._client, client = None, self._client
             self._do(client.aclose())
 
     def _do(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.run(work, "questions of opencode")
 
     # Questions
 

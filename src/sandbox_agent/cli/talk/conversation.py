@@ -28,6 +28,7 @@ from sandbox_agent.client import (
 )
 from sandbox_agent.client.updates import FINAL, ContentBlock, read_item
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.acp import AvailableCommandsUpdate, UserMessageChunk
 from sandbox_agent.wire.reading import read
 
@@ -174,7 +175,7 @@ class Conversation:
         self._current: _Sent | None = None
         """The prompt whose turn runs, if it is ours."""
         self._turn_id: str | None = None
-        self._failing: set[asyncio.Task[None]] = set()
+        self._failing = Tasks()
         self._files: Sequence[str] = ()
         self.busy = False
         """A turn runs."""
@@ -351,9 +352,7 @@ class Conversation:
         waits = self.busy
         sent = _Sent(self._session.prompt(text, files))
         self._sent.append(sent)
-        task = asyncio.create_task(self._watch_start(sent))
-        self._failing.add(task)
-        task.add_done_callback(self._failing.discard)
+        self._failing.run(self._watch_start(sent), "start of a turn")
         if waits:
             self._say("queued until the running turn ends")
         else:

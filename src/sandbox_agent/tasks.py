@@ -1,0 +1,58 @@
+"""Tasks that run beside their callers: they are kept until they end, and what makes one fail is reported."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import TypeVar
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one owner, which closes them when it ends."""
+
+    def __init__(self, most: int | None = None) -> None:
+        """`most` is how many may run at once; whoever would begin one more asks `is_full` before, and refuses it."""
+        self._most = most
+        self._running: set[asyncio.Task[object]] = set()
+
+    def run(self, work: Coroutine[object, None, T], name: str) -> asyncio.Task[T]:
+        """Begin something. Nobody has to await it: an exception is logged with this name."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("task failed task=%r", task.get_name(), exc_info=error)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def is_full(self) -> bool:
+        return self._most is not None and len(self._running) >= self._most
+
+    def cancel(self) -> None:
+        """Cancel all that run, without waiting for their ends; not the task that calls this."""
+        for task in self._others():
+            task.cancel()
+
+    async def settle(self) -> None:
+        """Wait until all have ended, also those that begin meanwhile."""
+        while others := self._others():
+            await asyncio.wait(others)
+
+    async def close(self) -> None:
+        """Cancel all that run, and wait for their ends."""
+        self.cancel()
+        await self.settle()
+
+    def _others(self) -> list[asyncio.Task[object]]:
+        """A task that closes its own owner does not wait for itself."""
+        calling = asyncio.current_task()
+        return [task for task in self._running if task is not calling]
