@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import socket
 from base64 import b64encode
 from collections.abc import AsyncGenerator
@@ -346,6 +347,41 @@ def test_what_is_asked_of_one_directory_has_nothing_of_another(server: Server, t
             assert mine not in json.dumps(heard_there.seen)
             assert [each["id"] for each in await there.get("/session")] == [other]
             assert other not in [each["id"] for each in await here.get("/session")]
+
+    run(main())
+
+
+def shuffled(count: int) -> str:
+    return "".join(f"{line}\n" for line in random.Random(1).sample(range(count), count))
+
+
+@pytest.mark.requirement("15.diffs")
+def test_an_agents_text_of_any_content_does_not_hold_up_other_clients(server: Server) -> None:
+    """The fence took hours to look for, and the changes a minute to find."""
+    fence = {"type": "content", "content": {"type": "text", "text": f"{'`' * 30_000}\n{'`' * 29_999}x"}}
+    old, new = "".join(f"{line}\n" for line in range(400)), shuffled(400)
+    turned = {"type": "diff", "path": "/w/turned", "oldText": "a\nb\n" * 99, "newText": "b\na\n" * 99}
+    mixed = {"type": "diff", "path": "/w/mixed", "oldText": old, "newText": new}
+    large = {"type": "diff", "path": "/w/large", "oldText": "x\n" * 100_000, "newText": "y\n" * 100_000}
+    update = {"sessionUpdate": "tool_call", "kind": "edit", "status": "completed"}
+    steps = [
+        ["update", {**update, "toolCallId": "fence", "content": [fence]}],
+        *(["update", {**update, "toolCallId": f"turned-{each}", "content": [turned] * 10}] for each in range(60)),
+        ["update", {**update, "toolCallId": "mixed", "content": [mixed, large]}],
+    ]
+
+    async def main() -> None:
+        async with opencode(server) as program, program.events():
+            session = await program.new_session()
+            message = await program.prompt(session, steps)
+            tools = {part["callID"]: part["state"] for part in message["parts"] if part["type"] == "tool"}
+            assert len(tools) == 62
+            assert tools["fence"]["output"] == fence["content"]["text"]
+            assert tools["turned-0"]["metadata"]["diff"].count("--- /w/turned\n") == 10
+            diff = tools["mixed"]["metadata"]["diff"]
+            assert "@@ -1,400 +1,400 @@ too much has changed to compare it line by line\n-0\n-1\n" in diff
+            told = "[100,000 lines, 200,000 characters: too large to show]"
+            assert diff.endswith(f"@@ -1 +1 @@ too large to show\n-{told}\n+{told}\n")
 
     run(main())
 

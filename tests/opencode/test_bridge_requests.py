@@ -32,13 +32,13 @@ def test_a_reply_is_one_of_the_agents_own_options(reply: str, options: list[Json
             assert (asked["permission"], asked["patterns"]) == ("bash", ["ls"])
             assert asked["metadata"]["command"] == "ls"
             assert asked["always"]
-            assert [each.id for each in bridge.requests.permissions(None)] == [asked["id"]]
+            assert [each.id for each in await bridge.requests.permissions(None)] == [asked["id"]]
             await bridge.requests.reply_permission(asked["id"], reply, None)
 
             assert answered(own) == {"outcome": {"outcome": "selected", "optionId": chosen}}
             replied = await listener.until("permission.replied")
             assert replied["requestID"] == asked["id"]
-            assert bridge.requests.permissions(None) == []
+            assert await bridge.requests.permissions(None) == []
             with pytest.raises(Refused) as refused:
                 await bridge.requests.reply_permission(asked["id"], reply, None)
             assert refused.value.status == 404
@@ -54,7 +54,7 @@ def test_a_reply_that_none_of_them_means_is_refused_and_nothing_is_allowed(reply
     async def main() -> None:
         async with bridged() as (own, bridge):
             await ask(own, options)
-            (waiting,) = bridge.requests.permissions(None)
+            (waiting,) = await bridge.requests.permissions(None)
             for said in (reply, "yes please"):
                 with pytest.raises(Refused) as refused:
                     await bridge.requests.reply_permission(waiting.id, said, None)
@@ -70,7 +70,7 @@ def test_always_is_remembered_for_exactly_that_where_the_agent_does_not() -> Non
     async def main() -> None:
         async with bridged() as (own, bridge):
             await ask(own, ONLY_ONCE)
-            (waiting,) = bridge.requests.permissions(None)
+            (waiting,) = await bridge.requests.permissions(None)
             await bridge.requests.reply_permission(waiting.id, "always", None)
             await ask(own, ONLY_ONCE, 1)
             await ask(own, ONLY_ONCE, 2, command="ls; rm -rf /")
@@ -122,7 +122,7 @@ def test_always_holds_for_no_other_request(allowed: Json, other: Json) -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             own.asks(0, sessionId="s", toolCall=allowed | {"toolCallId": "c0"}, options=ONLY_ONCE)
-            (waiting,) = bridge.requests.permissions(None)
+            (waiting,) = await bridge.requests.permissions(None)
             await bridge.requests.reply_permission(waiting.id, "always", None)
             renamed = [ONLY_ONCE[0] | {"name": "Allow, and everything else"}, ONLY_ONCE[1]]
             own.asks(1, sessionId="s", toolCall=other | {"toolCallId": "c1"}, options=ONLY_ONCE)
@@ -142,7 +142,7 @@ def test_always_holds_for_no_other_session_not_even_a_fork() -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             await ask(own, ONLY_ONCE)
-            (waiting,) = bridge.requests.permissions(None)
+            (waiting,) = await bridge.requests.permissions(None)
             await bridge.requests.reply_permission(waiting.id, "always", None)
             forked = own.add_session("f")
             forked.facts.metadata = dict(own.session.facts.metadata)
@@ -187,7 +187,7 @@ def test_what_cannot_be_told_apart_is_not_remembered(call: Json) -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             own.asks(0, sessionId="s", toolCall=call | {"toolCallId": "c"}, options=ONLY_ONCE)
-            (waiting,) = bridge.requests.permissions(None)
+            (waiting,) = await bridge.requests.permissions(None)
             await bridge.requests.reply_permission(waiting.id, "always", None)
 
             assert Facts.of(own.session).always == ()
@@ -217,11 +217,11 @@ def test_a_reader_that_comes_later_gets_what_waits() -> None:
         async with bridged() as (own, bridge):
             await ask(own, ALWAYS)
             listener = bridge.listen()
-            bridge.requests.greet(listener.reader)
+            await bridge.requests.greet(listener.reader)
 
             assert (await listener.until("permission.asked"))["sessionID"] == id_of(own.session)
             elsewhere = bridge.listen("/elsewhere")
-            bridge.requests.greet(elsewhere.reader)
+            await bridge.requests.greet(elsewhere.reader)
             bridge.bus.close()
             with pytest.raises(AssertionError):
                 await elsewhere.until("permission.asked")
@@ -288,7 +288,7 @@ def test_a_form_is_a_question_for_each_of_its_fields() -> None:
             }
             schema = {"type": "object", "properties": properties, "required": ["color"]}
             own.asks(0, "elicitation/create", sessionId="s", mode="form", message="What?", requestedSchema=schema)
-            (asked,) = bridge.requests.questions(None)
+            (asked,) = await bridge.requests.questions(None)
             assert [each.custom for each in asked.questions] == [False, False, True]
             assert [option.label for option in asked.questions[1].options] == ["Yes", "No"]
             await bridge.requests.reply_question(asked.id, [["green"], ["Yes"], ["3"]])
@@ -310,6 +310,6 @@ def test_a_program_that_answers_no_questions_has_them_rejected() -> None:
             await own.settled()
 
             assert answered(own) == {"status": "rejected"}
-            assert bridge.requests.questions(None) == []
+            assert await bridge.requests.questions(None) == []
 
     run(main())

@@ -1,6 +1,8 @@
 """Prompts of OpenCode's programs as content of ACP, and content of ACP as parts."""
 
 from base64 import b64encode
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -8,6 +10,7 @@ import pytest
 
 from sandbox_agent.opencode.prompts import PromptNote, make_blocks, make_meta, make_part, read_note
 from sandbox_agent.opencode.refusals import Refused
+from tests.support.growing import grows_too_fast
 
 Json = dict[str, Any]
 TEXT = {"type": "text", "text": "hello"}
@@ -124,3 +127,23 @@ def test_what_another_client_says_under_our_name_does_no_harm(ours: object) -> N
 
 def test_content_that_is_not_known_is_shown_by_its_name() -> None:
     assert part({"type": "smell"})["text"] == "[smell]"
+
+
+HARD: dict[str, Callable[[int], str]] = {
+    "parameters": lambda size: "data:" + ";" * size,
+    "parameters with values": lambda size: "data:" + ";a=b" * (size // 4),
+    "many times base64": lambda size: "data:" + ";base64" * (size // 7),
+    "a type without an end": lambda size: "data:" + "a" * size,
+    "blanks in base64": lambda size: "data:;base64," + "a " * (size // 2),
+    "escapes": lambda size: "data:," + "%" * size,
+    "a name": lambda size: "file:///" + "/%" * (size // 2),
+}
+
+
+@pytest.mark.measures
+def test_reading_an_address_costs_no_more_than_in_proportion_to_it() -> None:
+    def read(url: str) -> None:
+        with suppress(Refused):
+            block(file(url))
+
+    assert {name: why for name, make in HARD.items() if (why := grows_too_fast(read, make, 4000))} == {}

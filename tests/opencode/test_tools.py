@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox_agent.opencode.tools import MOST_COMPARED, ToolCall, make_diff
+from sandbox_agent.opencode.tools import MOST_CHANGES, MOST_SHOWN, ToolCall, make_diff
+from tests.support.growing import lines_run
 
 Json = dict[str, Any]
 
@@ -148,13 +149,54 @@ def test_a_change_is_a_unified_diff() -> None:
 
 
 def test_a_diff_says_when_the_last_line_has_no_end() -> None:
-    assert make_diff("/a", "x", "y").endswith("-x\n\\ No newline at end of file\n+y\n\\ No newline at end of file\n")
+    assert make_diff([("/a", "x", "y")]).endswith(
+        "-x\n\\ No newline at end of file\n+y\n\\ No newline at end of file\n"
+    )
 
 
-def test_a_large_change_is_shown_as_a_whole() -> None:
-    old, new = "a\n" * MOST_COMPARED, "b\n" * MOST_COMPARED
+def test_changes_far_apart_are_hunks_of_their_own() -> None:
+    old = "".join(f"{number}\n" for number in range(1, 31))
 
-    assert make_diff("/a", old, new).count("\n") == 2 * MOST_COMPARED + 3
+    made = make_diff([("/a", old, old.replace("5\n", "five\n", 1).replace("25\n", "").replace("29\n", "29\nx\n"))])
+
+    assert made == (
+        "--- /a\n+++ /a\n"
+        "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n"
+        "@@ -22,9 +22,9 @@\n 22\n 23\n 24\n-25\n 26\n 27\n 28\n 29\n+x\n 30\n"
+    )
+
+
+def test_what_is_too_much_to_compare_is_shown_as_a_whole_and_says_so() -> None:
+    lines = [f"{number}\n" for number in range(1000)]
+
+    _, _, hunk, *body = make_diff([("/a", "".join(lines), "".join(reversed(lines)))]).splitlines()
+
+    assert hunk == "@@ -1,1000 +1,1000 @@ too much has changed to compare it line by line"
+    assert body == [*(f"-{number}" for number in range(1000)), *(f"+{number}" for number in reversed(range(1000)))]
+
+
+def test_of_a_change_that_is_too_large_the_sizes_are_told() -> None:
+    large, empty = "x" * MOST_SHOWN, "\n" * MOST_SHOWN
+
+    made = make_diff([("/a", large, large), ("/b", "", empty), ("/c", "x\n", "y\n")])
+
+    assert made == (
+        "--- /a\n+++ /a\n@@ -1 +1 @@ too large to show\n"
+        "-[0 lines, 524,288 characters: too large to show]\n+[0 lines, 524,288 characters: too large to show]\n"
+        "--- /b\n+++ /b\n@@ -0,0 +1 @@ too large to show\n+[524,288 lines, 524,288 characters: too large to show]\n"
+        "--- /c\n+++ /c\n@@ -1 +1 @@\n-x\n+y\n"
+    )
+
+
+def test_of_many_changes_the_first_are_shown_and_the_rest_is_told_of() -> None:
+    made = make_diff([(f"/{number}", "", "x\n") for number in range(MOST_CHANGES + 2)])
+
+    assert made.count("@@ -0,0 +1 @@\n") == MOST_CHANGES
+    assert made.endswith("@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
+
+
+def test_what_changes_nothing_is_no_diff() -> None:
+    assert make_diff([("/a", "x\n", "x\n")]) == ""
 
 
 def test_a_terminal_shows_what_was_written_to_it() -> None:
@@ -169,3 +211,39 @@ def test_what_is_odd_does_no_harm() -> None:
     call = called(kind=1, title=None, status=[], content=[1, {"type": "diff"}], locations={}, rawInput=[1])
 
     assert state(call)["status"] == "pending"
+
+
+LARGE = 5000
+HEAVY: list[Json] = [
+    {"content": [says("`" * LARGE + "\n" + "`" * (LARGE - 1) + "x")]},
+    {"content": [says("x\n") for _ in range(LARGE)]},
+    {"content": [diff(f"/{number}", "x", "y") for number in range(LARGE)]},
+    {"content": [diff("/a", "b\na\n" * LARGE, "a\nb\n" * LARGE)]},
+    {"content": [{"type": "terminal", "terminalId": f"{number}"} for number in range(LARGE)]},
+    {"locations": [{"path": f"/{number}"} for number in range(LARGE)]},
+    {"locations": [{"line": number} for number in range(LARGE)]},
+    {"rawInput": {"command": [f"{number}" for number in range(LARGE)]}},
+    {"rawOutput": {"lines": list(range(LARGE))}},
+]
+
+
+@pytest.mark.parametrize("kind", ["execute", "edit", "read", "other"])
+def test_an_update_that_says_little_costs_little_however_large_its_call_is(kind: str) -> None:
+    def work(call: ToolCall) -> int:
+        def update() -> None:
+            call.update({"status": "in_progress"}, 1000)
+            call.state()
+
+        update()
+        return lines_run(update)
+
+    found = {number: work(called(kind=kind, **facts)) for number, facts in enumerate(HEAVY)}
+
+    assert {number: cost for number, cost in found.items() if cost > LARGE // 10} == {}
+
+
+def test_a_terminal_is_shown_once_however_often_it_is_named() -> None:
+    call = called(content=[{"type": "terminal", "terminalId": "t"}] * 100)
+    call.write_terminal("t", "hello")
+
+    assert call.output == "hello"

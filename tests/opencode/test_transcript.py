@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sandbox_agent.log.event import Direction
 from sandbox_agent.opencode.entries import LONGEST_TEXT, About
 from sandbox_agent.opencode.transcript import Transcript
+from tests.support.growing import lines_run
 
 Json = dict[str, Any]
 Event = tuple[int, float, Direction, bytes]
@@ -294,6 +295,22 @@ def test_what_a_terminal_shows_is_the_output_of_its_call(session: Session) -> No
     session.add(SERVER, id=7, result={"output": "a.txt\n", "truncated": False})
 
     assert session.last("message.part.updated")["part"]["state"]["metadata"]["output"] == "a.txt\n"
+
+
+def test_what_a_terminal_shows_is_not_looked_for_in_every_call(session: Session) -> None:
+    session.start(session.prompt())
+
+    def work() -> int:
+        session.add(AGENT, id=7, method="terminal/output", params={"sessionId": "s", "terminalId": "t"})
+        result = {"output": "a.txt\n", "truncated": False}
+        return lines_run(lambda: session.add(SERVER, id=7, result=result))
+
+    session.update("tool_call", toolCallId="c", content=[{"type": "terminal", "terminalId": "t"}])
+    few = work()
+    for number in range(500):
+        session.update("tool_call", toolCallId=f"c{number}", content=[{"type": "terminal", "terminalId": f"t{number}"}])
+
+    assert work() < 2 * few
 
 
 @pytest.mark.parametrize(

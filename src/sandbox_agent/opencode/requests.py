@@ -5,7 +5,9 @@ The hub has them; the first answer wins there, whichever client it comes from.
 
 import fnmatch
 import logging
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from sandbox_agent.envelope import Object, list_at, parse, text_at
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
@@ -37,6 +39,7 @@ from sandbox_agent.wire import methods
 logger = logging.getLogger(__name__)
 
 _SPEECH = Speech(questions=True)
+T = TypeVar("T")
 
 
 class Requests:
@@ -51,18 +54,30 @@ class Requests:
 
     # Listing
 
-    def permissions(self, directory: str | None) -> list[PermissionRequest]:
+    async def permissions(self, directory: str | None) -> list[PermissionRequest]:
         """Those that wait, of one directory or of all."""
-        return [self._permission(each) for each in self._open(directory) if each.kind == "permission"]
+        waiting = [each for each in self._open(directory) if each.kind == "permission"]
+        return [made async for made in self._make_each(waiting, self._permission)]
 
-    def questions(self, directory: str | None) -> list[QuestionRequest]:
-        return [self._question(each) for each in self._open(directory) if each.kind != "permission"]
+    async def questions(self, directory: str | None) -> list[QuestionRequest]:
+        waiting = [each for each in self._open(directory) if each.kind != "permission"]
+        return [made async for made in self._make_each(waiting, self._question)]
 
-    def greet(self, reader: EventReader) -> None:
+    @staticmethod
+    async def _make_each(waiting: list[PendingRequest], make: Callable[[PendingRequest], T]) -> AsyncGenerator[T]:
+        """Something of each that still waits. One may be large, and show changes: others get a turn after it."""
+        for pending in waiting:
+            if pending.open:
+                yield make(pending)
+                await asyncio.sleep(0)
+
+    async def greet(self, reader: EventReader) -> None:
         """Tell a new reader what waits: it was not there when that was asked."""
-        for pending in self._open(reader.directory):
+        async for pending, asked in self._make_each(
+            self._open(reader.directory), lambda each: (each, self._asked(each))
+        ):
             assert pending.session is not None
-            self._bus.send(reader, pending.session.facts.cwd, *self._asked(pending))
+            self._bus.send(reader, pending.session.facts.cwd, *asked)
 
     def _open(self, directory: str | None) -> list[PendingRequest]:
         waiting = [each for session in self._hub.pending.sessions() for each in self._hub.pending.of_session(session)]

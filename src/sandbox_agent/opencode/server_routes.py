@@ -248,7 +248,7 @@ class EventStreams:
             if wrapped:
                 # The programs that people look at read this stream; those that read the other one have just begun.
                 self.missed.tell(reader)
-            self.requests.greet(reader)
+            await self.requests.greet(reader)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             while (data := await reader.next()) is not None:
                 if not data:

@@ -283,7 +283,7 @@ class AskingRoutes:
         ]
 
     async def permissions(self, request: Request) -> Response:
-        return answer(self.requests.permissions(self.reading.named_directory(request)))
+        return answer(await self.requests.permissions(self.reading.named_directory(request)))
 
     async def permit(self, request: Request) -> Response:
         body = await self.reading.body(request, PermissionReply)
@@ -291,7 +291,7 @@ class AskingRoutes:
         return answer(True)
 
     async def questions(self, request: Request) -> Response:
-        return answer(self.requests.questions(self.reading.named_directory(request)))
+        return answer(await self.requests.questions(self.reading.named_directory(request)))
 
     async def reply(self, request: Request) -> Response:
         body = await self.reading.body(request, QuestionReply)

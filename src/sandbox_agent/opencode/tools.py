@@ -4,15 +4,16 @@ OpenCode's programs draw a tool by its name: `bash`, `edit`, `read` and so on; o
 that a person runs there is drawn as a call of `bash`, too (`Shell`).
 """
 
-import difflib
-import re
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
 from sandbox_agent.envelope import Object, list_at, notification, object_at, objects_at, text_at
 from sandbox_agent.opencode.objects import Completed, Failed, PartTime, Pending, Running, ToolState
+from sandbox_agent.texts import Effort, Span, find_changes, split_lines, unfenced
 from sandbox_agent.wire.methods import SHELL
 
 _BY_KIND = {
@@ -43,7 +44,6 @@ DRAWN = frozenset(
     }
 )
 """Tools that OpenCode's programs draw in a way of their own."""
-_FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
 _COMMANDS, _ARGUMENTS = ("command", "cmd", "script"), ("args", "arguments")
 _SHELLS = frozenset(
@@ -59,8 +59,14 @@ _OPERANDS = {
     "webfetch": ("url", "uri"),
     "websearch": ("query",),
 }
-MOST_COMPARED = 1000
-"""Lines of two texts that are compared; larger ones are shown as a whole. Comparing takes the square of it."""
+MOST_SHOWN = 512 << 10
+"""Characters of the changes of one call that are shown line by line; of what is larger, only its size is told."""
+LINE = 32
+"""Characters that a line counts for, besides its own."""
+MOST_CHANGES = 200
+"""Changes of one call that are shown."""
+CONTEXT = 3
+"""Unchanged lines around a change."""
 LONGEST_NAME = 80
 
 
@@ -82,8 +88,15 @@ class ToolCall:
     """The agent's own name for the tool."""
     ended: int | None = None
     terminals: dict[str, str] = field(default_factory=dict[str, str])
-    """What was written to terminals that it shows, by their ids."""
+    """The terminals that it shows, by their ids, and what was written to them."""
+    command: str | None = None
+    """The command that it runs, whole."""
+    diffs: list[Object] = field(default_factory=list[Object])
+    """Its changes of files."""
+    _changes_old: bool = False
+    """Whether one of these has an old text."""
     _diff: str | None = None
+    _output: str | None = None
 
     def update(self, change: Object, at: int) -> None:
         """Take in what an update says."""
@@ -91,14 +104,20 @@ class ToolCall:
         self.kind = text_at(change, "kind") or self.kind
         self.named = _find_name(change) or self.named
         self.status = text_at(change, "status") or self.status
+        # What follows from these is found once, not for every update.
         if change.get("rawInput") is not None:
             self.raw_input = change["rawInput"]
+            self.command = _find_command(object_at(self.raw_input))
         if change.get("rawOutput") is not None:
-            self.raw_output = change["rawOutput"]
+            self.raw_output, self._output = change["rawOutput"], None
         if isinstance(change.get("content"), list):
-            self.content, self._diff = objects_at(change, "content"), None
+            self.content, self._output = objects_at(change, "content"), None
+            self.diffs = [each for each in self.content if each.get("type") == "diff" and text_at(each, "path")]
+            shown = [text_at(each, "terminalId") or "" for each in self.content if each.get("type") == "terminal"]
+            self.terminals = {id: self.terminals.get(id, "") for id in shown}
+            self._changes_old, self._diff = any(text_at(each, "oldText") for each in self.diffs), None
         if isinstance(change.get("locations"), list):
-            self.locations = objects_at(change, "locations")
+            self.locations = [each for each in objects_at(change, "locations") if text_at(each, "path")]
         if self.is_over and self.ended is None:
             self.ended = max(at, self.started)
 
@@ -134,8 +153,7 @@ class ToolCall:
         if known is not None:
             return known
         if changes:
-            is_new = self.diffs and not any(text_at(each, "oldText") for each in self.diffs)
-            return "write" if is_new else "edit"
+            return "write" if self.diffs and not self._changes_old else "edit"
         if not vague:
             return _BY_KIND[kind]
         if objects_at(object_at(self.raw_input), "todos"):
@@ -143,35 +161,19 @@ class ToolCall:
         return (self.named or self.title or self.kind or "tool")[:LONGEST_NAME]
 
     @property
-    def diffs(self) -> list[Object]:
-        return [each for each in self.content if each.get("type") == "diff" and text_at(each, "path")]
-
-    @property
     def path(self) -> str | None:
         """The file that it is about, the first of several."""
-        return next(iter(self.paths), None)
+        return next(self._named_paths(), None)
 
     @property
     def paths(self) -> list[str]:
         """All files that it names, each once."""
-        given = object_at(self.raw_input)
-        stated = [text_at(each, "path") for each in (*self.diffs, *self.locations)]
-        stated += [text_at(given, name) for name in _PATHS]
-        return list(dict.fromkeys(path for path in stated if path))
+        return list(dict.fromkeys(self._named_paths()))
 
-    @property
-    def command(self) -> str | None:
-        """The command that it runs, whole."""
+    def _named_paths(self) -> Iterator[str]:
         given = object_at(self.raw_input)
-        value = next((given[name] for name in _COMMANDS if given.get(name)), None)
-        if value is None:
-            return None
-        following = [given[name] for name in _ARGUMENTS if given.get(name)]
-        match value:
-            case [str(shell), "-c" | "-lc", str(script)] if shell in _SHELLS and not following:
-                return script
-            case _:
-                return " ".join(map(_spell, (value, *following)))
+        stated = (text_at(each, "path") for each in chain(self.diffs, self.locations))
+        return (path for path in chain(stated, (text_at(given, name) for name in _PATHS)) if path)
 
     @property
     def input(self) -> Object:
@@ -204,28 +206,32 @@ class ToolCall:
     @property
     def output(self) -> str:
         """What it says: for people, else what the tool gave."""
-        shown = (text_at(each, "content", "text") or self._read_terminal(each) for each in self.content)
-        texts = [text for text in shown if text]
-        said = "\n".join(texts) or _write_output(self.raw_output)
-        fenced = _FENCED.fullmatch(said)
-        return fenced[2] if fenced else said
-
-    def _read_terminal(self, content: Object) -> str | None:
-        return self.terminals.get(text_at(content, "terminalId") or "")
+        if self._output is None:
+            terminals = dict(self.terminals)
+            # Each terminal once, however often it is named.
+            shown = (
+                text_at(each, "content", "text") or terminals.pop(text_at(each, "terminalId") or "", "")
+                for each in self.content
+            )
+            said = "\n".join(text for text in shown if text)
+            self._output = unfenced(said or _write_output(self.raw_output))
+        return self._output
 
     def write_terminal(self, id: str, output: str) -> bool:
         """Note what a terminal shows; False when it belongs to another call."""
-        if not any(each.get("type") == "terminal" and each.get("terminalId") == id for each in self.content):
+        if id not in self.terminals:
             return False
-        self.terminals[id] = output
+        self.terminals[id], self._output = output, None
         return True
 
     @property
     def diff(self) -> str:
         """The changes of files that it makes, as one unified diff."""
         if self._diff is None:
-            names = ("path", "oldText", "newText")
-            self._diff = "".join(make_diff(*(text_at(each, name) or "" for name in names)) for each in self.diffs)
+            self._diff = make_diff(
+                (text_at(each, "path") or "", text_at(each, "oldText") or "", text_at(each, "newText") or "")
+                for each in self.diffs
+            )
         return self._diff
 
     def metadata(self) -> Object:
@@ -261,22 +267,83 @@ class ToolCall:
                 return Pending(input=self.input)
 
 
-def make_diff(path: str, old: str, new: str) -> str:
-    """A unified diff."""
-    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    if len(before) + len(after) > MOST_COMPARED:
-        counts = f"@@ -{min(1, len(before))},{len(before)} +{min(1, len(after))},{len(after)} @@\n"
-        lines = [
-            f"--- {path}\n",
-            f"+++ {path}\n",
-            counts,
-            *(f"-{each}" for each in before),
-            *(f"+{each}" for each in after),
-        ]
-    else:
-        lines = list(difflib.unified_diff(before, after, path, path))
-    ended = (each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in lines)
-    return "".join(ended)
+def make_diff(changes: Iterable[tuple[str, str, str]]) -> str:
+    """Changes as one unified diff; each is a path, the old text and the new one.
+
+    What it costs has a bound. It says what it does not show, and where it has not compared line by line.
+    """
+    effort, room, written = Effort(), MOST_SHOWN, list[str]()
+    for number, (path, old, new) in enumerate(changes):
+        if number == MOST_CHANGES:
+            written.append("--- more\n+++ more\n@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
+            break
+        size = sum(len(text) + LINE * text.count("\n") for text in (old, new))
+        if size > room:
+            hunks = [_tell_sizes(old, new)]
+        else:
+            room -= size
+            hunks = _write_hunks(split_lines(old), split_lines(new), effort)
+        written += [f"--- {path}\n+++ {path}\n", *hunks] if hunks else []
+    return "".join(written)
+
+
+def _tell_sizes(old: str, new: str) -> str:
+    """A change that is too large, as a hunk with a line that tells of each text."""
+    said = [f"[{text.count(chr(10)):,} lines, {len(text):,} characters: too large to show]" for text in (old, new)]
+    removed, ranges = (f"-{said[0]}\n", "-1 +1") if old else ("", "-0,0 +1")
+    return f"@@ {ranges} @@ too large to show\n{removed}+{said[1]}\n"
+
+
+def _write_hunks(old: list[str], new: list[str], effort: Effort) -> list[str]:
+    spans, exact = find_changes(old, new, effort)
+    written: list[str] = []
+    note = "" if exact else " too much has changed to compare it line by line"
+    for hunk in _group(spans):
+        start, end = max(0, hunk[0].old - CONTEXT), min(len(old), hunk[-1].old_end + CONTEXT)
+        begin = hunk[0].new - (hunk[0].old - start)
+        added = sum((each.new_end - each.new) - (each.old_end - each.old) for each in hunk)
+        written.append(f"@@ -{_range(start, end - start)} +{_range(begin, end - start + added)} @@{note}\n")
+        at = start
+        for span in hunk:
+            written += [_line(" ", line) for line in old[at : span.old]]
+            written += [_line("-", line) for line in old[span.old : span.old_end]]
+            written += [_line("+", line) for line in new[span.new : span.new_end]]
+            at = span.old_end
+        written += [_line(" ", line) for line in old[at:end]]
+    return written
+
+
+def _group(spans: list[Span]) -> list[list[Span]]:
+    """Those that share lines around them are one hunk."""
+    hunks: list[list[Span]] = []
+    for span in spans:
+        if hunks and span.old - hunks[-1][-1].old_end <= 2 * CONTEXT:
+            hunks[-1].append(span)
+        else:
+            hunks.append([span])
+    return hunks
+
+
+def _range(start: int, length: int) -> str:
+    """Lines of a text, as a unified diff has them: counted from one, or after which line when there are none."""
+    return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
+
+
+def _line(sign: str, line: str) -> str:
+    return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+
+
+def _find_command(given: Object) -> str | None:
+    """The command in the input of a tool, whole."""
+    value = next((given[name] for name in _COMMANDS if given.get(name)), None)
+    if value is None:
+        return None
+    following = [given[name] for name in _ARGUMENTS if given.get(name)]
+    match value:
+        case [str(shell), "-c" | "-lc", str(script)] if shell in _SHELLS and not following:
+            return script
+        case _:
+            return " ".join(map(_spell, (value, *following)))
 
 
 def _spell(words: object) -> str:

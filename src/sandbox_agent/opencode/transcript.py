@@ -92,6 +92,8 @@ class Transcript:
         """Commands of people that run."""
         self._terminals: dict[bytes, str] = {}
         """Requests of the agent for what a terminal shows, until they are answered."""
+        self._terminal_calls: dict[str, str] = {}
+        """Terminals, and the newest call that shows each."""
         self._stray: MessageEntry | None = None
         self._last_user: str | None = None
         self._calls: dict[str, _ShownCall] = {}
@@ -158,7 +160,7 @@ class Transcript:
             case methods.REQUEST_PERMISSION:
                 call = object_at(envelope.params(), "toolCall")
                 if text_at(call, "toolCallId") is not None:
-                    self._take_call(position, ms, call, starts=True)
+                    self._take_call(position, ms, call, len(envelope.line), starts=True)
             case methods.TERMINAL_OUTPUT if (terminal := text_at(envelope.params(), "terminalId")) is not None:
                 assert envelope.id is not None
                 self._terminals[envelope.id] = terminal
@@ -170,13 +172,13 @@ class Transcript:
     def _take_notification(self, position: int, ms: int, envelope: Envelope) -> None:
         match envelope.method:
             case methods.UPDATE:
-                self._take_update(position, ms, object_at(envelope.params(), "update"))
+                self._take_update(position, ms, object_at(envelope.params(), "update"), len(envelope.line))
             case methods.TURN:
                 self._take_turn(position, ms, envelope.params())
             case methods.METADATA_UPDATE:
                 self._kept.tell("session.updated")
             case methods.SHELL:
-                self._take_shell(position, ms, envelope.params())
+                self._take_shell(position, ms, envelope.params(), len(envelope.line))
             case _:
                 pass
 
@@ -184,9 +186,9 @@ class Transcript:
         result = envelope.result()
         terminal, output = self._terminals.pop(envelope.id or b"", None), text_at(result, "output")
         if terminal is not None and output is not None:
-            for call, part, entry in self._calls.values():
-                if call.write_terminal(terminal, output):
-                    self._show_call(call, part, entry, len(output))
+            shown = self._calls.get(self._terminal_calls.get(terminal, ""))
+            if shown is not None and shown[0].write_terminal(terminal, output):
+                self._show_call(*shown, len(output))
         if any(name in result for name in (MODE.shape, MODEL.shape, choices.OPTIONS)):
             self._offers = choices.merge_offers(self._offers, result)
         turn = self._turn
@@ -276,6 +278,7 @@ class Transcript:
         self._turn = _Turn(turn_id, entry, prompt, self.cost)
         self._calls = self._turn.calls
         self._terminals.clear()
+        self._terminal_calls.clear()
         self._remember(turn_id, entry)
         start = StepStartPart(
             id=self._kept.make_part_id(position, ms), session_id=self.about.session_id, message_id=entry.info.id
@@ -327,7 +330,8 @@ class Transcript:
 
     # What an agent says
 
-    def _take_update(self, position: int, ms: int, update: Object) -> None:
+    def _take_update(self, position: int, ms: int, update: Object, size: int) -> None:
+        """`size` is that of the line that it came in."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 self._say(position, ms, update, TextPart)
@@ -336,7 +340,7 @@ class Transcript:
             case "user_message_chunk":
                 self._take_echo(position, ms, update)
             case "tool_call" | "tool_call_update":
-                self._take_call(position, ms, update)
+                self._take_call(position, ms, update, size)
             case "plan":
                 self._take_plan(objects_at(update, "entries"))
             case "plan_update" if text_at(update, "plan", "type") == "items":
@@ -388,7 +392,7 @@ class Transcript:
         block = object_at(update, "content")
         self._add_block(self._stray, block, self._kept.make_part_id(position, ms), len(str(block.get("text", ""))))
 
-    def _take_call(self, position: int, ms: int, change: Object, *, starts: bool = False) -> None:
+    def _take_call(self, position: int, ms: int, change: Object, size: int, *, starts: bool = False) -> None:
         call_id = text_at(change, "toolCallId")
         if call_id is None:
             return
@@ -397,6 +401,8 @@ class Transcript:
         call, part, entry = known
         before, was_over = call.status, call.is_over
         call.update(change, ms)
+        if "content" in change:
+            self._terminal_calls.update(dict.fromkeys(call.terminals, call_id))
         if starts:
             call.start()
         if before == "pending" and call.status == "completed" and part.tool == "":
@@ -404,7 +410,7 @@ class Transcript:
             call.status = "in_progress"
             self._show_call(call, part, entry, 0)
             call.status = "completed"
-        self._show_call(call, part, entry, len(str(change.get("content", ""))))
+        self._show_call(call, part, entry, size)
         if call.is_over and not was_over and call.status == "completed":
             for diff in call.diffs:
                 self._kept.tell("file.edited", {"file": diff["path"]})
@@ -437,7 +443,7 @@ class Transcript:
         ]
         self._kept.tell("todo.updated", {"sessionID": self.about.session_id, "todos": self.todos})
 
-    def _take_shell(self, position: int, ms: int, params: Object) -> None:
+    def _take_shell(self, position: int, ms: int, params: Object, size: int) -> None:
         """A command that a person ran, and what it wrote."""
         shell = read_shell(params)
         calls, self._calls = self._calls, self._shells
@@ -451,7 +457,7 @@ class Transcript:
             self._remember(f"shell-{shell.id}", entry)
             self._add_call(position, ms, shell.call_id, entry)
         if shell.call_id in self._shells:
-            self._take_call(position, ms, shell.as_call())
+            self._take_call(position, ms, shell.as_call(), size)
         if shell.output is not None and (ran := self._shells.pop(shell.call_id, None)) is not None:
             info = ran[2].info
             assert isinstance(info, AssistantMessage)
@@ -470,6 +476,7 @@ class Transcript:
         if self._stray is None or not isinstance(self._stray.info, AssistantMessage):
             self._end_stray(ms)
             self._calls = {}
+            self._terminal_calls.clear()
             # Complete from the start: no turn will end it.
             self._stray = self._add_assistant(position, ms, self._last_user, PromptNote(), completed=ms)
         return self._stray

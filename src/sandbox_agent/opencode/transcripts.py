@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 PAGE = 1000
 """Events read from the log at a time."""
-AT_ONCE = 100
-"""Events of the past that are taken in before others get a turn."""
+AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
+"""Events of the past that are taken in, and bytes of them, before others get a turn."""
 DEEPEST = 50
 """Forks of forks whose past is looked up."""
 MOST = 1000
@@ -178,12 +178,12 @@ class Transcripts:
     async def _read_part(self, followed: Followed, session_id: str, before: int) -> None:
         """Take in some of what comes before a position, and all of it in the end."""
         chunks = await self._hub.log.history(session_id, followed.cursor, before, PAGE)
-        taken = 0
+        taken = size = 0
         for chunk in chunks:
             self._apply(followed, chunk, before)
-            taken += len(chunk.lines)
-            if taken > AT_ONCE:
-                taken = 0
+            taken, size = taken + len(chunk.lines), size + chunk.size
+            if taken > AT_ONCE or size > BYTES_AT_ONCE:
+                taken = size = 0
                 await asyncio.sleep(0)
         if not chunks:
             followed.cursor = before - 1

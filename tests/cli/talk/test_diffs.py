@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.cli.talk.pieces import LARGE, count_changes, diff_lines
+from sandbox_agent.cli.talk.pieces import count_changes, diff_lines
 
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30).map("\n".join)
 
@@ -46,12 +46,19 @@ def test_what_is_far_from_both_of_two_changes_is_left_out() -> None:
     assert len(shown) == 13
 
 
-def test_a_large_change_is_shown_as_all_old_and_all_new_lines() -> None:
-    old, new = "x\n" * LARGE, "y\n" * LARGE
+def test_what_is_too_much_to_compare_is_shown_as_all_old_and_all_new_lines() -> None:
+    """Here every line of the one is somewhere else in the other."""
+    lines = [f"{number}\n" for number in range(1000)]
+    old, new = "".join(lines), "".join(reversed(lines))
 
-    assert count_changes(old, new) == (LARGE, LARGE)
-    assert diff_lines(old, new)[:1] == ["-x"]
-    assert diff_lines(old, new)[-1:] == ["+y"]
+    shown = diff_lines(old, new)
+
+    assert shown == [
+        " … too much has changed to compare it line by line",
+        *(f"-{number}" for number in range(1000)),
+        *(f"+{number}" for number in reversed(range(1000))),
+    ]
+    assert count_changes(old, new) == (0, 0)
 
 
 @given(TEXT, TEXT)

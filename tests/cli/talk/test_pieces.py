@@ -1,5 +1,6 @@
 """Texts for a terminal: harmless, cut or wrapped to the width; a tool call and its work, folded when long."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from sandbox_agent.cli.talk.pieces import (
     WorkDone,
     command_lines,
     cut,
+    diff_lines,
     output_lines,
     plain,
     spoken,
@@ -23,6 +25,7 @@ from sandbox_agent.cli.talk.pieces import (
 )
 from sandbox_agent.wire.acp import ToolCallUpdate
 from sandbox_agent.wire.reading import read
+from tests.support.growing import grows_too_fast
 
 LINES = st.lists(
     st.builds(Span, st.text(alphabet="a日 -", max_size=12), st.sampled_from(["", "dim", "red"])), max_size=4
@@ -176,3 +179,36 @@ def test_a_line_without_end_is_cut_and_counts_as_folded() -> None:
     assert len(plain(shown.few[0])) == LONGEST + 1
     assert len(plain(shown.all[0])) == 100_002
     assert shown.is_folded
+
+
+HARD: dict[str, Callable[[int], str]] = {
+    "one line": lambda size: "a" * size,
+    "wide letters": lambda size: "日" * size,
+    "letters of no width": lambda size: "\u0301" * size,
+    "fences": lambda size: "`" * size + "\n" + "`" * (size - 1) + "x",
+    "tildes": lambda size: "~~~\n" * (size // 4) + "x",
+    "colours without an end": lambda size: "\x1b[0;" * (size // 4),
+    "returns": lambda size: "\r" * size,
+    "tabs": lambda size: "\t" * size,
+    "empty lines": lambda size: "\n" * size,
+}
+SHOWING: dict[str, Callable[[str], object]] = {
+    "output_lines": output_lines,
+    "spoken": spoken,
+    "command_lines": lambda text: command_lines({"command": text}),
+    "wrap_line": lambda text: wrap_line([Span(text)], 80),
+    "cut": lambda text: cut([Span(text)], 80),
+    "diff_lines": lambda text: diff_lines(text, text[1:] + "x"),
+}
+
+
+@pytest.mark.measures
+def test_showing_a_text_costs_no_more_than_in_proportion_to_it() -> None:
+    slow = {
+        f"{shows}, {name}": why
+        for shows, work in SHOWING.items()
+        for name, make in HARD.items()
+        if (why := grows_too_fast(work, make, 2000))
+    }
+
+    assert slow == {}

@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from difflib import SequenceMatcher
 from typing import Literal, NamedTuple, TypeAlias
 
 from rich.cells import cell_len
@@ -16,6 +15,7 @@ from rich.cells import cell_len
 from sandbox_agent.cli.output import harmless, one_line
 from sandbox_agent.client.updates import ContentBlock
 from sandbox_agent.envelope import list_at, object_at, text_at
+from sandbox_agent.texts import Effort, find_changes, unfenced
 from sandbox_agent.wire.acp import (
     AudioContentBlock,
     ContentToolCallContent,
@@ -104,27 +104,26 @@ def wrap_line(line: Line, width: int) -> list[Line]:
     rows: list[list[Span]] = [[]]
     room = width
     for whole, style in line:
-        rest = whole
-        while rest:
-            part = _beginning(rest, room)
+        at = 0
+        while at < len(whole):
+            part = _beginning(whole, room, at)
             if part:
                 rows[-1].append(Span(part, style))
             room -= cell_len(part)
-            rest = rest[len(part) :]
-            if rest:
+            at += len(part)
+            if at < len(whole):
                 rows.append([Span(indent)])
                 room = max(2, width - len(indent))
     return [*rows]
 
 
-def _beginning(text: str, width: int) -> str:
-    if cell_len(text) <= width:
-        return text
-    for index, letter in enumerate(text):
-        width -= cell_len(letter)
+def _beginning(text: str, width: int, start: int = 0) -> str:
+    """As much of a text as fits, from a letter on; what comes after that is not looked at."""
+    for index in range(start, len(text)):
+        width -= cell_len(text[index])
         if width < 0:
-            return text[:index]
-    return text
+            return text[start:index]
+    return text[start:]
 
 
 def spoken(text: str) -> str:
@@ -151,67 +150,33 @@ def join_facts(facts: Iterable[str], by: str = " · ") -> str:
     return by.join(fact for fact in facts if fact)
 
 
-LARGE = 800
-"""Lines from which on an exact comparison would take too long."""
 CONTEXT = 2
 """Unchanged lines that are shown around a change."""
 
 
 def count_changes(old: str | None, new: str) -> tuple[int, int]:
     """How many lines are new, and how many are gone."""
-    changed = _change(old, new)
-    if changed.is_large:
-        before, after = Counter(changed.old), Counter(changed.new)
-        return (after - before).total(), (before - after).total()
-    added = removed = 0
-    for kind, a, b, c, d in _opcodes(changed.old, changed.new):
-        if kind != "equal":
-            removed += b - a
-            added += d - c
-    return added, removed
+    before, after = (old or "").splitlines(), new.splitlines()
+    spans, exact = find_changes(before, after, Effort())
+    if not exact:
+        ours, theirs = Counter(before), Counter(after)
+        return (theirs - ours).total(), (ours - theirs).total()
+    return sum(each.new_end - each.new for each in spans), sum(each.old_end - each.old for each in spans)
 
 
 def diff_lines(old: str | None, new: str) -> list[str]:
     """The change line by line, each with `+`, `-` or a space in front; what is far from a change is left out."""
-    changed = _change(old, new)
-    if changed.is_large:
-        body = [*(f"-{line}" for line in changed.old), *(f"+{line}" for line in changed.new)]
-    else:
-        body: list[str] = []
-        for kind, a, b, c, d in _opcodes(changed.old, changed.new):
-            if kind == "equal":
-                body += _shorten_unchanged(changed.old[a:b])
-            else:
-                body += [f"-{line}" for line in changed.old[a:b]] + [f"+{line}" for line in changed.new[c:d]]
-    return [*(f" {line}" for line in changed.before), *body, *(f" {line}" for line in changed.after)]
-
-
-class _Change(NamedTuple):
-    """What differs between two texts, and a little of what is the same before and after it."""
-
-    old: list[str]
-    new: list[str]
-    before: list[str]
-    after: list[str]
-
-    @property
-    def is_large(self) -> bool:
-        return len(self.old) + len(self.new) > LARGE
-
-
-def _change(old: str | None, new: str) -> _Change:
-    a, b = (old or "").splitlines(), new.splitlines()
-    most = min(len(a), len(b))
-    start = next((i for i in range(most) if a[i] != b[i]), most)
-    end = next((i for i in range(most - start) if a[-1 - i] != b[-1 - i]), most - start)
-    before, after = a[max(0, start - CONTEXT) : start], a[len(a) - end : len(a) - end + CONTEXT]
-    return _Change(a[start : len(a) - end], b[start : len(b) - end], before, after)
-
-
-def _opcodes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
-    if not old or not new:
-        return [("replace", 0, len(old), 0, len(new))]
-    return SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    before, after = (old or "").splitlines(), new.splitlines()
+    spans, exact = find_changes(before, after, Effort())
+    lines = [] if exact else [" … too much has changed to compare it line by line"]
+    at = 0
+    for number, span in enumerate(spans):
+        same = before[at : span.old]
+        lines += _shorten_unchanged(same) if number else [f" {line}" for line in same[-CONTEXT:]]
+        lines += [f"-{line}" for line in before[span.old : span.old_end]]
+        lines += [f"+{line}" for line in after[span.new : span.new_end]]
+        at = span.old_end
+    return [*lines, *(f" {line}" for line in before[at : at + CONTEXT])] if spans else lines
 
 
 def _shorten_unchanged(same: Sequence[str]) -> list[str]:
@@ -228,7 +193,6 @@ LONGEST = 500
 """Characters of a line that are shown."""
 DIFF_STYLES = {"+": "green", "-": "red", " ": "dim"}
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
-_FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
 
 Path = Callable[[str], str]
@@ -340,8 +304,7 @@ def change_lines(edits: Sequence[FileEditToolCallContent], path: Path, *, named:
 
 def output_lines(text: str) -> list[Line]:
     """What a program wrote, as a terminal would show it at the end; no colours, and nothing that moves the cursor."""
-    fenced = _FENCED.fullmatch(text)
-    text = _COLOURS.sub("", text if fenced is None else fenced[2]).replace("\r\n", "\n")
+    text = _COLOURS.sub("", unfenced(text)).replace("\r\n", "\n")
     rows = [row.rstrip("\r").rpartition("\r")[2].expandtabs(4) for row in text.strip("\n").split("\n")]
     return [[Span(f"  {spoken(row).rstrip()}", "dim")] for row in rows] if text.strip() else []
 
