@@ -3,6 +3,7 @@
 The hub has them; the first answer wins there, whichever client it comes from.
 """
 
+import asyncio
 import fnmatch
 import logging
 from collections.abc import AsyncGenerator, Callable
