@@ -265,7 +265,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     clients = HubClients(hub)
-    delivery = Delivery(clients, from_client)
+    delivery = Delivery(clients, from_client, settings.stream_requests)
     duplex = Duplex(clients, from_client, streams, delivery, settings.max_body)
     shared = (clients, from_client, streams, delivery, duplex, settings.max_body)
     rpc, acp = Rpc(*shared, not settings.read_every_head), Acp(*shared, settings.session_streams)

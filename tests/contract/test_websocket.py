@@ -7,7 +7,7 @@ from collections.abc import Generator
 from urllib.parse import urlsplit
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.support.acp import Acp, websocket
 from tests.support.asking import ALLOW, PERMISSION, permission
@@ -433,3 +433,49 @@ def test_hundreds_of_sockets_that_never_say_initialize_trouble_no_client_and_are
 
     with Server("--default-agent", "scripted", "--head-timeout", "5s") as server:
         run(main(server))
+
+
+@pytest.mark.requirement("14.ws-flood")
+@pytest.mark.parametrize("path", ["/acp", "/v1/rpc"])
+def test_a_flood_of_empty_messages_closes_its_socket_and_others_go_on(acp: Server, path: str) -> None:
+    async def main() -> None:
+        async with websocket(acp) as other, websocket(acp, path) as flooder:
+            await other.initialize()
+            session = await other.session(acp.work)
+            await flooder.initialize()
+            flood = b"\x81\x80\0\0\0\0" * 100_000
+            flooder.socket.transport.write(flood)
+            assert (await other.prompt(session, [["say", "hello"]]))["result"]["stopReason"] == "end_turn"
+            with pytest.raises(ConnectionClosed):
+                await flooder.until(lambda _: False)
+            code, reason = await flooder.closed()
+            assert (code, "no envelopes" in reason) == (1008, True)
+
+    run(main())
+
+
+@pytest.mark.requirement("3.stream-requests")
+def test_requests_beyond_the_limit_are_refused_on_every_way_to_the_stream() -> None:
+    flags = ("--default-agent", "scripted", "--stream-requests", "2")
+    with Server(*flags) as server:
+
+        async def main() -> None:
+            async with websocket(server, subprotocols=(WITH_IDS,)) as socket:
+                await socket.initialize()
+                sessions = [await socket.session(server.work) for _ in range(2)]
+                for id, session in enumerate(sessions):
+                    await socket.say("x/hang", {"sessionId": session}, 100 + id)
+                refused = await socket.call("session/list", {}, 9)
+                assert refused["error"]["data"]["type"] == "too-many"
+                async with Acp(server) as client:
+                    client.id = socket.connection_id
+                    assert (await client.say("session/list", {}, 10)).status_code == 429
+                    ours = {"X-ACP-Connection-Id": socket.connection_id, "Prefer": "respond-async"}
+                    asked = {"jsonrpc": "2.0", "id": 11, "method": "session/list", "params": {}}
+                    response = await client.http.post("/v1/rpc", json=asked, headers=ours)
+                    assert (response.status_code, response.json()["limit"]) == (429, 2)
+                await socket.say("x/release", {"sessionId": sessions[0]}, 12, key="")
+                answer = await socket.until(lambda one: one.get("id") == 12)
+                assert answer[-1]["error"]["data"]["type"] == "too-many"
+
+        run(main())

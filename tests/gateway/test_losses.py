@@ -280,7 +280,7 @@ def test_an_answer_may_come_again_under_its_key_when_its_node_is_back() -> None:
         gateway = await opened(cluster, "n")
         client = await gateway.client("n", home="n")
         ask(cluster, client, id_of(1))
-        delivery = FleetDelivery(gateway.connections, gateway.calls)
+        delivery = FleetDelivery(gateway.connections, gateway.calls, 10)
         answer = parse(success(id_of(1), {}))
         before = asyncio.all_tasks()
         lease = gateway.roster.leases.pop("n")

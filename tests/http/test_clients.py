@@ -1,15 +1,19 @@
 """Requests that are accepted at once and answered on the stream, without a task."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import AgentTimeout, ShuttingDown
+from sandbox_agent.errors import AgentTimeout, ShuttingDown, TooMany
 from sandbox_agent.http.clients import Delivery, HubClients
+from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from tests.support.logs import until
 from tests.support.world import World, envelope, run, world
 
+MOST = 10
 CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "s"}}
 PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 
@@ -17,14 +21,14 @@ PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"ses
 def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[int | Exception]:
     """What a client learns of a request that is passed on: where it is kept, or why it was refused."""
     taken: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
-    delivery = Delivery(HubClients(world.hub), world.from_client)
+    delivery = Delivery(HubClients(world.hub), world.from_client, MOST)
     assert delivery.pass_on(world.client, envelope(**request), key, taken.set_result)
     return taken
 
 
 async def begin(world: World, request: dict[str, Any], key: str | None) -> None:
     """A request that may have to wait for more than its agent's answer."""
-    await Delivery(HubClients(world.hub), world.from_client).begin(world.client, envelope(**request), key)
+    await Delivery(HubClients(world.hub), world.from_client, MOST).begin(world.client, envelope(**request), key)
 
 
 async def responses(world: World, id: str) -> list[dict[str, Any]]:
@@ -177,5 +181,149 @@ def test_a_request_whose_agent_does_not_start_in_time_is_answered_on_the_stream(
             await begin(one, {"id": "n", "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}, None)
 
             assert (await only_response(one, "n"))["error"]["data"]["type"] == "agent-timeout"
+
+    run(main())
+
+
+class Fault(Exception):
+    """None of ours."""
+
+
+class FaultyIntake:
+    """Takes requests, and fails at their answers."""
+
+    def __init__(self, *, passes: bool) -> None:
+        self._passes = passes
+        self.waiter: Waiter | None = None
+
+    def pass_on(
+        self, _connection: object, _envelope: object, _key: object, waiter: Waiter, accept: Callable[[int], None]
+    ) -> bool:
+        if self._passes:
+            accept(0)
+            waiter.set_exception(Fault("injected"))
+        return self._passes
+
+    async def accept(self, *_: object) -> Accepted:
+        return Accepted(0, self._answer())
+
+    async def _answer(self) -> Answer:
+        raise Fault("injected")
+
+
+class FaultyClients:
+    """Clients of a world, of which some part fails."""
+
+    def __init__(self, world: World, broken: str) -> None:
+        self._clients: Any = HubClients(world.hub)
+        self._broken = broken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clients, name)
+
+    async def committed(self, position: int) -> None:
+        if self._broken == "committed":
+            raise Fault("injected")
+        await self._clients.committed(position)
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        if self._broken == "when_committed":
+            callback(Fault("injected"))
+        else:
+            self._clients.when_committed(position, callback)
+
+    def find_session(self, name: str) -> str | None:
+        if self._broken == "find_session":
+            raise Fault("injected")
+        return self._clients.find_session(name)
+
+
+def is_reported(caplog: pytest.LogCaptureFixture) -> bool:
+    """Whether the server has logged where the fault was."""
+    return any(one.exc_info is not None and one.exc_info[0] is Fault for one in caplog.records)
+
+
+@pytest.mark.requirement("3.every-answer")
+@pytest.mark.parametrize("passes", [False, True])
+def test_a_request_is_answered_when_its_answer_fails_as_nothing_of_ours_does(
+    passes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with world() as one:
+            intake: Any = FaultyIntake(passes=passes)
+            await Delivery(HubClients(one.hub), intake, MOST).begin(one.client, envelope(**CALL))
+            error = (await only_response(one, "r"))["error"]
+            assert (error["code"], error["data"]) == (-32603, {"type": "internal-error"})
+            assert (one.client.busy, one.client.delivering) == (0, 0)
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert is_reported(caplog)
+
+
+@pytest.mark.requirement("3.every-answer")
+@pytest.mark.parametrize(
+    ("broken", "request_"), [("committed", "session/list"), ("when_committed", "x/echo"), ("find_session", "x/echo")]
+)
+def test_a_request_is_answered_when_what_brings_its_answer_fails(
+    broken: str, request_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with world() as one:
+            # Its answers go to the session's own stream.
+            one.client.session_streams["s"] = 0
+            clients: Any = FaultyClients(one, broken)
+            asked = CALL | {"method": request_} if request_ != "session/list" else {"id": "r", "method": request_}
+            await Delivery(clients, one.from_client, MOST).begin(one.client, envelope(**asked))
+            if request_ == "x/echo":
+                request = await one.process.request("x/echo")
+                one.says(id=request["id"], result={})
+            response = await only_response(one, "r")
+            assert "result" in response if broken == "find_session" else response["error"]["code"] == -32603
+            assert (one.client.busy, one.client.delivering) == (0, 0)
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert is_reported(caplog)
+
+
+@pytest.mark.requirement("3.every-answer")
+def test_a_request_is_answered_when_what_should_come_before_its_answer_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with world() as one:
+
+            async def flush() -> None:
+                raise Fault("injected")
+
+            over = asyncio.Event()
+            before: Callable[[], Awaitable[None]] = flush
+            delivery = Delivery(HubClients(one.hub), one.from_client, MOST)
+            listing = envelope(id="r", method="session/list")
+            await delivery.begin(one.client, listing, before=before, after=over.set)
+            assert "result" in await only_response(one, "r")
+            await over.wait()
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert is_reported(caplog)
+
+
+@pytest.mark.requirement("3.stream-requests")
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("method", ["x/echo", "session/list"])
+def test_no_more_requests_wait_than_may_and_each_that_ends_makes_room(method: str, key: str | None) -> None:
+    async def main() -> None:
+        async with world() as one:
+            delivery = Delivery(HubClients(one.hub), one.from_client, 1)
+            held = envelope(**CALL)
+            await delivery.begin(one.client, held, key)
+            with pytest.raises(TooMany):
+                await delivery.begin(one.client, envelope(id=2, method=method, params=CALL["params"]))
+            request = await one.process.request("x/echo")
+            one.says(id=request["id"], result={})
+            await only_response(one, "r")
+            await delivery.begin(one.client, envelope(id="again", method="session/list"))
+            await only_response(one, "again")
+            assert one.client.delivering == 0
 
     run(main())

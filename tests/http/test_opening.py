@@ -55,7 +55,7 @@ def test_a_connection_is_closed_whose_client_left_before_it_was_open(
             clients, agent, transport = HubClients(served.hub), SlowAgent(served), PretendedTransport()
             intake: Any = agent
             parts = (clients, intake, Streams(served.log, StreamLimits()))
-            delivery = Delivery(clients, served.from_client)
+            delivery = Delivery(clients, served.from_client, 10)
             handle = make(*parts, delivery, Duplex(*parts, delivery, 1 << 20))
             headers = [(b"content-type", b"application/json")]
             scope: Scope = {

@@ -4,91 +4,13 @@ Contract, section 14.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
-from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
-from websockets.protocol import State
 
-from sandbox_agent.http.asgi import Receive, Scope, Send
-from sandbox_agent.http.sockets import SocketLimits
-from sandbox_agent.http.websocket import UNREAD, WebSocket
-from tests.support.in_process import PretendedSocket, Site, head
-
-OFFER = (
-    "Connection: Upgrade",
-    "Upgrade: websocket",
-    "Sec-WebSocket-Version: 13",
-    "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
-)
-LIMIT = 100_000
-
-
-class Peer:
-    """A client that has opened a WebSocket, and the server's side of it."""
-
-    def __init__(self, site: Site, *, greeted: bool = True) -> None:
-        self.site = site
-        self.socket: PretendedSocket = site.connect()
-        self.frames = ClientProtocol(_uri())
-        self.frames.state = State.OPEN
-        self.end = asyncio.Event()
-        self.server: WebSocket
-        self._read = 0
-        self._greeted = greeted
-        site.reached.handle = self._handle
-
-    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.server = scope["extensions"]["sandbox_agent.websocket"](LIMIT)
-        self.server.accept(scope, [("X-Test", "yes")])
-        self.server.greeted = self._greeted
-        await self.end.wait()
-
-    async def open(self, behind: bytes = b"") -> "Peer":
-        self.socket.give(head("GET /v1/rpc", *OFFER) + behind)
-        await self.site.until(lambda: self.socket.statuses)
-        assert self.socket.statuses == [101]
-        await asyncio.sleep(0)
-        self._read = self.socket.written.index(b"\r\n\r\n") + 4
-        return self
-
-    def frame(self, opcode: Opcode, data: bytes, *, fin: bool = True) -> bytes:
-        return Frame(opcode, data, fin).serialize(mask=True)
-
-    async def send(self, data: bytes) -> int:
-        taken = self.socket.give(data)
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return taken
-
-    def received(self) -> list[Frame]:
-        """What the server has written since."""
-        written = self.socket.written
-        data, self._read = written[self._read :], len(written)
-        frames: list[Frame] = []
-        while data:
-            length, header = data[1] & 127, 2
-            if length == 126:
-                length, header = int.from_bytes(data[2:4], "big"), 4
-            frames.append(Frame(Opcode(data[0] & 15), data[header : header + length]))
-            data = data[header + length :]
-        return frames
-
-
-def _uri() -> object:
-    from websockets.uri import parse_uri
-
-    return parse_uri("ws://127.0.0.1/")
-
-
-def on_site(test: Callable[[Site], Awaitable[None]], limits: SocketLimits | None = None) -> None:
-    async def main() -> None:
-        site = Site(limits)
-        await test(site)
-        assert site.failures == []
-
-    asyncio.run(main())
+from sandbox_agent.http.websocket import FRAMES, MESSAGE_COST, UNREAD
+from tests.support.in_process import Site, head
+from tests.support.websocket_peer import LIMIT, OFFER, Peer, on_site
 
 
 @pytest.mark.requirement("14.ws-frames")
@@ -158,9 +80,10 @@ def test_a_message_in_a_million_fragments_takes_no_more_than_its_bytes() -> None
         peer = await Peer(site).open()
         await peer.send(peer.frame(Opcode.TEXT, b"x", fin=False))
         fragment = peer.frame(Opcode.CONT, b"x", fin=False)
-        await peer.send(fragment * 50_000)
-        assert len(peer.server._partial) == 50_001
-        await peer.send(fragment * 50_000)
+        await peer.send_all(fragment * 50_000)
+        await site.until(lambda: len(peer.server._partial) == 50_001)
+        await peer.send_all(fragment * 50_000)
+        await site.until(peer.socket.transport.is_reading)
         assert int.from_bytes(peer.received()[-1].data[:2], "big") == 1009
         peer.end.set()
         await peer.socket.closes()
@@ -180,6 +103,81 @@ def test_unread_messages_wait_in_the_socket() -> None:
         while peer.server._waiting_bytes > UNREAD:
             await peer.server.receive()
         assert peer.socket.transport.is_reading()
+        peer.end.set()
+        await peer.socket.closes()
+
+    on_site(test)
+
+
+EMPTY = {
+    "messages": Frame(Opcode.TEXT, b"").serialize(mask=True),
+    "binary": Frame(Opcode.BINARY, b"").serialize(mask=True),
+    "pings": Frame(Opcode.PING, b"").serialize(mask=True),
+    "pongs": Frame(Opcode.PONG, b"").serialize(mask=True),
+    "fragments": Frame(Opcode.TEXT, b"", fin=False).serialize(mask=True)
+    + Frame(Opcode.CONT, b"").serialize(mask=True) * 2
+    + Frame(Opcode.CONT, b"", fin=False).serialize(mask=True),
+}
+
+
+@pytest.mark.requirement("14.ws-flood")
+@pytest.mark.parametrize("kind", ["messages", "pings", "pongs", "fragments"])
+def test_frames_are_taken_a_few_in_each_turn_and_others_have_theirs_between(kind: str) -> None:
+    async def test(site: Site) -> None:
+        peer = await Peer(site).open()
+        opening = peer.frame(Opcode.TEXT, b"", fin=False) if kind == "fragments" else b""
+        one = peer.frame(Opcode.CONT, b"", fin=False) if kind == "fragments" else EMPTY[kind]
+        frames = 100 * FRAMES
+        peer.socket.give(opening + one * frames)
+        turns = 0
+        while not peer.socket.transport.is_reading():
+            await asyncio.sleep(0)
+            turns += 1
+            if kind == "messages" and peer.server._messages:
+                await peer.server.receive()
+        assert turns >= 99
+        peer.end.set()
+        await peer.socket.closes()
+
+    on_site(test)
+
+
+@pytest.mark.requirement("14.ws-flood")
+def test_messages_without_a_byte_are_counted_and_wait_in_the_socket() -> None:
+    async def test(site: Site) -> None:
+        peer = await Peer(site).open()
+        await peer.send(EMPTY["messages"] * 100_000)
+        await site.until(lambda: peer.server._waiting_bytes > UNREAD)
+        assert len(peer.server._messages) <= UNREAD // MESSAGE_COST + FRAMES
+        assert not peer.socket.transport.is_reading()
+        peer.end.set()
+        await peer.socket.closes()
+
+    on_site(test)
+
+
+@pytest.mark.requirement("14.ws-flood")
+@pytest.mark.parametrize("piece", [1, 2, 3, 5, 7, 64, 1000, 70_000])
+def test_frames_of_every_size_come_whole_however_their_bytes_come(piece: int) -> None:
+    sizes = [0, 1, 125, 126, 127, 300, 0, 65_535, 65_536, 70_000, 5, *range(200)]
+
+    async def test(site: Site) -> None:
+        peer = await Peer(site).open()
+        sent = b"".join(peer.frame(Opcode.TEXT, bytes([size % 251]) * size) for size in sizes)
+        received: list[bytes] = []
+
+        async def take() -> None:
+            while len(received) < len(sizes):
+                message = await peer.server.receive()
+                assert message is not None
+                received.append(message)
+
+        taking = asyncio.ensure_future(take())
+        for at in range(0, len(sent), piece):
+            await site.until(peer.socket.transport.is_reading)
+            peer.socket.give(sent[at : at + piece])
+        await taking
+        assert received == [bytes([size % 251]) * size for size in sizes]
         peer.end.set()
         await peer.socket.closes()
 

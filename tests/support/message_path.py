@@ -86,7 +86,7 @@ class MessagePath:
         site = self.site = Site()
         hub_clients = HubClients(world.hub)
         parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
-        delivery = Delivery(hub_clients, world.from_client)
+        delivery = Delivery(hub_clients, world.from_client, 1000)
         site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
         self._world = world
         self._keys = count()

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall, ServerProblem
@@ -21,6 +22,8 @@ HANDSHAKE = 10.0
 """Seconds for a handshake, and for the first frame after it."""
 CLOSING = 2.0
 """Seconds that the server has to answer a close frame."""
+IN_ONE_TURN = 64
+"""Frames that are taken one after another before the rest of the program has its turn."""
 TOO_LARGE, GOODBYE, LEAVING = 1009, 1000, 3000
 REFUSED = 4400
 """Close codes from here on are 4000 plus the HTTP status of a refusal."""
@@ -53,8 +56,11 @@ class ClientSocket:
         from websockets.exceptions import ConnectionClosed
 
         try:
-            while True:
+            for number in count(1):
                 frame = await self._socket.recv()
+                if number % IN_ONE_TURN == 0:
+                    # Frames that are there already are taken without a pause.
+                    await asyncio.sleep(0)
                 position, found, data = frame.partition("\n") if isinstance(frame, str) else ("", "", "")
                 yield (int(position), data) if found and position.isdecimal() else None
         except ConnectionClosed:

@@ -403,8 +403,8 @@ class FleetCalls:
 class FleetDelivery(Delivery):
     """Requests that are answered on the stream: a node puts the response there, whatever becomes of this gateway."""
 
-    def __init__(self, connections: FleetConnections, calls: FleetCalls) -> None:
-        super().__init__(connections, calls)
+    def __init__(self, connections: FleetConnections, calls: FleetCalls, most: int) -> None:
+        super().__init__(connections, calls, most)
         self._calls = calls
 
     async def begin(

@@ -113,7 +113,7 @@ async def _serve_on(
         settings.log_max_age,
         settings.default_agent,
     )
-    delivery = FleetDelivery(connections, calls)
+    delivery = FleetDelivery(connections, calls, settings.stream_requests)
     duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
     shared = (connections, calls, streams, delivery, duplex, settings.max_body)
     # The short way has no time to look a connection up in the fleet's table.

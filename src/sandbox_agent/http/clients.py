@@ -5,6 +5,7 @@ requests are accepted at once, and answered later.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +22,7 @@ from sandbox_agent.errors import (
     LogUnavailable,
     NobodyAsked,
     SandboxAgentError,
+    TooMany,
     WrongAnswer,
 )
 from sandbox_agent.fleet_errors import NodeUnreachable
@@ -29,6 +31,8 @@ from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
+
+logger = logging.getLogger(__name__)
 
 
 def session_named(line: bytes) -> str:
@@ -180,11 +184,12 @@ _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 
 
 class Delivery:
-    """Those that are under way."""
+    """Those that are under way: at most so many of a connection. Each gets its answer, whatever fails."""
 
-    def __init__(self, clients: Clients, intake: Intake) -> None:
+    def __init__(self, clients: Clients, intake: Intake, most: int) -> None:
         self._clients = clients
         self._intake = intake
+        self._most = most
         self._tasks = Tasks()
 
     async def begin(
@@ -205,7 +210,12 @@ class Delivery:
             taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             if self.pass_on(connection, envelope, key, partial(_settle, taken)):
                 return await taken
-        accepted = await self._intake.accept(connection, envelope, key)
+        self._take_place(connection)
+        try:
+            accepted = await self._intake.accept(connection, envelope, key)
+        except BaseException:
+            connection.delivering -= 1
+            raise
         task = self._tasks.run(self._deliver(connection, envelope, accepted.answer, before), "deliver an answer")
         if after is not None:
             task.add_done_callback(lambda _: after())
@@ -218,8 +228,19 @@ class Delivery:
 
         `taken` is called once, with that position, or with what is wrong with the exchange.
         """
+        self._take_place(connection)
         delivering = _Delivering(self, self._clients, connection, envelope, taken)
-        return self._intake.pass_on(connection, envelope, key, delivering, delivering.accept)
+        is_taken = False
+        try:
+            is_taken = self._intake.pass_on(connection, envelope, key, delivering, delivering.accept)
+        finally:
+            connection.delivering -= not is_taken
+        return is_taken
+
+    def _take_place(self, connection: Connection) -> None:
+        if connection.delivering >= self._most:
+            raise TooMany("requests that wait for their answers on this stream", self._most, "--stream-requests")
+        connection.delivering += 1
 
     async def take(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification or an answer. A client that comes too late with one has done nothing wrong.
@@ -277,21 +298,35 @@ class Delivery:
         try:
             answer = await answering
             await self._clients.committed(answer.commit)
-        except SandboxAgentError as error:
+        except Exception as error:
             if _is_answered_late(error):
                 return
-            answer = Answer(failure(envelope.id, error))
+            answer = Answer(failure(envelope.id, as_answerable(error, envelope.method)))
         finally:
             connection.opening -= opens
             connection.busy -= 1
+            connection.delivering -= 1
             connection.used_at = self._clients.monotonic()
         if before is not None:
-            await before()
-        self._clients.tell(connection, answer.line, self.session_of_answer(connection, envelope))
+            try:
+                await before()
+            except Exception as error:
+                # Its place among what else comes is lost, and no more than that.
+                as_answerable(error, envelope.method)
+        self.send(connection, envelope, answer.line)
         if opens:
             self._clients.note_opened(connection, answer.line)
 
-    def session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
+    def send(self, connection: Connection, envelope: Envelope, line: bytes) -> None:
+        """Put the response to a request on its client's stream."""
+        try:
+            session_id = self._session_of_answer(connection, envelope)
+        except Exception as error:
+            as_answerable(error, envelope.method)
+            session_id = None
+        self._clients.tell(connection, line, session_id)
+
+    def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""
         session_id = None if envelope.method in _ABOUT_CONNECTION else connection.own_stream_of(envelope.session_id)
         if session_id is None:
@@ -342,11 +377,12 @@ class _Delivering:
     def set_exception(self, error: Exception, /) -> None:
         self._is_done = True
         if not self._is_accepted:
+            self._connection.delivering -= 1
             self._taken(error)
         elif _is_answered_late(error):
             self._leave()
         else:
-            self._answer = Answer(failure(self._id, error if isinstance(error, SandboxAgentError) else InternalError()))
+            self._answer = Answer(failure(self._id, as_answerable(error, self._envelope.method)))
             self._deliver()
 
     @property
@@ -359,12 +395,23 @@ class _Delivering:
 
     def _on_committed(self, problem: Exception | None) -> None:
         self._leave()
-        line = failure(self._id, problem) if isinstance(problem, SandboxAgentError) else self._answer.line
-        self._clients.tell(self._connection, line, self._delivery.session_of_answer(self._connection, self._envelope))
+        line = self._answer.line
+        if problem is not None:
+            line = failure(self._id, as_answerable(problem, self._envelope.method))
+        self._delivery.send(self._connection, self._envelope, line)
 
     def _leave(self) -> None:
         self._connection.busy -= 1
+        self._connection.delivering -= 1
         self._connection.used_at = self._clients.monotonic()
+
+
+def as_answerable(error: Exception, method: str) -> SandboxAgentError:
+    """What a client may read of a failure; one that is none of ours is reported, and is `internal` to clients."""
+    if isinstance(error, SandboxAgentError):
+        return error
+    logger.error("request failed method=%s", method, exc_info=error)
+    return InternalError()
 
 
 def _is_answered_late(error: Exception) -> bool:

@@ -26,7 +26,7 @@ from sandbox_agent.errors import (
     Unparsable,
 )
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
-from sandbox_agent.http.clients import Clients, Delivery, Intake
+from sandbox_agent.http.clients import Clients, Delivery, Intake, as_answerable
 from sandbox_agent.http.encoding import TextFrames
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connections import Connection
@@ -41,6 +41,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
+POLICY_VIOLATION = 1008
+NONSENSE = 100
+"""Messages one after another that may be no envelopes: each is complained of, and then the socket is closed."""
+IN_ONE_TURN = 16
+"""Messages that are taken one after another before others have their turn, and the disk may catch up."""
+DISK_PATIENCE = 0.5
+"""Seconds between them while nothing can be written."""
 _BEGINS_JSON = re.compile(rb"\s*[\[{]")
 CLOSED_FOR_ANOTHER = 4001
 """Close code of a socket whose connection has opened another stream: its client need not come back."""
@@ -110,9 +117,7 @@ class Duplex:
         stream = self._streams.open(connection, after, transport(scope), encoding)
         writing = asyncio.create_task(self._write(websocket, connection, stream))
         try:
-            while (message := await websocket.receive()) is not None:
-                connection.used_at = self._clients.monotonic()
-                await self._take(websocket, connection, message)
+            await self._take_all(websocket, connection)
         finally:
             stream.close("its socket was closed")
             await writing
@@ -138,27 +143,52 @@ class Duplex:
             return GOING_AWAY
         return CLOSED_FOR_ANOTHER if stream.reason == TAKEN_OVER and not connection.closed else NORMAL
 
-    async def _take(self, websocket: "WebSocket", connection: Connection, message: bytes) -> None:
+    async def _take_all(self, websocket: "WebSocket", connection: Connection) -> None:
+        taken = nonsense = 0
+        while (message := await websocket.receive()) is not None:
+            connection.used_at = self._clients.monotonic()
+            makes_sense = await self._take(websocket, connection, message)
+            nonsense = 0 if makes_sense else nonsense + 1
+            if nonsense > NONSENSE:
+                websocket.cut_off(
+                    POLICY_VIOLATION, f"more than {NONSENSE} messages one after another were no envelopes"
+                )
+                return
+            taken += 1
+            if taken % IN_ONE_TURN == 0:
+                await self._let_others()
+
+    async def _let_others(self) -> None:
+        """A client may send faster than the rest of the server works."""
+        await asyncio.sleep(0)
+        try:
+            await self._clients.committed(self._clients.position)
+        except LogUnavailable:
+            await asyncio.sleep(DISK_PATIENCE)
+
+    async def _take(self, websocket: "WebSocket", connection: Connection, message: bytes) -> bool:
+        """Whether it was an envelope. What fails is told on the stream."""
         try:
             key, message = _split_key(message) if websocket.numbered else (None, message)
             envelope = parse(message)
         except (NotAnEnvelope, InvalidRequest) as error:
             self._delivery.complain(connection, _complaint(message, error))
-            return
-        if envelope.kind is not REQUEST:
-            if key is not None:
-                await self._delivery.acknowledge(connection, envelope, key)
-                return
-            try:
-                await self._delivery.take(connection, envelope)
-            except SandboxAgentError as error:
-                self._delivery.complain(connection, error)
-            return
+            return False
         try:
-            await self._delivery.begin(connection, envelope, key)
-        except SandboxAgentError as error:
-            assert envelope.id is not None
-            self._clients.tell(connection, failure(envelope.id, error))
+            if envelope.kind is REQUEST:
+                await self._delivery.begin(connection, envelope, key)
+            elif key is not None:
+                await self._delivery.acknowledge(connection, envelope, key)
+            else:
+                await self._delivery.take(connection, envelope)
+        except Exception as error:
+            answerable = as_answerable(error, envelope.method)
+            if envelope.kind is REQUEST:
+                assert envelope.id is not None
+                self._clients.tell(connection, failure(envelope.id, answerable))
+            else:
+                self._delivery.complain(connection, answerable)
+        return True
 
 
 def query(scope: Scope) -> dict[str, str]:

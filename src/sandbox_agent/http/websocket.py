@@ -1,6 +1,7 @@
 """A WebSocket on a socket that began with HTTP: messages in, frames out, and how it ends.
 
-The `websockets` library parses and writes frames; this module moves their bytes. Knows nothing of envelopes.
+The `websockets` library parses and writes frames; this module moves their bytes, a few frames in each turn of the event
+loop. Knows nothing of envelopes.
 """
 
 import asyncio
@@ -23,6 +24,12 @@ from sandbox_agent.wire.headers import PLAIN, WITH_IDS
 
 UNREAD = 64 << 10
 """Bytes of messages that may wait to be taken before the socket is no longer read."""
+MESSAGE_COST = 128
+"""What a message that waits costs beside its bytes."""
+FRAMES = 64
+"""How many frames are taken in one turn of the event loop, whatever they are: the rest waits for others."""
+_LONGEST_HEAD = 10
+"""Bytes of a frame that say how large it is, at most."""
 CLOSING = 2.0
 """Seconds that a client has to answer a close frame."""
 MAX_REASON = 120
@@ -38,6 +45,44 @@ _frames_logger.setLevel(logging.WARNING)
 def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     """The first that we know; a token among them is none, and is never sent back."""
     return next((name for name in offered if name in (WITH_IDS, PLAIN)), None)
+
+
+class _Cut:
+    """Where frames end in the bytes of a socket."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        """The beginning of a frame whose size is not known yet."""
+        self._rest = 0
+        """Bytes that are still to come of the last frame."""
+
+    def find(self, data: bytes, start: int, frames: int) -> int:
+        """How far so many frames reach, or what there is of them."""
+        while start < len(data):
+            if not self._rest:
+                if not frames:
+                    return start
+                head = self._head + data[start : start + _LONGEST_HEAD]
+                size = _size_at(head)
+                if size is None:
+                    self._head = head
+                    return len(data)
+                self._rest, self._head, frames = size - len(self._head), b"", frames - 1
+            there = min(self._rest, len(data) - start)
+            start += there
+            self._rest -= there
+        return start
+
+
+def _size_at(head: bytes) -> int | None:
+    """The size of the frame that begins so, its head included; None when too little of that is there."""
+    if len(head) < 2:
+        return None
+    length = head[1] & 0x7F
+    long = {126: 2, 127: 8}.get(length, 0)
+    if len(head) < 2 + long:
+        return None
+    return 2 + long + (4 if head[1] & 0x80 else 0) + (int.from_bytes(head[2 : 2 + long]) if long else length)
 
 
 class WebSocket:
@@ -57,6 +102,12 @@ class WebSocket:
         self._subprotocol: Subprotocol | None = None
         self._messages: deque[bytes] = deque()
         self._waiting_bytes = 0
+        self._cut = _Cut()
+        self._unparsed = b""
+        """What has come, and how far of it was taken: frames may be too many for one turn."""
+        self._parsed = 0
+        self._next: asyncio.Handle | None = None
+        """The turn in which they are taken."""
         self._partial = bytearray()
         """The fragments of a message that has not come whole."""
         self._partial_is_text = False
@@ -102,7 +153,7 @@ class WebSocket:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         message = self._messages.popleft()
-        self._waiting_bytes -= len(message)
+        self._waiting_bytes -= len(message) + MESSAGE_COST
         self._read_if_wanted()
         return message
 
@@ -116,6 +167,13 @@ class WebSocket:
     async def send_text(self, text: bytes) -> None:
         """Write one text frame."""
         await self.send(Frame(Opcode.TEXT, text).serialize(mask=False))
+
+    def cut_off(self, code: int, reason: str) -> None:
+        """Close it, and take nothing more of what its client has sent: it still reads why."""
+        self._messages.clear()
+        self._waiting_bytes = 0
+        self.close(code, reason)
+        self._read_if_wanted()
 
     def close(self, code: int, reason: str) -> None:
         """Say goodbye, and give the client a moment to answer."""
@@ -134,19 +192,35 @@ class WebSocket:
 
     def data_received(self, data: bytes) -> None:
         self.awaits_pong = False
+        self._unparsed = self._unparsed[self._parsed :] + data if self._unparsed else data
+        self._parsed = 0
+        if self._next is None:
+            self._parse()
+
+    def _parse(self) -> None:
+        """Take frames: no more than may be taken in one turn, and none while too many messages wait."""
+        self._next = None
+        data, start = self._unparsed, self._parsed
         if self._protocol.state not in (State.OPEN, State.CLOSING):
-            return
-        self._protocol.receive_data(data)
-        for event in self._protocol.events_received():
-            if isinstance(event, Frame):
-                self._take(event)
-        self._flush()
+            self._parsed = len(data)
+        elif self._waiting_bytes <= UNREAD:
+            self._parsed = self._cut.find(data, start, FRAMES)
+            self._protocol.receive_data(data[start : self._parsed])
+            for event in self._protocol.events_received():
+                if isinstance(event, Frame):
+                    self._take(event)
+            self._flush()
+        if self._parsed == len(data):
+            self._unparsed, self._parsed = b"", 0
         self._read_if_wanted()
 
     def waits_for(self) -> Wait:
         """What the socket waits for now."""
         if self._over:
             return Wait.CLOSING
+        if self._unparsed or self._waiting_bytes > UNREAD:
+            # Its client is not read, so that its sign of life may not have been seen.
+            return Wait.SERVER
         if not self.greeted:
             return Wait.MESSAGE
         return Wait.PONG if self.awaits_pong else Wait.SERVER
@@ -161,6 +235,9 @@ class WebSocket:
         """The socket is gone."""
         if self._closing is not None:
             self._closing.cancel()
+        if self._next is not None:
+            self._next.cancel()
+        self._unparsed, self._parsed = b"", 0
         self._end()
 
     @property
@@ -196,7 +273,7 @@ class WebSocket:
         if self._over:
             return
         self._messages.append(message)
-        self._waiting_bytes += len(message)
+        self._waiting_bytes += len(message) + MESSAGE_COST
         self._notify()
 
     def _flush(self) -> None:
@@ -227,4 +304,7 @@ class WebSocket:
             self._wake.set_result(None)
 
     def _read_if_wanted(self) -> None:
-        self._transport.set_backlogged(self._waiting_bytes > UNREAD)
+        is_full = self._waiting_bytes > UNREAD
+        if self._unparsed and not is_full and self._next is None:
+            self._next = asyncio.get_running_loop().call_soon(self._parse)
+        self._transport.set_backlogged(is_full or bool(self._unparsed))

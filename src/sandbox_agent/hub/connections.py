@@ -113,6 +113,8 @@ class Connection(Struct, eq=False):
     closed: bool = False
     busy: int = 0
     """POSTs of its that wait for an answer."""
+    delivering: int = 0
+    """Requests of its whose answers come on the stream, and have not come."""
     opening: int = 0
     """Requests of its that make sessions, and whose transport says when the response has gone out."""
     prefix: str = ""

@@ -251,7 +251,7 @@ class Idempotency:
             # On disk before anything happens: after a crash it must be known that it was begun.
             self.log.save_outcome(*name, running.digest, None)
             await self.log.flushed()
-        except LogUnavailable as error:
+        except Exception as error:
             self.log.forget_outcome(*name)
             self.forget(name)
             running.settle(error)

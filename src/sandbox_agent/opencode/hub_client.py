@@ -1,12 +1,13 @@
 """OpenCode's programs as a client of the hub: what they want goes the way that every client's envelopes go."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, request, success, text_at
-from sandbox_agent.errors import AgentTimeout
+from sandbox_agent.errors import AgentTimeout, SandboxAgentError
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
@@ -14,6 +15,8 @@ from sandbox_agent.hub.pending import PendingRequest
 from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.wire import methods
+
+logger = logging.getLogger(__name__)
 
 INTRODUCTION: Object = {"clientInfo": {"name": "opencode"}, "_meta": {META: {"questions": True}}}
 """What this client says of itself to the hub: it takes questions, so forms become questions."""
@@ -127,9 +130,10 @@ def _has_prompt_of(session: Session, connection: Connection) -> bool:
 
 
 def _look_at(task: "asyncio.Task[None]") -> None:
-    """What went wrong in a turn is in the log."""
-    if not task.cancelled():
-        task.exception()
+    """What went wrong in a turn is in the log of its session; what is no failure of a turn, in the server's own."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, SandboxAgentError | Refused):
+        logger.error("prompt failed", exc_info=error)
 
 
 def read_result(response: Envelope) -> Object:

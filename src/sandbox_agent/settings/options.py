@@ -234,6 +234,9 @@ class Settings:
     session_streams = option(
         _TRAFFIC, COUNT, "1000", "Most sessions of a connection that may have a stream of their own on /acp."
     )
+    stream_requests = option(
+        _TRAFFIC, COUNT, "4096", "Most requests of a connection that may wait for their answers on its stream."
+    )
     stream_buffer = option(
         _TRAFFIC, SIZE, "8MiB", "How far a slow reader may fall behind in memory before it reads from the log."
     )
