@@ -95,6 +95,26 @@ def test_nothing_is_left_of_an_agent_that_another_program_killed(house: Server, 
     pids.gone()
 
 
+@pytest.mark.requirement("10.stopped-keeper")
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_nothing_is_left_of_an_agent_that_stopped_its_keeper(house: Server, end: str, pids: Pids) -> None:
+    async def main() -> None:
+        async with Client(house, "isolated") as client:
+            session = await client.new_session()
+            stop_keeper(await start(client, session, pids, *WORST))
+            step = ["exit", 3] if end == "exit" else ["kill"]
+            assert (await client.prompt(session, [step]))["error"]["code"] == -32603
+
+    run(main())
+    pids.gone()
+
+
+def stop_keeper(agent: int) -> None:
+    process = read_process(agent)
+    assert process
+    os.kill(process.parent, signal.SIGSTOP)
+
+
 @pytest.mark.requirement("10.tree-dies-with-the-session")
 def test_a_terminated_session_takes_its_own_process_with_it(house: Server, pids: Pids) -> None:
     async def main() -> None:
@@ -185,6 +205,18 @@ def test_nothing_is_left_of_a_server_that_crashed(pids: Pids, tmp_path: Path) ->
     pids.gone()
 
 
+@pytest.mark.requirement("10.stopped-keeper")
+def test_nothing_is_left_of_a_server_that_crashed_while_a_keeper_was_stopped(pids: Pids, tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            stop_keeper(await start(client, await client.new_session(), pids, *WORST))
+
+    server = Server(directory=tmp_path).start()
+    run(main(server))
+    server.kill()
+    pids.gone()
+
+
 @pytest.mark.requirement("10.next-server-sweeps")
 def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_one_starts(
     pids: Pids, tmp_path: Path
@@ -197,9 +229,12 @@ def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_
     agent = run(main(server))
     keeper = read_process(agent)
     assert keeper
-    os.kill(keeper.parent, signal.SIGSTOP)
+    above = read_process(keeper.parent)
+    assert above
+    # The server must not see it, and its own death would have the keeper end everything first.
+    os.kill(above.parent, signal.SIGSTOP)
+    os.kill(above.pid, signal.SIGKILL)
     server.kill()
-    os.kill(keeper.parent, signal.SIGKILL)
     eventually(lambda: not alive(agent), "the end of the agent itself")
     assert alive(pids[-1])
     with Server(directory=tmp_path):

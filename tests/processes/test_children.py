@@ -95,6 +95,30 @@ time.sleep(60)
 """
 
 
+TRACED = """
+import ctypes, os, signal, time
+libc = ctypes.CDLL(None)
+def sleeper():
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        time.sleep(60)
+    return pid
+stopped, traced = sleeper(), sleeper()
+os.kill(stopped, signal.SIGSTOP)
+reader, writer = os.pipe()
+tracer = os.fork()
+if tracer == 0:
+    os.setsid()
+    seized = libc.ptrace(16, traced, None, None)  # PTRACE_ATTACH
+    os.write(writer, b"%d" % (seized == 0))
+    time.sleep(60)
+attached = os.read(reader, 1) == b"1"
+print(stopped, traced, tracer if attached else 0, flush=True)
+time.sleep(60)
+"""
+
+
 class Agents:
     """Starts agents as the server does, without an event loop."""
 
@@ -294,6 +318,37 @@ def test_a_keeper_that_was_stopped_does_not_save_what_is_below_it(agents: Agents
     assert not any(map(alive, pids))
 
 
+def test_what_was_stopped_is_asked_to_end_as_well(agents: Agents) -> None:
+    script = "trap 'exit 7' TERM; echo; while :; do sleep 0.01; done"
+    agents.start("one", "sh", "-c", script)
+    for pid in (agents.programs["one"], agents.running["one"].pid):
+        os.kill(pid, signal.SIGSTOP)
+
+    agents.children.terminate("one")
+
+    assert agents.wait("one") == 7
+
+
+def test_a_tree_in_which_processes_trace_and_stop_each_other_is_killed_whole(agents: Agents) -> None:
+    (stopped, traced, tracer) = agents.start("one", sys.executable, "-c", TRACED)
+    if not tracer:
+        pytest.skip("processes may not trace each other here")
+
+    assert eventually(lambda: agents.children.kill("one") == 0 or agents.running["one"].poll() is not None)
+
+    agents.wait("one")
+    assert eventually(lambda: not any(map(alive, [stopped, traced, tracer])))
+
+
+def test_a_program_that_leaves_processes_that_trace_each_other_ends_with_them(agents: Agents) -> None:
+    pids = agents.start("one", sys.executable, "-c", TRACED)
+
+    os.kill(agents.programs["one"], signal.SIGKILL)
+
+    assert agents.wait("one") == -signal.SIGKILL
+    assert eventually(lambda: not any(pid and alive(pid) for pid in pids))
+
+
 def test_a_program_ends_as_it_did_whatever_it_leaves(agents: Agents) -> None:
     for code in (0, 7, 255):
         agents.start("one", "sh", "-c", f"setsid sleep 60 & echo; exit {code}")
@@ -411,23 +466,40 @@ def test_a_process_that_never_stays_is_killed(agents: Agents) -> None:
 class Crash:
     """A server that ran one agent until it was killed."""
 
-    def __init__(self, owner: str, *kinds: str, with_keeper: bool = False) -> None:
+    def __init__(self, owner: str, *kinds: str, with_keeper: bool = False, stopped: bool = False) -> None:
         command = [sys.executable, "-c", SERVER, owner, sys.executable, str(ESCAPING_AGENT), *kinds]
         server = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert server.stdout
         with server, server.stdout:
             keeper, self.agent, *self.daemons = map(int, server.stdout.readline().split())
-            if with_keeper:
+            if stopped:
                 os.kill(keeper, signal.SIGSTOP)
+            if with_keeper:
+                # First, and with a server that cannot see it: the death of the server would wake the keeper.
+                server.send_signal(signal.SIGSTOP)
+                os.kill(keeper, signal.SIGKILL)
             server.kill()
-        if with_keeper:
-            os.kill(keeper, signal.SIGKILL)
 
 
 def test_a_tree_dies_with_a_server_that_was_killed() -> None:
     crash = Crash("owner", "nameless", "naked", "marked", "child", "stripped")
 
     assert eventually(lambda: not any(map(alive, [crash.agent, *crash.daemons])))
+
+
+def test_a_tree_whose_keeper_was_stopped_dies_with_a_server_that_was_killed() -> None:
+    crash = Crash("owner", "nameless", "naked", "marked", "child", "stripped", stopped=True)
+
+    assert eventually(lambda: not any(map(alive, [crash.agent, *crash.daemons])))
+
+
+def test_sweep_kills_what_goes_on_stopping_its_keeper_after_the_server_was_killed() -> None:
+    owner = f"test-{uuid.uuid4()}"
+    crash = Crash(owner, "naked", "stopper", stopped=True)
+
+    assert eventually(lambda: Children(owner).sweep() == 0)
+
+    assert not any(map(alive, [crash.agent, *crash.daemons]))
 
 
 def test_sweep_kills_what_a_server_left_that_was_killed_with_its_keepers() -> None:

@@ -7,6 +7,7 @@ usage: escaping_agent.py DAEMON...     with DAEMON one of
   marked     the same as naked, but with the environment it inherited
   child      a plain child in the same session, that holds stdout and stderr
   stripped   a child in a session of its own, without environment
+  stopper    naked, and it stops the agent's keeper again and again
 
 All of them ignore SIGTERM. Prints the pids of the daemons in one line when they run, then obeys a line on stdin:
 `exit N`. It ignores SIGTERM and the end of stdin.
@@ -17,7 +18,15 @@ import resource
 import signal
 import sys
 
-DAEMONS = ("naked", "nameless", "marked")
+DAEMONS = ("naked", "nameless", "marked", "stopper")
+
+STOPPER = """
+import os, sys, time
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    os.kill(int(sys.argv[1]), 19)
+    time.sleep(0.001)
+"""
 
 
 def main() -> None:
@@ -34,6 +43,7 @@ def main() -> None:
 def start(kind: str) -> int:
     """Its pid, once it has been through exec: that closes the pipe."""
     reader, writer = os.pipe()
+    keeper = str(os.getppid())
     forked = os.fork()
     if forked == 0:
         if kind != "child":
@@ -46,6 +56,8 @@ def start(kind: str) -> int:
         if kind != "child":
             for descriptor in range(3):
                 os.close(descriptor)
+        if kind == "stopper":
+            os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", STOPPER, keeper], {})
         environment = dict(os.environ) if kind in ("marked", "child") else {}
         os.execve("/bin/sleep", ["sleep", "60"], environment)
     os.close(writer)

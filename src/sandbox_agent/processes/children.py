@@ -36,9 +36,11 @@ from sandbox_agent.processes.table import (
     read_process,
     read_table,
     read_ticks,
+    send_one,
     send_signal,
     with_descendants,
 )
+from sandbox_agent.processes.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -239,16 +241,30 @@ class Children:
         return self._tree(self._children.get(key), read_table())
 
     def terminate(self, key: str) -> None:
-        """Ask the whole tree to end (SIGTERM)."""
+        """Ask the whole tree to end (SIGTERM), also what was stopped."""
         table = read_table()
-        send_signal(signal.SIGTERM, {each for each in self._tree(self._children.get(key), table) if each.alive}, table)
+        tree = {each for each in self._tree(self._children.get(key), table) if each.alive}
+        send_signal(signal.SIGTERM, tree, table)
+        send_signal(signal.SIGCONT, tree, table)
+        if (keeper := self._keeper(key)) is not None:
+            send_one(signal.SIGCONT, keeper)
 
     def hurry(self, key: str) -> None:
         """What the program leaves running is of no use any more: it does not linger."""
-        child = self._children.get(key)
-        if child is not None and child.kept and read_process(child.pid) is not None:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGUSR1)
+        if (keeper := self._keeper(key)) is not None:
+            send_one(signal.SIGUSR1, keeper)
+
+    def get(self, key: str) -> Child | None:
+        """The child with this key, until it is forgotten."""
+        return self._children.get(key)
+
+    def wake(self, key: str) -> bool:
+        """Let a keeper that was stopped go on; whether it was."""
+        keeper = self._keeper(key)
+        if keeper is None or not keeper.stopped:
+            return False
+        send_one(signal.SIGCONT, keeper)
+        return True
 
     def kill(self, key: str) -> int:
         """Kill the whole tree, including new forks. Returns how many were alive: call again until it is 0."""
@@ -300,6 +316,12 @@ class Children:
     def _is_ours(self, process: ProcessId) -> bool:
         """Whether a process carries the mark or the variable of our owner."""
         return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
+
+    def _keeper(self, key: str) -> ProcessId | None:
+        """The keeper of a child, if it has one and that is still there."""
+        child = self._children.get(key)
+        keeper = read_process(child.pid) if child is not None and child.kept else None
+        return keeper if keeper is not None and child is not None and keeper.start == child.start else None
 
     def _tree(self, child: Child | None, table: Table) -> set[ProcessId]:
         """All that is below a keeper; a program without one is part of its tree."""
@@ -374,6 +396,8 @@ async def start_child(
                 start_new_session=True,
                 preexec_fn=children.preexec(key, linger),
             )
+            if linger is not None:
+                Watch(children, key)
         except subprocess.SubprocessError as error:  # There are too many processes.
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 

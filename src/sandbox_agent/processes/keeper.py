@@ -22,8 +22,8 @@ else:
 PATIENCE, LAST_PATIENCE = 1.0, 60.0
 """Seconds to keep trying: after that the server takes over, if there still is one."""
 INTERVAL = 0.01
-HEARD = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
-"""SIGTERM comes from the kernel when the server is gone."""
+HEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGUSR1}
+"""SIGCONT comes from the kernel when the server is gone: it wakes a keeper that was stopped, too."""
 
 
 class Keeper:

@@ -20,7 +20,7 @@ SYS_CLOSE_RANGE, CLOSE_RANGE_CLOEXEC = 436, 4
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-_BLOCKED = {signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+_BLOCKED = {signal.SIGCHLD, signal.SIGCONT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
 # Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -70,7 +70,7 @@ class Keeping:
 
         def prepare() -> None:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGTERM, 0, 0, 0)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGCONT, 0, 0, 0)
             if os.getppid() != server:  # It died before we asked.
                 os.kill(os.getpid(), signal.SIGKILL)
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

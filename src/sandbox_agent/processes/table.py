@@ -43,6 +43,11 @@ class ProcessId(Struct, frozen=True):
         return self.state not in "ZX" or self.threads > 1
 
     @property
+    def stopped(self) -> bool:
+        """By a signal, or by a process that traces it."""
+        return self.state in "Tt"
+
+    @property
     def still(self) -> bool:
         """Stopped, or in the kernel until something happens: not about to fork."""
         return self.state in "TtDZX"
@@ -147,7 +152,7 @@ def send_signal(number: int, processes: set[ProcessId], table: Table, group: int
             os.killpg(whole, number)
     for process in processes:
         if process.group in mixed or process.group <= 1:
-            _send_one(number, process)
+            send_one(number, process)
 
 
 def destroy(find: Find, group: int | None = None) -> int:
@@ -182,7 +187,8 @@ def _freeze(find: Find, killed: set[ProcessId], group: int | None) -> tuple[set[
             time.sleep(0.001)  # Stopping needs a moment on the processor.
 
 
-def _send_one(number: int, process: ProcessId) -> None:
+def send_one(number: int, process: ProcessId) -> None:
+    """Signal this process, and no other that has got its id."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
