@@ -6,6 +6,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -97,7 +98,7 @@ def test_a_keeper_that_was_stopped_goes_on_while_its_program_runs() -> None:
         assert await eventually(lambda: children.woken == 1)
         # It does its work again: nobody else waits for this one.
         os.kill(pids[0], signal.SIGKILL)
-        assert await eventually(lambda: not os.path.exists(f"/proc/{pids[0]}"))
+        assert await eventually(lambda: not Path(f"/proc/{pids[0]}").exists())
         await process.stop(0)
 
     run(main)

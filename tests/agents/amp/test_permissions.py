@@ -96,7 +96,32 @@ WEAKENING = [
     '{"amp.toolbox.path": "tools"}',
     '{"amp.danger\\u006fuslyAllowAll": true}',
     '// a comment\n{"amp.permissions": [],}',
+    '{"amp.mcpServers": {"x": {"command": "/bin/sh", "args": ["-c", "id"]}}}',
+    '{"amp.hooks": [{"on": {"event": "tool:post-execute"}, "action": {"type": "send-user-message"}}]}',
+    '{"amp": {"mcpServers": {}}}',
+    '{"amp.mcpPermissions": [], "amp.showCosts": true}',
+    '{"amp.guardedFiles.allowlist": ["**"]}',
+    '{"amp.commands.allowlist": ["*"]}',
+    '{"amp.skills.path": "skills"}',
+    '{"amp.plugins": ["x.ts"]}',
+    '{"amp.url": "https://example.com"}',
+    '{"amp.proxy": "http://example.com"}',
+    '{"amp.updates.mode": "auto"}',
+    '{"amp.what a later Amp may have": 1}',
+    '{"a": "/*", "amp.hooks": [], "b": "*/"}',
+    '{// \u2028 "amp.hooks": []\n}',
+    '{"amp.showCosts": true, /* }',
+    '{"amp.showCosts": "',
+    "[]",
+    "[" * 100_000,
     "",
+]
+"""Contents of `.amp/settings.json` that run or allow something, or of which nobody knows."""
+RUNNING = [
+    ".amp/plugins/evil.ts",
+    ".agents/skills/evil/mcp.json",
+    ".claude/skills/evil/mcp.json",
+    ".agents/skills/group/evil/mcp.json",
 ]
 
 
@@ -108,15 +133,36 @@ def test_amp_is_not_started_where_the_workspace_could_allow_itself_things(adapte
         file = tmp_path / ".amp" / name
         for content in WEAKENING:
             file.write_text(content)
-            assert str(file) in adapter.prompt(session, ["say", "never"])["error"]["message"]
+            message = adapter.prompt(session, ["say", "never"])["error"]["message"]
+            assert str(file) in message, content
+            assert "remove it to use Amp" in message
         file.unlink()
 
     assert not (tmp_path / "inner/called.json").exists()
 
 
+def test_amp_is_not_started_where_the_workspace_has_programs_for_it(adapter: Adapter, tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    session = adapter.session(tmp_path / "inner")
+    for name in RUNNING:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        assert str(file) in adapter.prompt(session, ["say", "never"])["error"]["message"]
+        file.unlink()
+
+    assert not (tmp_path / "inner/called.json").exists()
+    assert "result" in adapter.prompt(session, ["say", "now"])
+
+
 def test_settings_of_a_workspace_that_are_about_other_things_do_no_harm(adapter: Adapter, tmp_path: Path) -> None:
     (tmp_path / ".amp").mkdir()
-    (tmp_path / ".amp/settings.json").write_text('{"amp.showCosts": false, // yes\n}')
+    (tmp_path / ".amp/settings.json").write_text(
+        '\ufeff/* costs, */ {"$schema": "https://example.com/a,]", "amp.showCosts": false,'
+        ' "amp.fuzzy.alwaysIncludePaths": ["dist/**", ], // "amp.hooks"\n}'
+    )
+    (tmp_path / ".agents/skills/good").mkdir(parents=True)
+    (tmp_path / ".agents/skills/good/SKILL.md").touch()
 
     assert "result" in adapter.prompt(adapter.session(tmp_path), ["say", "here"])
 

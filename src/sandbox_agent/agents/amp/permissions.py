@@ -4,7 +4,8 @@ The socket is in a directory that only this user can enter, takes connections of
 secret of its own. Everything unclear is refused.
 
 Amp's settings for a turn make it ask there. Amp also reads `.amp/settings.json` of the directory that it works in, and
-lets that win. A repository could switch all asking off in it, or name programs to run: with such a file nothing is
+lets that win; and it runs what a repository has for it: plugins, and the MCP servers of skills. A repository could
+switch all asking off, or name programs to run. Where it does anything but set what is known to be harmless, nothing is
 started.
 """
 
@@ -12,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -194,17 +196,52 @@ def _write(path: Path, text: str, mode: int) -> None:
 LARGEST = 1 << 20
 """Bytes of a settings file that is read."""
 PERMISSIONS, ALLOW_ALL, SERVERS = "amp.permissions", "amp.dangerouslyAllowAll", "amp.mcpServers"
-WEAKENING = ("permissions", "dangerouslyAllowAll", "toolbox", "mcpPermissions")
-"""Parts of the keys by which a workspace could allow itself things."""
+HARMLESS = frozenset(
+    {
+        "$schema",
+        "amp.agent.deepReasoningEffort",
+        "amp.anthropic.effort",
+        "amp.anthropic.interleavedThinking.enabled",
+        "amp.anthropic.speed",
+        "amp.anthropic.temperature",
+        "amp.anthropic.thinking.enabled",
+        "amp.fuzzy.alwaysIncludePaths",
+        "amp.gemini.thinkingLevel",
+        "amp.git.commit.ampThread.enabled",
+        "amp.git.commit.coauthor.enabled",
+        "amp.network.timeout",
+        "amp.notifications.enabled",
+        "amp.notifications.system.enabled",
+        "amp.openai.speed",
+        "amp.showCosts",
+        "amp.skills.disableClaudeCodeSkills",
+        "amp.submitOnEnter",
+        "amp.terminal.animation",
+        "amp.terminal.theme",
+        "amp.tools.disable",
+        "amp.tools.enable",
+        "amp.tools.inactivityTimeout",
+        "amp.tools.stopTimeout",
+    }
+)
+"""What a workspace may set. All else may run programs (`amp.mcpServers`, `amp.hooks`, `amp.toolbox.path`), allow things
+(`amp.permissions`, `amp.guardedFiles.allowlist`), or lead Amp and its key elsewhere (`amp.url`, `amp.proxy`)."""
+RUNNING = (
+    ".amp/plugins/*",
+    *(f"{skills}/{depth}mcp.json" for skills in (".agents/skills", ".claude/skills") for depth in ("*/", "*/*/")),
+)
+"""Files of a workspace that Amp runs, or that name programs which it runs: plugins, and the MCP servers of skills."""
+_COMMENT = r'"(?:[^"\\]|\\.)*(?:"|\Z)|//[^\n\r\u2028\u2029]*|/\*.*?(?:\*/|\Z)'
+_COMMA = r'"(?:[^"\\]|\\.)*(?:"|\Z)|,(?=\s*[}\]])'
+"""Strings, which stay, and what JSON lacks: comments; commas at the end of a list."""
 
 
 class UntrustedWorkspace(Exception):
-    """The workspace has settings that would take permissions out of our hands."""
+    """The workspace has what would take permissions out of our hands."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, what: str) -> None:
         self.path = path
-        text = f"{path} has settings about permissions, which Amp would obey without asking; remove them to use Amp"
-        super().__init__(text)
+        super().__init__(f"{path} {what} without asking; remove it to use Amp")
 
 
 def turn_settings(environ: Mapping[str, str], gate: Path, servers: Sequence[Object]) -> str:
@@ -227,29 +264,50 @@ def mcp_servers(servers: Sequence[Object]) -> Object:
 
 
 def check_workspace(directory: str) -> None:
-    """Raises UntrustedWorkspace when settings of the workspace could allow what we have not been asked about.
+    """Raises UntrustedWorkspace when something in the workspace could run or allow what we have not been asked about.
 
-    Looks where Amp does and further up: up to the root, whatever Amp takes for the root of a repository.
+    Looks where Amp does and further up: up to the root, whatever Amp takes for the root of a repository. Plugins and
+    skills in the home directory are the user's own.
     """
     folder = Path(directory).resolve()
+    home = Path.home().resolve()
     for parent in (folder, *folder.parents):
         for name in ("settings.json", "settings.jsonc"):
             path = parent / ".amp" / name
-            if _weakens(path):
-                raise UntrustedWorkspace(path)
+            if (key := _harmful_key(path)) is not None:
+                raise UntrustedWorkspace(path, f"sets {key}, which Amp would obey" if key else UNCLEAR)
+        for pattern in RUNNING if parent != home else ():
+            if found := next(parent.glob(pattern), None):
+                raise UntrustedWorkspace(found, "would be run by Amp")
 
 
-def _weakens(path: Path) -> bool:
+UNCLEAR = "is not plain JSON with comments, and may have settings that Amp would obey"
+
+
+def _harmful_key(path: Path) -> str | None:
+    """A setting that is not known to be harmless; empty when the file says nothing that we understand."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             text = file.read(LARGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None
     except OSError:
-        return True
-    # Not parsed: Amp takes comments and more. Without escapes, a key is in the text as it is.
-    return not text or len(text) > LARGEST or b"\\u" in text or any(word.encode() in text for word in WEAKENING)
+        return ""
+    if len(text) > LARGEST:
+        return ""
+    try:
+        bare = re.sub(_COMMENT, _keep_string, text.decode("utf-8-sig"), flags=re.DOTALL)
+        parsed: object = json.loads(re.sub(_COMMA, _keep_string, bare, flags=re.DOTALL))
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(parsed, dict):
+        return ""
+    return next((key for key in sorted(cast("Object", parsed)) if key not in HARMLESS), None)
+
+
+def _keep_string(found: re.Match[str]) -> str:
+    return found[0] if found[0].startswith('"') else " "
 
 
 def _user_settings(environ: Mapping[str, str]) -> Object:
