@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +18,7 @@ from acp.schema import (
 )
 from pydantic import BaseModel
 
+from sandbox_agent.agents.mock.agent import Sessions
 from tests.support.mocking import COMMAND, WAIT, Shared, Talk, is_text, run, started, within
 
 
@@ -140,6 +142,20 @@ def test_sessions_are_listed_newest_first_by_directory_with_their_titles(shared:
         assert len((await shared.mock.agent.list_sessions()).sessions) > 2
 
     shared.run(scene())
+
+
+@pytest.mark.parametrize("mask", [0, 0o77, 0o777])
+def test_what_is_kept_is_the_users_alone_whatever_the_umask(tmp_path: Path, mask: int) -> None:
+    old = os.umask(mask)
+    try:
+        sessions = Sessions(tmp_path / "new" / "mock")
+        sessions.create("/", mode="default", model="mock-small")
+    finally:
+        os.umask(old)
+
+    (kept,) = (tmp_path / "new" / "mock").iterdir()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (kept, kept.parent, kept.parent.parent)]
+    assert modes == [0o600, 0o700, 0o700]
 
 
 def test_a_long_list_comes_in_pages(tmp_path: Path) -> None:

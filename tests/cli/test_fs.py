@@ -129,6 +129,57 @@ def test_content_goes_to_stdout_byte_for_byte(calling: Calling, there: Path) -> 
     )
 
 
+TRICKS = {
+    b"\x1b[2Jcleared": "\\x1b[2Jcleared",
+    b"\x1b]0;title\x07\x1b]52;c;ZXZpbA==\x1b\\": "\\x1b]0;title\\x07\\x1b]52;c;ZXZpbA==\\x1b\\",
+    b"\xc2\x9b31mred": "\\x9b31mred",
+    b"\x9b31mred": "\\x9b31mred",
+    b"echo harmless\rrm -rf /": "echo harmless\\rrm -rf /",
+    b"a\x08\x08b\x7f\x0e": "a\\x08\\x08b\\x7f\\x0e",
+    "\u202etxt.exe".encode(): "\\u202etxt.exe",
+    "\tein Stück ✓\n".encode(): "\tein Stück ✓\n",
+    b"cut \xe2\x9c": "cut \\xe2\\x9c",
+}
+"""What is in a file, and what a terminal shows."""
+
+
+def test_a_terminal_gets_nothing_of_a_file_that_it_would_obey(calling: Calling, there: Path) -> None:
+    (there / "tricks").write_bytes(b"\n".join(TRICKS))
+
+    for command in (("cat", str(there / "tricks")), ("get", str(there / "tricks"), "-")):
+        code, text = calling.on_a_terminal("fs", *command)
+        assert (code, text) == (0, "\n".join(TRICKS.values()).replace("\n", "\r\n"))
+        assert calling.well("fs", *command).raw == b"\n".join(TRICKS)
+
+
+def test_a_letter_that_comes_in_two_pieces_is_shown_as_one(calling: Calling, there: Path) -> None:
+    (there / "long").write_text("é" * 300_000)
+    (there / "odd").write_text("x" + "é" * 300_000)
+
+    for name, first in (("long", ""), ("odd", "x")):
+        assert calling.on_a_terminal("fs", "cat", str(there / name)) == (0, first + "é" * 300_000)
+
+
+def test_no_command_lets_a_name_do_things_to_a_terminal(calling: Calling, there: Path) -> None:
+    evil = there / "\x1b]0;evil\x07\x9b2J"
+    evil.mkdir()
+    (evil / "inner").write_text("needle \x1b[31m")
+    commands = [
+        ("fs", "ls", "-l", str(there)),
+        ("fs", "stat", str(evil)),
+        ("fs", "search", "needle", str(there)),
+        ("fs", "cat", str(evil / "none")),
+        ("fs", "rm", str(evil)),
+        ("api", "GET", f"/v1/fs/entries?path={there}"),
+        ("api", "GET", f"/v1/fs/file?path={there}%2F%1B%5D0;evil%07%C2%9B2J%2Finner"),
+        ("fs", "get", str(evil)),
+    ]
+    for command in commands:
+        _, text = calling.on_a_terminal(*command, NO_COLOR="1")
+        assert text, command
+        assert [letter for letter in text if not letter.isprintable() and letter not in "\r\n\t"] == [], (command, text)
+
+
 def test_facts_of_a_file_and_of_a_link(calling: Calling, there: Path) -> None:
     filled(there)
 

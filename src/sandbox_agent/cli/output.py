@@ -27,12 +27,12 @@ MOST_LINES = 20
 
 def complain(message: str) -> None:
     """One line about what is wrong, or worth a word."""
-    print(f"sandbox-agent: {message}", file=sys.stderr)
+    print(f"sandbox-agent: {harmless(message)}", file=sys.stderr)
 
 
 def describe(sentence: str, stderr: object = None) -> None:
     """A failure: a sentence on one line, and the end of what a program wrote to stderr, if it did."""
-    complain(harmless(" ".join(sentence.split())))
+    complain(" ".join(sentence.split()))
     lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
     if len(lines) > MOST_LINES:
         lines = ["…", *lines[-MOST_LINES:]]
@@ -48,6 +48,15 @@ def is_drawn(stream: TextIO) -> bool:
 def harmless(text: str) -> str:
     """A text from elsewhere without what would make a terminal do things."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+
+
+def visible(text: str) -> str:
+    """A text that must not hide anything: what a terminal would obey, or not show, stands there as an escape."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
 
 
 def one_line(text: str) -> str:

@@ -66,6 +66,21 @@ def state_directory() -> Path | None:
     return state / "sandbox-agent" / "mock"
 
 
+def _make_private(directory: Path) -> None:
+    """Make a directory, and those above it that are missing, for this user alone, whatever the umask."""
+    if not directory.is_dir():
+        _make_private(directory.parent)
+        directory.mkdir(exist_ok=True)
+        directory.chmod(0o700)
+
+
+def _private(path: str, flags: int) -> int:
+    """Open a file that is made for this user alone, whatever the umask."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
+
+
 class Sessions:
     """All sessions this agent knows: those open in this process, those closed, and those on disk."""
 
@@ -118,8 +133,9 @@ class Sessions:
         path = self._directory / f"{session.session_id}.json"
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps(asdict(session)), encoding="utf-8")
+            _make_private(self._directory)
+            with open(unfinished, "w", encoding="utf-8", opener=_private) as file:
+                file.write(json.dumps(asdict(session)))
             unfinished.replace(path)
         except OSError as problem:
             logger.warning("sessions are kept in memory only reason=%s", problem)

@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 import tempfile
+from codecs import getincrementaldecoder
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from sandbox_agent.cli.output import (
     paint,
     print_facts,
     print_json,
+    visible,
     write_json,
 )
 from sandbox_agent.client.errors import ClientError, ServerProblem
@@ -188,10 +190,17 @@ def print_content(arguments: Arguments) -> int:
 
 
 async def write_content(files: "Files", path: str) -> bool:
-    """Write a file to stdout, byte for byte."""
+    """Write a file to stdout: byte for byte, but on a terminal, which gets nothing that it would obey."""
+    decode = getincrementaldecoder("utf-8")("backslashreplace").decode
+    is_shown = sys.stdout.isatty()
     async with aclosing(files.stream(path)) as pieces:
         async for piece in pieces:
-            sys.stdout.buffer.write(piece)
+            if is_shown:
+                sys.stdout.write(visible(decode(piece)))
+            else:
+                sys.stdout.buffer.write(piece)
+    if is_shown:
+        sys.stdout.write(visible(decode(b"", final=True)))
     return True
 
 

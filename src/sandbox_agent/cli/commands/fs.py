@@ -60,7 +60,7 @@ def _cat() -> Command:
     parser = _parser(
         "cat",
         "REMOTE...",
-        "Write files to stdout, byte for byte.",
+        "Write files to stdout, byte for byte. A terminal gets escapes (\\x1b) for what it would obey or not show.",
         "  sandbox-agent fs cat notes.txt --session 0198c2\n  sandbox-agent fs cat a.gz b.gz | zcat\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)

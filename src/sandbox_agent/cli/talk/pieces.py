@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import harmless, one_line
+from sandbox_agent.cli.output import visible as escaped
 from sandbox_agent.client.updates import ContentBlock
 from sandbox_agent.envelope import list_at, object_at, text_at
 from sandbox_agent.texts import Effort, find_changes, unfenced
@@ -136,13 +137,8 @@ def spoken(text: str) -> str:
 
 
 def visible(text: str) -> str:
-    """A text that must not hide anything: what a terminal would obey, or not show, stands there as an escape."""
-    plain = text.replace("\r\n", "\n").expandtabs(4)
-    return "".join(letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in plain)
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode()
+    """A text that must not hide anything, as plain lines."""
+    return escaped(text.replace("\r\n", "\n").expandtabs(4))
 
 
 def join_facts(facts: Iterable[str], by: str = " · ") -> str:
