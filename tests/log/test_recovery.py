@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.log.damage import PENDING, REASON, Damage
-from sandbox_agent.log.database import Database, DatabaseError
+from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.journal import HALF, Group
 from sandbox_agent.log.recovery import open_database
@@ -223,6 +223,83 @@ def test_a_log_that_is_gone_is_reported_and_its_positions_are_not_used_again(kil
     assert damage.reason is not None
     assert "gone" in damage.reason
     assert reserved >= RESERVED
+
+
+def make_empty(path: Path, how: str) -> None:
+    if how == "no bytes":
+        os.truncate(path, 0)
+        return
+    path.unlink()
+    path.with_name("log.db-wal").unlink()
+    with closing(sqlite3.connect(path)) as sqlite:
+        if how == "no rows":
+            prepare(sqlite)
+            sqlite.executescript(f"{SCHEMA}; pragma user_version = {SCHEMA_VERSION}")
+        else:
+            sqlite.executescript("create table any(thing); drop table any")
+
+
+@pytest.mark.parametrize("how", ["no bytes", "no tables", "no rows"])
+def test_a_log_that_was_emptied_is_kept_aside_and_its_positions_are_not_used_again(
+    killed: Path, tmp_path: Path, how: str
+) -> None:
+    path = copied(killed, tmp_path / "data")
+    make_empty(path, how)
+    left = path.read_bytes()
+
+    (sessions, events), damage, reserved = reopened(path)
+
+    assert sessions == WHOLE[0], "the journal has them"
+    assert events.items() >= {position: line(position) for position in range(JOURNALED + 1, 181)}.items()
+    assert events.items() <= WHOLE[1].items()
+    assert damage.reason is not None
+    (case,) = path.parent.glob("log.db.damaged-*")
+    assert (case / "log.db").stat().st_size == len(left)
+    assert len((case / REASON).read_text().splitlines()) == 2
+    assert reserved >= RESERVED
+    # What follows is told as well, and nothing is told anew.
+    assert reopened(path)[2] >= RESERVED
+    assert list(path.parent.glob("log.db.damaged-*")) == [case]
+
+
+def test_the_write_ahead_log_of_a_log_that_was_emptied_is_salvaged_and_kept(killed: Path, tmp_path: Path) -> None:
+    path = copied(killed, tmp_path / "data")
+    written = path.with_name("log.db-wal").read_bytes()
+    os.truncate(path, 0)
+
+    (_, events), _, _ = reopened(path)
+
+    assert set(range(150, 181)) <= set(events)
+    (case,) = path.parent.glob("log.db.damaged-*")
+    assert (case / "log.db-wal").read_bytes() == written
+
+
+@pytest.mark.parametrize("left", ["log.db-wal", "log.db.journal"])
+def test_a_log_that_was_emptied_with_its_witness_gives_no_position_twice(
+    killed: Path, tmp_path: Path, left: str
+) -> None:
+    path = copied(killed, tmp_path / "data")
+    os.truncate(path, 0)
+    for name in {"log.db-wal", "log.db.witness", "log.db.journal"} - {left}:
+        path.with_name(name).unlink()
+    content = path.with_name(left).read_bytes()
+
+    _, damage, reserved = reopened(path)
+
+    assert damage.reason is not None
+    assert reserved >= RESERVED
+    (case,) = path.parent.glob("log.db.damaged-*")
+    assert (case / left).read_bytes() == content
+
+
+def test_an_empty_file_of_which_nothing_is_known_is_a_new_log(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.touch()
+
+    found, damage, _ = reopened(path)
+
+    assert found == ({}, {})
+    assert damage.reason is None
 
 
 def test_a_log_that_was_deleted_with_its_witness_is_a_new_log(killed: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def salvage(path: Path, case: Path, known: Statement | None) -> str:
     scratch, new = _scratch_path(path), _new_path(path)
     for left in (scratch, new):
         _remove(left)
-    if path.exists():
+    if path.exists() or _wal_path(path).exists():
         _merge(path, scratch)
     try:
         found = _copy(scratch, new, known)
@@ -105,7 +105,9 @@ def _merge(path: Path, scratch: Path) -> None:
 
     SQLite stops at the first page that fails its checksum. All others are good, and rows have checksums of their own.
     """
-    shutil.copyfile(path, scratch)
+    scratch.touch()
+    with suppress(FileNotFoundError):
+        shutil.copyfile(path, scratch)
     try:
         wal = _wal_path(path).read_bytes()
     except FileNotFoundError:
@@ -237,6 +239,12 @@ def _next(source: sqlite3.Connection, table: str, after: int) -> int | None:
     return None
 
 
+def _has_content(path: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size > 0
+    return False
+
+
 def _wal_path(path: Path) -> Path:
     return path.with_name(f"{path.name}-wal")
 
@@ -332,6 +340,11 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
             return
     except DamagedLog as found:
         case = damage.open_case(str(found))
+        if known is None:
+            # Nothing says that what the journal has is of this log: it is not restored, and will be written over.
+            journal = path.with_name(f"{path.name}.journal")
+            with suppress(OSError):
+                shutil.copyfile(journal, case / journal.name)
     try:
         result = salvage(path, case, known)
     except (OSError, DatabaseError) as error:
@@ -344,7 +357,13 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
 
 
 def _inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
-    if path.exists():
+    is_empty = path.exists() and path.stat().st_size == 0
+    if path.exists() and not is_empty:
         inspect(path, known, thoroughly=thoroughly)
-    elif known is not None and known.commits:
-        raise DamagedLog(f"{path.name} is gone, with {known.commits} writes that were acknowledged")
+        return
+    # SQLite would take an empty file for a new one, and delete the write-ahead log beside it.
+    if known is not None and known.commits:
+        state = "empty" if is_empty else "gone"
+        raise DamagedLog(f"{path.name} is {state}, with {known.commits} writes that were acknowledged")
+    if is_empty and (_has_content(_wal_path(path)) or read_journal(path.with_name(f"{path.name}.journal"))):
+        raise DamagedLog(f"{path.name} is empty, and what was written after it is not")
