@@ -169,6 +169,29 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         assert main(["fleet", "drain", "--undo", "node-2", *reach]) == 0
         eventually(lambda: draining() == [])
 
+        def described(node: str) -> list[object]:
+            [found] = [
+                each
+                for each in httpx.get(
+                    f"{fleet.gateways[0]}/v1/nodes", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES
+                ).json()["nodes"]
+                if each["node"] == node
+            ]
+            return [found["labels"], found["agents"], found["pinned"]]
+
+        own = described("node-2")
+        words = ["--label", "zone=eu", "--agent", "mock", "--agent", "other"]
+        assert main(["fleet", "pin", "node-2", *words, *reach]) == 0
+        assert re.search(r"^labels +zone=eu$", capsys.readouterr().out, re.M)
+        eventually(lambda: described("node-2") == [{"zone": "eu"}, ["mock"], True])
+        assert [status()["node-2"][name] for name in ("labels", "agents", "pinned")] == [{"zone": "eu"}, ["mock"], True]
+        assert main(["fleet", "status", *reach]) == 0
+        assert re.search(r"^node-2 +there .* zone=eu +mock +yes$", capsys.readouterr().out, re.M)
+        assert main(["fleet", "pin", "node-2", *reach]) == 2
+        assert "--undo" in capsys.readouterr().err
+        assert main(["fleet", "pin", "--undo", "node-2", *reach]) == 0
+        eventually(lambda: described("node-2") == own)
+
         assert main(["fleet", "forget", "node-1", *reach]) == 0
         assert "sessions off the list  1" in capsys.readouterr().out
         assert "node-1" not in (tmp_path / "fleet" / "authorization.conf").read_text()

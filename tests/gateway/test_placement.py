@@ -1,8 +1,10 @@
 """On which node a session is opened: one that fits, and of two the less busy one."""
 
 import random
+from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.envelope import META
 from sandbox_agent.errors import InvalidParams
@@ -20,8 +22,9 @@ LEASES = {
 }
 
 
-def places(draining: set[str] | None = None, **wish: object) -> set[str]:
-    return {place(LEASES, draining or set(), Wish(**wish), random.Random(seed)) for seed in range(50)}  # type: ignore[arg-type]
+def places(draining: set[str] | None = None, leases: Mapping[str, Lease] = LEASES, **wish: object) -> set[str]:
+    closed = dict.fromkeys(draining or (), "drains")
+    return {place(leases, closed, Wish(**wish), random.Random(seed)) for seed in range(50)}  # type: ignore[arg-type]
 
 
 def test_of_two_nodes_that_fit_the_less_busy_one_gets_it() -> None:
@@ -37,7 +40,7 @@ def test_labels_and_names_decide() -> None:
     assert places(agent="codex", labels={"zone": "eu"}) == {"b"}
     for wish in (Wish(node="z"), Wish(labels={"zone": "moon"}), Wish(node="c", labels={"zone": "eu"})):
         with pytest.raises(NoNode):
-            place(LEASES, set(), wish, random.Random(1))
+            place(LEASES, {}, wish, random.Random(1))
 
 
 def test_a_node_that_drains_gets_no_session() -> None:
@@ -48,9 +51,20 @@ def test_a_node_that_drains_gets_no_session() -> None:
         places({"a"}, node="a")
 
 
+def test_a_node_gets_no_session_of_an_agent_that_its_operator_does_not_let_it_have() -> None:
+    pinned = {**LEASES, "b": replace(LEASES["b"], agents=["claude"], allowed=["claude", "amp"])}
+    assert places(leases=pinned, agent="codex") == {"c"}
+    assert places(leases=pinned, agent="claude") == {"b"}
+    # It may have an agent that is not installed there yet, as any other node.
+    assert "b" in places(leases=pinned, agent="amp")
+    assert "b" not in places(leases=pinned, agent="goose")
+    with pytest.raises(NoNode):
+        places(leases=pinned, agent="codex", node="b")
+
+
 def test_a_silent_node_is_chosen_when_no_other_fits_as_well() -> None:
     def placed(silent: set[str], wish: Wish) -> set[str]:
-        return {place(LEASES, set(), wish, random.Random(seed), silent) for seed in range(50)}
+        return {place(LEASES, {}, wish, random.Random(seed), silent) for seed in range(50)}
 
     assert placed({"b"}, Wish("claude")) == {"a"}
     assert placed({"b", "c"}, Wish()) == {"a"}

@@ -1,17 +1,19 @@
 """Nodes and sessions as a gateway knows them, from tables in memory."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Table
 from sandbox_agent.gateway import roster as roster_module
 from sandbox_agent.gateway.ingest import Ingest
-from sandbox_agent.gateway.roster import ORDERS, Roster, forget_key
+from sandbox_agent.gateway.roster import ORDERS, Roster, forget_key, pin_key
 from sandbox_agent.hub.extension_methods import wait_for_change
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.wire import outgoing
@@ -127,6 +129,49 @@ def test_a_node_that_was_forgotten_is_gone_though_another_gateway_renews_its_lea
     run(main())
 
 
+def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_own() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed, orders = await bus.table("nodes"), await bus.table("sess"), await bus.table(ORDERS)
+        roster = Roster(require_pins=True)
+        await roster.start(leases, listed)
+        await roster.orders.start(orders)
+        lying = Lease("evil", "run", "", {"zone": "eu", "trusted": "yes"}, ["claude", "codex"], 0)
+
+        def seen(node: str) -> tuple[Mapping[str, str], Sequence[str], bool]:
+            return next((each.labels, each.agents, each.pinned) for each in roster.nodes() if each.node == node)
+
+        async def until(expected: tuple[Mapping[str, str], Sequence[str], bool]) -> None:
+            async with asyncio.timeout(BOUND):
+                while seen("evil") != expected:  # noqa: ASYNC110 - what an operator says has no events
+                    await asyncio.sleep(0)
+
+        await leases.put("evil", msgspec.json.encode(lying))
+        await leases.put("good", msgspec.json.encode(replace(lying, node="good")))
+        await roster.until(lambda: set(roster.leases) == {"evil", "good"})
+        assert seen("evil") == (lying.labels, lying.agents, False)
+        assert set(roster.closed()) == {"evil", "good"}
+        assert "pinned" in roster.closed()["evil"]
+
+        pin = fleet.Pin({"zone": "us"}, ["codex", "amp"])
+        await orders.put(pin_key("evil"), msgspec.json.encode(pin))
+        await until(({"zone": "us"}, ["codex"], True))
+        assert set(roster.closed()) == {"good"}
+        # Also when it says something else, or starts again.
+        await leases.put("evil", msgspec.json.encode(replace(lying, nonce="another", agents=["claude", "amp"])))
+        await roster.until(lambda: roster.leases["evil"].nonce == "another")
+        assert seen("evil") == ({"zone": "us"}, ["amp"], True)
+        assert roster.leases["evil"].allowed == ["codex", "amp"]
+
+        await orders.put(pin_key("evil"), b"nonsense")
+        await until(({}, [], True))
+        await orders.delete(pin_key("evil"))
+        await until((lying.labels, ["claude", "amp"], False))
+        await roster.close()
+
+    run(main())
+
+
 def test_of_sessions_that_are_gone_a_bounded_number_is_remembered_and_each_can_be_listed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -192,7 +237,9 @@ def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed = await bus.table("nodes"), await bus.table("sess")
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
-        gateway = Ingest("a", events, leases, listed, holders, revisions={subjects.token("s"): 77})
+        roster = Roster()
+        roster.revisions[subjects.token("s")] = 77
+        gateway = Ingest("a", events, leases, listed, holders, roster=roster)
         chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
         subject = subjects.session_events("s")
         await ask(gateway, fleet.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
@@ -227,7 +274,7 @@ def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_mean
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
         roster = await follow(leases, listed)
         away, there = (
-            Ingest(name, events, leases, cast("Table", table), holders, revisions=roster.revisions)
+            Ingest(name, events, leases, cast("Table", table), holders, roster=roster)
             for name, table in (("a", stuck), ("b", listed))
         )
 

@@ -67,7 +67,7 @@ class World:
         is_there = Presence("g", self.bus).is_there
         known = (roster.leases, None, is_there)
         self.orders = Orders()
-        self.ingest = Ingest("g", events, leases, listed, *known, revisions=roster.revisions, orders=self.orders)
+        self.ingest = Ingest("g", events, leases, listed, *known, roster=roster, orders=self.orders)
         await self.ingest.serve(self.bus)
         return self
 

@@ -6,7 +6,7 @@ export interface FleetNode {
   readonly node: string;
   /** Its version of sandbox-agent. */
   readonly version: string;
-  /** How it describes itself. */
+  /** How it describes itself; an operator's word for a pinned one. */
   readonly labels: Readonly<Record<string, string>>;
   /** Ids of the agents that are installed there. */
   readonly agents: readonly string[];
@@ -16,6 +16,10 @@ export interface FleetNode {
   readonly sessions: number;
   /** When it was started, by its own clock: UTC, ISO 8601 with milliseconds. */
   readonly since: string;
+  /** Its labels are an operator's word, and so is which agents it may have. Otherwise both are the node's own word. */
+  readonly pinned: boolean;
+  /** What the fleet did not take of it lately, and why. */
+  readonly limited?: string;
 }
 
 /**

@@ -61,6 +61,10 @@ class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
     """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
     draining: bool = False
     """It gets no new sessions."""
+    pinned: bool = False
+    """`labels` are an operator's word, and so is which agents it may have. Otherwise both are the node's own word."""
+    limited: str = ""
+    """What the fleet did not take of it lately, and why."""
 
 
 class _Nodes(Struct):

@@ -313,7 +313,7 @@ class FleetCalls:
 
     def _pick(self, wish: Wish, silent: set[str]) -> str:
         """Raises NoNode."""
-        return place(self._roster.leases, self._roster.orders.draining, wish, self._random, silent)
+        return place(self._roster.leases, self._roster.closed(), wish, self._random, silent)
 
     async def _choose(self, wish: Wish) -> str:
         """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.

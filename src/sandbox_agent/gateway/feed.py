@@ -15,9 +15,10 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, subject_of
+from sandbox_agent.gateway.limits import Unfinished
 from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, session_channel
 from sandbox_agent.log.log import PAGE
-from sandbox_agent.log.wire import ChunkAssembly, end_of, position_of, sequence_of
+from sandbox_agent.log.wire import ChunkAssembly, end_of, ownership, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,6 +42,10 @@ LONGEST_CHANGE = 30.0
 """Seconds within which the stream's reader has learnt of a channel; NATS does not answer if it takes longer."""
 BACKWARDS = 64
 """Messages of the stream that are looked through first for the last one of a channel; then so many times more."""
+LONGEST = 64 << 20
+"""Bytes of the longest line of a node."""
+PART_COST = 256
+"""Bytes that a part takes besides its own."""
 BEHIND_ATTEMPTS = 100
 """How often a server that is behind is asked again, before its reader has to come back."""
 
@@ -48,11 +53,17 @@ BEHIND_ATTEMPTS = 100
 class Feed:
     """What one gateway reads of the stream, shared by all its clients."""
 
-    def __init__(self, stream: BusStream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN) -> None:
+    def __init__(
+        self, stream: BusStream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN, longest: int = LONGEST
+    ) -> None:
+        """`longest` is how many bytes a line of a node may have."""
         self.position = 0
         """The last position that is known to have been given out."""
         self.fell_behind: Callable[[], None] = lambda: None
         """Called when live readers have missed something: their streams have to begin anew."""
+        self.gave_up: Callable[[str], None] = lambda node: None
+        """Called when a line of a node is not put together, because the node has begun too many of them."""
+        self._unfinished = Unfinished(2 * longest)
         self.trims: dict[str, int] = {}
         """Channel that is followed → last position that is no longer kept."""
         self.progress = Progress()
@@ -173,6 +184,7 @@ class Feed:
 
     def _drop(self, channel: str, found: Channel) -> None:
         del self._channels[channel]
+        self._unfinished.forget(channel)
         self._by_subject.pop(found.subject, None)
         wanted = subjects.filter_of(found.subject)
         self._filters[wanted] -= 1
@@ -476,7 +488,10 @@ class Feed:
 
     def _hand_over(self, channel: Channel, record: StreamRecord) -> None:
         channel.move_on(record.sequence)
+        had_parts = bool(channel.parts)
         chunk = assemble(channel, record)
+        if channel.parts or had_parts:
+            self._count_parts(channel, record)
         if chunk is None or not chunk.channel:
             return
         if channel.is_kept:
@@ -490,6 +505,17 @@ class Feed:
             self._size -= oldest.size + CHUNK_COST
             owner.drop_oldest()
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
+
+    def _count_parts(self, channel: Channel, record: StreamRecord) -> None:
+        """A line of a channel is not complete, or was not before this record."""
+        if not channel.parts:
+            self._unfinished.forget(channel.channel)
+            return
+        node, size = ownership(record.headers).node, sum(len(part) + PART_COST for part in channel.parts)
+        for name in self._unfinished.note(node, channel.channel, size):
+            if name in self._channels:
+                self._channels[name].parts = ()
+            self.gave_up(node)
 
 
 async def _ask(asked: Awaitable[T]) -> T:

@@ -27,7 +27,8 @@ from sandbox_agent.bus.ports import (
     Table,
 )
 from sandbox_agent.gateway import trust
-from sandbox_agent.gateway.roster import Orders
+from sandbox_agent.gateway.limits import MOST_DESCRIPTION, Marks, NodeLimits, Usage
+from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
@@ -50,8 +51,6 @@ NODE_RATE = 32 << 20
 """Bytes a second that are taken of each node."""
 MOST_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
-MOST_PARTS = 128
-"""Of a line to one client: 64 MiB."""
 MOST_CORRECTED = 1_000
 """Revisions of listed sessions that the leader was asked for and that wait to be used."""
 REMEMBERED = 50_000
@@ -99,13 +98,17 @@ class Ingest:
         is_guest: IsGuest | None = None,
         is_there: IsThere | None = None,
         *,
-        revisions: Mapping[str, int] | None = None,
+        roster: Roster | None = None,
         lease: float = LEASE,
         quotas: Quotas | None = None,
+        limits: NodeLimits | None = None,
+        marks: Marks | None = None,
         orders: Orders | None = None,
     ) -> None:
-        """`holders` are the nodes that have a lease, as far as this gateway has heard, `revisions` the list's."""
+        """`holders` are the nodes that have a lease, `roster` has the list, as far as this gateway has heard."""
         self._orders = orders or Orders()
+        self._limits = limits or NodeLimits()
+        self._marks = marks or Marks(time.monotonic)
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
         self._is_guest = is_guest or _has_no_guest
         self._is_there = is_there or _is_gone
@@ -114,10 +117,14 @@ class Ingest:
         self._events = events
         self._leases = leases
         self._listed = listed
-        self._revisions: Mapping[str, int] = {} if revisions is None else revisions
+        self._roster = roster or Roster()
         self._corrected: dict[str, int] = {}
         """Revisions that the table's leader was asked for, by key, until they are used."""
+        self._unheard: dict[str, dict[str, tuple[int, int]]] = {}
+        """Node → key → revision and bytes of what was listed here, until the roster has it."""
         self._lease = lease
+        self._assembling: set[str] = set()
+        """Nodes of which a long line is put together."""
         self._ends: OrderedDict[str, _End] = OrderedDict()
         self._verbs: dict[str, Callable[[str, bytes], Awaitable[Struct]]] = {
             fleet.LOG: self._take_log,
@@ -183,6 +190,7 @@ class Ingest:
             raise BusRefused(f"a request has 1 to {MOST_MESSAGES // 2} messages")
         for message in request.messages:
             wire.check_outgoing(message)
+            self._check_part(node, message)
             session_id = wire.read_meta(message.meta).session_id
             if message.subject not in request.expected:
                 raise BusRefused(f"{message.subject}: the request does not say where it ends")
@@ -192,6 +200,13 @@ class Ingest:
                 raise BusRefused(f"{message.subject} is not a subject of {node}")
             if message.subject != subjects.session_events(session_id):
                 raise BusRefused(f"{message.subject} is not the subject of session {session_id}")
+
+    def _check_part(self, node: str, message: OutgoingMessage) -> None:
+        """Raises BusRefused for a part of a line that is too long: readers put lines together in memory."""
+        if message.part and wire.read_part(message.part)[1] > self._limits.parts:
+            reason = f"a line is longer than the {self._limits.line} bytes that gateways take of a node (--node-line)"
+            self._marks.note(node, reason)
+            raise BusRefused(reason)
 
     async def _drop_strangers(self, node: str, request: LogRequest) -> dict[str, int]:
         """A node speaks to those connections that a gateway has introduced to it. What it says to others is dropped.
@@ -264,8 +279,7 @@ class Ingest:
         named: set[str] = set() if meta.session_id is None else {meta.session_id}
         if message.part:
             number, of = wire.read_part(message.part)
-            parts = [*await _earlier_parts(number, of, said), message.body]
-            lines = [b"".join(parts)] if number == of else []
+            lines = await self._put_together(node, message, number, of, said)
         else:
             lines = message.body.split(b"\n")
         named |= trust.sessions_named(node, lines)
@@ -275,6 +289,21 @@ class Ingest:
             owner = (await self._end(subjects.session_events(session_id))).owner
             if owner not in ("", node):
                 raise trust.Forged(f"the session {session_id} belongs to {owner}")
+
+    async def _put_together(
+        self, node: str, message: OutgoingMessage, number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]
+    ) -> list[bytes]:
+        """The line of which this is the last part; none for an earlier part. Raises Forged, and BusError when busy."""
+        if number < of:
+            await _earlier_parts(number, of, said)
+            return []
+        if node in self._assembling:
+            raise BusError(f"a long line of {node} is under way at this gateway; it sends one after another")
+        self._assembling.add(node)
+        try:
+            return [b"".join([*await _earlier_parts(number, of, said), message.body])]
+        finally:
+            self._assembling.discard(node)
 
     async def _backwards(
         self, subject: str, before: list[OutgoingMessage], expected: int
@@ -341,6 +370,10 @@ class Ingest:
 
     async def _take_beat(self, node: str, body: bytes) -> BeatReply:
         request = msgspec.msgpack.decode(body, type=BeatRequest)
+        if len(body) > MOST_DESCRIPTION:
+            reason = f"{node} describes itself in {len(body)} bytes, and gateways take {MOST_DESCRIPTION}"
+            self._marks.note(node, reason)
+            return BeatReply(failed=f"{reason}; give it fewer labels")
         lease = fleet.Lease(
             node,
             request.nonce,
@@ -352,6 +385,7 @@ class Ingest:
             max(request.waiting, 0),
             node in self._orders.draining,
             request.started,
+            self._marks.of(node),
         )
         value = msgspec.json.encode(lease)
         holder = self._holders.get(node)
@@ -402,6 +436,7 @@ class Ingest:
                 refused[session_id] = f"the session belongs to {end.owner}" if end.owner else "it has no events yet"
             elif view is None:
                 await self._write_listed(key, None, revisions[session_id])
+                self._unheard.get(node, {}).pop(key, None)
                 await self._events.purge(subject)
                 self._ends.pop(subject, None)
             else:
@@ -411,21 +446,55 @@ class Ingest:
                     refused[session_id] = "its facts are about another session"
                     continue
                 session = msgspec.Raw(msgspec.json.encode(facts))
-                await self._write_listed(key, msgspec.json.encode(fleet.Listed(node, session)), revisions[session_id])
+                entry = msgspec.json.encode(fleet.Listed(node, session))
+                over = self._exceeds(node, key, len(entry))
+                if over is not None:
+                    self._marks.note(node, over)
+                    refused[session_id] = over
+                    continue
+                revision = await self._write_listed(key, entry, revisions[session_id])
+                self._unheard.setdefault(node, {})[key] = (revision, len(entry))
         return refused
+
+    def _exceeds(self, node: str, key: str, size: int) -> str | None:
+        """Why an entry of the list is not taken: it is too large, or its node has too much in it already."""
+        limits = self._limits
+        if size > limits.view:
+            return f"its facts have {size} bytes, and gateways take {limits.view} (--session-view)"
+        unheard = self._unheard.get(node, {})
+        for each in [each for each, (revision, _) in unheard.items() if self._heard(each) >= revision]:
+            del unheard[each]
+        if not unheard:
+            self._unheard.pop(node, None)
+        usage = self._roster.usage.get(node) or Usage()
+        before = self._roster.sessions.get(key)
+        if before is None and key not in unheard and usage.sessions + len(unheard) >= limits.sessions:
+            return f"{node} has {limits.sessions} sessions, which is what gateways list of a node (--node-sessions)"
+        growth = size - (0 if before is None else before.size)
+        waiting = sum(each for other, (_, each) in unheard.items() if other != key)
+        if growth > 0 and usage.views + waiting + growth > limits.views:
+            return f"the facts of all sessions of {node} have {limits.views} bytes already (--node-views)"
+        return None
+
+    def _heard(self, key: str) -> int:
+        """The revision up to which the roster knows an entry."""
+        return self._roster.revisions.get(key, 0)
 
     def _revision_of(self, key: str) -> int:
         """Of a listed session, as this gateway knows it; as the table's leader has it, if that has proved wrong."""
         corrected = self._corrected.pop(key, None)
-        return self._revisions.get(key, 0) if corrected is None else corrected
+        return self._heard(key) if corrected is None else corrected
 
-    async def _write_listed(self, key: str, value: bytes | None, revision: int) -> None:
-        """List a session, or take it off the list. Raises Conflict: its node asks again then."""
+    async def _write_listed(self, key: str, value: bytes | None, revision: int) -> int:
+        """List a session, or take it off the list; returns the new revision.
+
+        Raises Conflict: its node asks again then.
+        """
         try:
             if value is None:
                 await self._listed.delete(key, expected=revision)
-            else:
-                await self._listed.put(key, value, expected=revision)
+                return 0
+            return await self._listed.put(key, value, expected=revision)
         except Conflict:
             # A table that was restored has revisions that its readers never hear of.
             if len(self._corrected) >= MOST_CORRECTED:
@@ -439,8 +508,6 @@ async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, b
 
     They come from the stream: no gateway has to keep them, and a node may change its gateway between two.
     """
-    if of > MOST_PARTS:
-        raise trust.Forged("the line is too long")
     found: list[bytes] = []
     while len(found) < number - 1:
         part, body = await anext(said, ("", b""))

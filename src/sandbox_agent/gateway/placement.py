@@ -49,19 +49,19 @@ class Wish:
 
 def place(
     leases: Mapping[str, Lease],
-    draining: Collection[str],
+    closed: Mapping[str, str],
     wish: Wish,
     choose: random.Random,
     silent: Collection[str] = (),
 ) -> str:
     """Of two random nodes that fit, the one with fewer running turns. Raises NoNode.
 
-    Nodes that have the agent come first; when there is none, any other may install it, or say why it does not. One that
-    is `silent` is chosen when there is no other.
+    `closed` are those that get no new sessions, with the reason. Nodes that have the agent come first; when there is
+    none, any other may install it, or say why it does not. One that is `silent` is chosen when there is no other.
     """
-    fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in draining]
+    fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in closed]
     if not fitting:
-        raise NoNode(_describe(wish, draining) if leases else "no node is there")
+        raise NoNode(_describe(wish, closed) if leases else "no node is there")
     having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
     best = having or fitting
     return _least_busy([lease for lease in best if lease.node not in silent] or best, choose).node
@@ -70,6 +70,8 @@ def place(
 def _fits(lease: Lease, wish: Wish) -> bool:
     if wish.node is not None and lease.node != wish.node:
         return False
+    if wish.agent is not None and lease.allowed is not None and wish.agent not in lease.allowed:
+        return False
     return all(lease.labels.get(name) == value for name, value in wish.labels.items())
 
 
@@ -77,13 +79,13 @@ def _least_busy(leases: Sequence[Lease], choose: random.Random) -> Lease:
     return min(choose.sample(leases, min(2, len(leases))), key=lambda lease: lease.running)
 
 
-def _describe(wish: Wish, draining: Collection[str]) -> str:
-    if wish.node in draining:
-        return f"the node {wish.node} drains: it takes no new sessions"
+def _describe(wish: Wish, closed: Mapping[str, str]) -> str:
+    if wish.node is not None and wish.node in closed:
+        return f"the node {wish.node} {closed[wish.node]}: it takes no new sessions"
     wanted = [f"called {wish.node}"] if wish.node is not None else []
     wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
     which = f" that is {' and '.join(wanted)}" if wanted else ""
-    return f"no node is there{which}, or each one drains"
+    return f"no node is there{which}, or none of them takes new sessions of this agent"
 
 
 PATIENCE = 0.5

@@ -4,15 +4,16 @@ import asyncio
 import base64
 import binascii
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
+from sandbox_agent.gateway.limits import Usage
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.views import NodeView
@@ -26,7 +27,7 @@ NO_RUN = "."
 """In the place of a run: its node was forgotten, and none of its runs comes back. No nonce in an id has this form."""
 ORDERS = "fleet"
 """The table that has an operator's orders, each under one key."""
-_DRAIN, _FORGET = "drain.", "forget."
+_DRAIN, _FORGET, _PIN = "drain.", "forget.", "pin."
 
 
 def drain_key(node: str) -> str:
@@ -39,15 +40,25 @@ def forget_key(node: str) -> str:
     return f"{_FORGET}{node}"
 
 
+def pin_key(node: str) -> str:
+    """The key that has what an operator says of a node, in the place of its own word."""
+    return f"{_PIN}{node}"
+
+
 class Orders:
-    """What an operator has said of nodes: one that drains gets no new sessions, one that was forgotten gets nothing."""
+    """What an operator has said of nodes: one that drains gets no new sessions, one that was forgotten gets nothing.
+
+    A pinned one has the labels and agents that the operator gives it.
+    """
 
     def __init__(self) -> None:
         self.draining: set[str] = set()
         self.forgotten: set[str] = set()
+        self.pins: dict[str, fleet.Pin] = {}
         self._watching: StreamFollowing | None = None
         self._table: Table | None = None
         self._watchers: list[Callable[[str], None]] = []
+        self._pin_watchers: list[Callable[[str], None]] = []
 
     async def start(self, table: Table) -> None:
         self._table = table
@@ -60,6 +71,19 @@ class Orders:
     def watch_forgotten(self, watcher: Callable[[str], None]) -> None:
         """Call back for each node that is forgotten."""
         self._watchers.append(watcher)
+
+    def watch_pins(self, watcher: Callable[[str], None]) -> None:
+        """Call back for each node that is pinned, or no longer."""
+        self._pin_watchers.append(watcher)
+
+    def describe(self, lease: fleet.Lease) -> fleet.Lease:
+        """A node that is there, with what counts of what it says of itself."""
+        pin = self.pins.get(lease.node)
+        if pin is None:
+            return lease
+        allowed = pin.agents
+        agents = lease.agents if allowed is None else [agent for agent in lease.agents if agent in allowed]
+        return replace(lease, labels=pin.labels, agents=agents, pinned=True, allowed=allowed)
 
     async def fetch_forgotten(self, node: str) -> bool:
         """Whether a node is forgotten, as the table says now: it may have been invited again. Raises BusError."""
@@ -78,6 +102,22 @@ class Orders:
                 nodes.add(node)
                 for watcher in self._watchers if prefix == _FORGET else ():
                     watcher(node)
+        if entry.key.startswith(_PIN):
+            self._take_pin(entry.key.removeprefix(_PIN), entry.value)
+
+    def _take_pin(self, node: str, value: bytes | None) -> None:
+        if value is None:
+            self.pins.pop(node, None)
+        else:
+            try:
+                self.pins[node] = msgspec.json.decode(value, type=fleet.Pin)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                logger.error(
+                    "pin not read, the node counts as one without labels and agents node=%s reason=%s", node, error
+                )
+                self.pins[node] = fleet.Pin(agents=[])
+        for watcher in self._pin_watchers:
+            watcher(node)
 
 
 class _Facts(Struct, rename="camel"):
@@ -101,21 +141,35 @@ class Seen(Struct, frozen=True):
     alias: str | None = None
     pending: int = 0
     """Requests of its agent that wait for people."""
+    size: int = 0
+    """Bytes that its entry has in the table."""
 
 
 class Roster:
     """The two lists."""
 
-    def __init__(self, orders: Orders | None = None) -> None:
+    def __init__(self, orders: Orders | None = None, *, require_pins: bool = False, most: int = 0) -> None:
+        """With `require_pins`, a node that no operator has pinned gets no new sessions.
+
+        `most` is how many sessions of a node are listed, 0 for any number.
+        """
+        self._most = most
         self.orders = orders or Orders()
         self.orders.watch_forgotten(self._forget_node)
+        self.orders.watch_pins(self._apply_pin)
+        self._require_pins = require_pins
         self.leases: dict[str, fleet.Lease] = {}
-        """Nodes that are there, by name."""
+        """Nodes that are there, by name; with an operator's word in the place of their own."""
+        self._announced: dict[str, fleet.Lease] = {}
+        """The same, as they describe themselves."""
         self.revisions: dict[str, int] = {}
         """Of the entries of sessions in their table, also of the newest that are gone, by key."""
         self.changes = Changes()
         """Of sessions, in the order in which this gateway learned of them."""
-        self._sessions: dict[str, Seen] = {}
+        self.sessions: dict[str, Seen] = {}
+        """Those that are listed, by key."""
+        self.usage: dict[str, Usage] = {}
+        """What nodes have in the list, by name."""
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
         self._gone: dict[str, None] = {}
@@ -158,11 +212,11 @@ class Roster:
     @property
     def count(self) -> int:
         """How many sessions there are."""
-        return len(self._sessions)
+        return len(self.sessions)
 
     def nodes(self) -> list[NodeView]:
         """By name."""
-        counts = Counter(seen.node for seen in self._sessions.values())
+        nothing = Usage()
         return [
             NodeView(
                 name,
@@ -170,28 +224,40 @@ class Roster:
                 lease.labels,
                 lease.agents,
                 lease.running,
-                counts[name],
+                self.usage.get(name, nothing).sessions,
                 lease.since,
                 lease.draining,
+                lease.pinned,
+                lease.limited or UNSET,
             )
             for name, lease in sorted(self.leases.items())
         ]
 
+    def closed(self) -> dict[str, str]:
+        """Nodes that get no new sessions, with the reason."""
+        full = (node for node, usage in self.usage.items() if 0 < self._most <= usage.sessions)
+        closed = dict.fromkeys(full, f"has {self._most} sessions, as many as gateways list of a node (--node-sessions)")
+        closed |= dict.fromkeys(self.orders.draining, "drains")
+        if self._require_pins:
+            unpinned = self.leases.keys() - self.orders.pins.keys()
+            closed |= dict.fromkeys(unpinned, "is not pinned, as this gateway requires (fleet pin)")
+        return closed
+
     def owners(self, cwd: str) -> set[str]:
         """Nodes that have sessions in a directory."""
-        return {seen.node for seen in self._sessions.values() if seen.cwd == cwd}
+        return {seen.node for seen in self.sessions.values() if seen.cwd == cwd}
 
     def nodes_with_pending(self) -> set[str]:
         """Those where an agent waits for people."""
-        return {seen.node for seen in self._sessions.values() if seen.pending}
+        return {seen.node for seen in self.sessions.values() if seen.pending}
 
     def find(self, name: str) -> Seen | None:
         """A session by its id, or by an alias that one session has."""
-        seen = self._sessions.get(subjects.token(name))
+        seen = self.sessions.get(subjects.token(name))
         if seen is not None and seen.session_id == name:
             return seen
         named = self._aliases.get(name, ())
-        return self._sessions[next(iter(named))] if len(named) == 1 else None
+        return self.sessions[next(iter(named))] if len(named) == 1 else None
 
     def session(self, name: str | None) -> Seen:
         """The same. Raises UnknownSession."""
@@ -232,7 +298,7 @@ class Roster:
 
     def _in_order(self) -> Iterable[Seen]:
         if self._sorted is None:
-            self._sorted = sorted(self._sessions.values(), key=lambda each: each.order, reverse=True)
+            self._sorted = sorted(self.sessions.values(), key=lambda each: each.order, reverse=True)
         return self._sorted
 
     def drop(self, session_id: str) -> None:
@@ -265,7 +331,13 @@ class Roster:
     def _forget_node(self, node: str) -> None:
         """It may be away already, and clients may still have what its agents have asked."""
         self.leases.pop(node, None)
+        self._announced.pop(node, None)
         self._tell(node)
+
+    def _apply_pin(self, node: str) -> None:
+        announced = self._announced.get(node)
+        if announced is not None:
+            self.leases[node] = self.orders.describe(announced)
 
     def _take_lease(self, entry: TableEntry) -> None:
         before = self.leases.get(entry.key)
@@ -273,13 +345,15 @@ class Roster:
         if entry.value is None or entry.key in self.orders.forgotten:
             if before is not None:
                 del self.leases[entry.key]
+                self._announced.pop(entry.key, None)
                 logger.warning("node lost node=%s", entry.key)
                 self._tell(entry.key)
             return
         lease = msgspec.json.decode(entry.value, type=fleet.Lease)
         if before is None:
             logger.info("node joined node=%s version=%s", entry.key, lease.version)
-        self.leases[entry.key] = lease
+        self._announced[entry.key] = lease
+        self.leases[entry.key] = self.orders.describe(lease)
         if before is None or before.nonce != lease.nonce:
             self._tell(entry.key)
 
@@ -324,13 +398,25 @@ class Roster:
             return
         self._dropped.pop(key, None)
         self._forget(key)
-        self._sessions[key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending)
+        self.sessions[key] = Seen(
+            *(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending),
+            len(value),
+        )
+        usage = self.usage.setdefault(listed.node, Usage())
+        usage.sessions += 1
+        usage.views += len(value)
         if facts.alias is not None:
             self._aliases.setdefault(facts.alias, set()).add(key)
         self.changes.note(facts.session_id)
 
     def _forget(self, key: str) -> Seen | None:
-        old = self._sessions.pop(key, None)
+        old = self.sessions.pop(key, None)
+        if old is not None:
+            usage = self.usage[old.node]
+            usage.sessions -= 1
+            usage.views -= old.size
+            if not usage.sessions:
+                del self.usage[old.node]
         if old is not None and old.alias is not None:
             self._aliases[old.alias].discard(key)
             if not self._aliases[old.alias]:

@@ -22,6 +22,7 @@ from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.limits import Marks, NodeLimits
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.placement import Presence
@@ -91,20 +92,27 @@ async def _serve_on(
     visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
     given = Orders()
     await given.start(await bus.table(ORDERS, replicas))
-    roster = Roster(given)
+    roster = Roster(given, require_pins=settings.require_pins, most=settings.node_sessions)
     await roster.start(leases, listed)
-    feed = Feed(events, settings.replay_bytes)
+    feed = Feed(events, settings.replay_bytes, longest=settings.node_line)
     await feed.start()
     quotas = Quotas(settings.node_rate, time.monotonic)
+    limits = NodeLimits(settings.node_sessions, settings.node_views, settings.session_view, settings.node_line)
+    marks = Marks(time.monotonic)
+    feed.gave_up = lambda node: marks.note(node, "it has begun too many long lines that it has not ended (--node-line)")
     own_events = OwnEvents(events)
     connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
     await connections.start()
     presence = Presence(name, bus)
     known = (roster.leases, connections.is_guest, presence.is_there)
-    ingest = Ingest(name, events, leases, listed, *known, revisions=roster.revisions, quotas=quotas, orders=given)
+    ingest = Ingest(
+        name, events, leases, listed, *known, roster=roster, quotas=quotas, limits=limits, marks=marks, orders=given
+    )
     await ingest.serve(bus)
-    limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
-    streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)
+    stream_limits = StreamLimits(
+        settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
+    )
+    streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)

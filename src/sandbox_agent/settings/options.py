@@ -273,6 +273,15 @@ class Settings:
     node_rate = option(
         _FLEET, SIZE, "32MiB", "Bytes that a gateway takes of each node in a second; a node with more has to wait."
     )
+    node_sessions = option(_FLEET, COUNT, "20000", "Most sessions that gateways list of each node.")
+    node_views = option(_FLEET, SIZE, "32MiB", "Most bytes of what gateways list of all sessions of a node.")
+    session_view = option(
+        _FLEET, SIZE, "256KiB", "Most bytes of what gateways list of one session, its metadata included."
+    )
+    node_line = option(
+        _FLEET, SIZE, "64MiB", "Longest line that gateways take of a node; as long as its own --max-line, or longer."
+    )
+    require_pins = switch(_FLEET, "Open no new sessions at nodes that no operator has pinned with fleet pin.")
     replicas = option(
         _FLEET, COUNT, "1", "NATS servers on which a gateway keeps each event; 3 for a cluster that may lose one."
     )

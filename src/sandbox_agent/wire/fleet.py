@@ -278,6 +278,20 @@ class Lease(Struct, rename="camel"):
     """It gets no new sessions."""
     started: list[str] = []
     """Agents whose shared process runs."""
+    limited: str = ""
+    """What a gateway did not take of it lately, and why."""
+    pinned: bool = False
+    """Its labels are an operator's word, and it has no agents but those that the operator lets it have."""
+    allowed: list[str] | None = None
+    """Agents that it may have; None for any."""
+
+
+class Pin(Struct, rename="camel"):
+    """What an operator says of a node, whatever the node says of itself; as JSON."""
+
+    labels: dict[str, str] = {}
+    agents: list[str] | None = None
+    """Agents that it may have; None for any."""
 
 
 class Listed(Struct, rename="camel"):

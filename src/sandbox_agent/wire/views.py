@@ -73,6 +73,11 @@ class NodeView(Struct, rename="camel"):
     """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
     draining: bool = False
     """It gets no new sessions."""
+    pinned: bool = False
+    """`labels` are an operator's word, and `agents` has none but those that the operator lets it have. Otherwise both
+    are the node's own word."""
+    limited: str | UnsetType = UNSET
+    """What this fleet did not take of the node lately, and why."""
 
 
 class NodesView(Struct):

@@ -23,7 +23,7 @@ GATEWAY_FLAGS = frozenset(
     {
         *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
         *("frame_origin", "config_dir", "data_dir", "join", "join_proxy", "creds", "replicas", "flows"),
-        *("default_agent", "node_rate"),
+        *("default_agent", "node_rate", "node_sessions", "node_views", "session_view", "node_line", "require_pins"),
         *("log_max_bytes", "log_max_age", "replay_bytes", "session_streams", "connection_ttl", "max_body"),
         *("anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout", "heartbeat", "peer_timeout"),
         *("pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
-from sandbox_agent.cli.output import print_facts, print_json, print_table
+from sandbox_agent.cli.output import one_line, print_facts, print_json, print_table
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.settings.values import NATS, Given
+from sandbox_agent.settings.values import AGENT, LABEL, NATS, Given
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.fleet.operating import Servers
@@ -49,6 +49,17 @@ DRAIN = """\
 Open no new sessions at a node; those that it has go on. Ends with --undo.
 """
 
+PIN = """\
+Say which labels a node has, and which agents it may have. Its own word for them counts no longer: it
+gets new sessions for these labels and agents alone. A node is known by its key. Without --agent, it
+may have any. Ends with --undo.
+"""
+
+PIN_EXAMPLES = """\
+examples:
+  sandbox-agent fleet pin --dir fleet --join nats://nats.example:4222 box-1 --label zone=eu --agent claude
+"""
+
 FORGET = """\
 Take a node's key away, so that NATS servers that read authorization.conf again (nats-server --signal
 reload) end its connection. With --join, gateways refuse the node from now on, its lease ends, and its
@@ -58,6 +69,7 @@ again with --join.
 
 RELOAD = "nats-server --signal reload"
 """What has them read the rights again."""
+DIRECTORY = "The fleet's directory. (default: fleet)"
 JOIN = "A NATS server of the fleet; give one, or several of a cluster."
 CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 
@@ -70,6 +82,7 @@ def group() -> CommandGroup:
         "invite": Word("make a key for a node", _invite),
         "status": Word("show the nodes and streams of a fleet", _status),
         "drain": Word("open no new sessions at a node", _drain),
+        "pin": Word("say which labels and agents a node has", _pin),
         "forget": Word("remove a node", _forget),
     }
     text = "Set up a fleet of servers and look after it, or try one out on this machine."
@@ -150,10 +163,17 @@ def _show(arguments: Arguments) -> int:
         print_json(msgspec.json.encode(found))
         return 0
     nodes = [
-        [each.node, each.state, each.version, str(each.sessions), str(each.running), str(each.waiting)]
+        [
+            *(each.node, each.state, each.version, str(each.sessions), str(each.running), str(each.waiting)),
+            *(_labels(each.labels), ", ".join(map(one_line, each.agents)), "yes" if each.pinned else "no"),
+        ]
         for each in found.nodes
     ]
-    print_table(["NODE", "STATE", "VERSION", "SESSIONS", "RUNNING", "WAITING BYTES"], nodes)
+    titles = ["NODE", "STATE", "VERSION", "SESSIONS", "RUNNING", "WAITING BYTES", "LABELS", "AGENTS", "PINNED"]
+    print_table(titles, nodes)
+    for each in found.nodes:
+        if each.limited:
+            print(f"{each.node}: {one_line(each.limited)}")
     print()
     streams = [
         [each.name, each.leader, str(each.servers), _behind(each.behind), str(each.messages), str(each.size)]
@@ -161,6 +181,10 @@ def _show(arguments: Arguments) -> int:
     ]
     print_table(["STREAM", "LEADER", "SERVERS", "BEHIND", "MESSAGES", "BYTES"], streams)
     return 0
+
+
+def _labels(labels: dict[str, str]) -> str:
+    return ", ".join(one_line(f"{name}={value}") for name, value in sorted(labels.items()))
 
 
 def _behind(servers: dict[str, int]) -> str:
@@ -183,6 +207,39 @@ def _set_drain(arguments: Arguments) -> int:
     act = operating.resume if undo else operating.drain
     _servers(arguments).ask(lambda bus: act(bus, node), about=_stranger(arguments, node))
     print(f"{node} takes new sessions again" if undo else f"{node} drains: it gets no new sessions until you --undo")
+    return 0
+
+
+def _pin() -> Command:
+    parser = Parser("sandbox-agent fleet pin", PIN, PIN_EXAMPLES, "NODE")
+    parser.add_argument("--dir", metavar="PATH", help=DIRECTORY)
+    parser.add_argument("node", metavar="NODE", help="The node's name.")
+    _add_servers(parser)
+    text = "A label that it has, in the place of its own. May be repeated."
+    parser.add_argument("--label", metavar="KEY=VALUE", action="append", help=text)
+    text = "An agent that it may have. May be repeated. (default: any)"
+    parser.add_argument("--agent", metavar="AGENT", action="append", help=text)
+    parser.add_argument("--undo", action="store_true", help="Let the node describe itself again.")
+    return Command(parser, _set_pin)
+
+
+def _set_pin(arguments: Arguments) -> int:
+    from sandbox_agent.cli.fleet import operating
+
+    node, undo = _known_node(arguments), arguments.switch("undo")
+    given = [LABEL.value(Given(each, where="--label")) for each in arguments.words("label")]
+    labels = {name: value for name, _, value in (each.partition("=") for each in given)}
+    agents = [AGENT.value(Given(each, where="--agent")) for each in arguments.words("agent")]
+    if undo == bool(labels or agents):
+        raise SettingsError("give the node's labels and agents with --label and --agent, or --undo alone")
+    servers, stranger = _servers(arguments), _stranger(arguments, node)
+    if undo:
+        servers.ask(lambda bus: operating.unpin(bus, node), about=stranger)
+        print(f"{node} describes itself again")
+        return 0
+    servers.ask(lambda bus: operating.pin(bus, node, labels, agents), about=stranger)
+    allowed = ", ".join(agents) or "any"
+    print_facts([("node", node), ("labels", _labels(labels) or "none"), ("agents", allowed)])
     return 0
 
 
@@ -250,7 +307,7 @@ def _known_node(arguments: Arguments) -> str:
 def _with_directory(word: str, text: str, words: str = "") -> Parser:
     examples = f"examples:\n  sandbox-agent fleet {word} --dir fleet{' ' + words.lower() + '-1' if words else ''}\n"
     parser = Parser(f"sandbox-agent fleet {word}", text, examples, words)
-    parser.add_argument("--dir", metavar="PATH", help="The fleet's directory. (default: fleet)")
+    parser.add_argument("--dir", metavar="PATH", help=DIRECTORY)
     return parser
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -60,6 +60,11 @@ class NodeStatus(Struct, rename="camel"):
     waiting: int
     """Bytes of its log that are not published yet."""
     agents: list[str]
+    labels: dict[str, str]
+    pinned: bool
+    """Labels and agents are an operator's word, not the node's own."""
+    limited: str
+    """What a gateway did not take of it lately, and why."""
 
 
 class StreamStatus(Struct, rename="camel"):
@@ -93,7 +98,7 @@ async def read_status(bus: NatsBus) -> Status:
     given = roster.Orders()
     for key, value in (await _read_table(bus, roster.ORDERS)).items():
         given.take(TableEntry(key, value, 0))
-    names = sorted({*leases, *sessions, *given.draining, *given.forgotten})
+    names = sorted({*leases, *sessions, *given.draining, *given.forgotten, *given.pins})
     return Status([_status_of(name, leases.get(name), sessions[name], given) for name in names], _streams(streams))
 
 
@@ -105,8 +110,12 @@ def _status_of(name: str, lease: fleet.Lease | None, sessions: int, given: roste
     else:
         state = "draining" if name in given.draining else "there"
     if lease is None:
-        return NodeStatus(name, state, "", sessions, 0, 0, [])
-    return NodeStatus(name, state, lease.version, sessions, lease.running, lease.waiting, lease.agents)
+        pin = given.pins.get(name)
+        labels = {} if pin is None else pin.labels
+        return NodeStatus(name, state, "", sessions, 0, 0, [], labels, pin is not None, "")
+    lease = given.describe(lease)
+    numbers = (sessions, lease.running, lease.waiting)
+    return NodeStatus(name, state, lease.version, *numbers, lease.agents, lease.labels, lease.pinned, lease.limited)
 
 
 def _streams(found: Sequence[StreamFacts]) -> list[StreamStatus]:
@@ -137,6 +146,17 @@ async def _check_known(bus: NatsBus, node: str) -> None:
 async def drain(bus: NatsBus, node: str) -> None:
     """Have the fleet open no new sessions at a node."""
     await bus.open_table(roster.ORDERS).put(roster.drain_key(node), b"{}")
+
+
+async def pin(bus: NatsBus, node: str, labels: Mapping[str, str], agents: Sequence[str]) -> None:
+    """Say what labels a node has, and which agents it may have; whatever it says itself."""
+    said = fleet.Pin(dict(labels), list(agents) or None)
+    await bus.open_table(roster.ORDERS).put(roster.pin_key(node), msgspec.json.encode(said))
+
+
+async def unpin(bus: NatsBus, node: str) -> None:
+    """Let a node describe itself again."""
+    await bus.open_table(roster.ORDERS).delete(roster.pin_key(node))
 
 
 async def resume(bus: NatsBus, node: str) -> None:
