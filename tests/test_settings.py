@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_the_contract(load_with: Load) -> None:
 
     assert (settings.host, settings.port) == ("127.0.0.1", 2468)
     assert (settings.request_timeout, settings.turn_idle_timeout, settings.connection_ttl) == (120, 1800, 1800)
-    assert (settings.max_body, settings.permission_timeout, settings.prompt_queue) == (32 * 1024**2, None, 16)
+    assert (settings.max_body, settings.permission_timeout, settings.prompt_queue) == (32 * 1024**2, 86400, 16)
     assert (settings.heartbeat, settings.stop_grace, settings.stall_timeout) == (15, 1, 1)
     assert (settings.log_level, settings.log_format, settings.log_max_age) == ("info", "text", 30 * 86400)
     assert (settings.allow_host, settings.cors_origin, settings.fs_root) == ((), (), ())
@@ -421,7 +421,7 @@ def test_every_option_has_a_value_that_its_kind_can_read(load_with: Load) -> Non
     settings = load_with()
 
     assert {option.name for option in OPTIONS if getattr(settings, option.name) is None} == {
-        *("idle_exit", "token_file", "max_file", "default_agent", "permission_timeout", "creds", "join_proxy")
+        *("idle_exit", "token_file", "max_file", "default_agent", "creds", "join_proxy")
     }
 
 
@@ -462,3 +462,13 @@ def test_without_the_file_the_rest_counts_however_wrong_the_file_is(config: Path
     settings = load({"config_dir": config, "port": "1"}, {"SANDBOX_AGENT_HOST": "localhost"}, file=False)
 
     assert (settings.config_dir, settings.port, settings.host) == (config, 1, "localhost")
+
+
+def test_none_turns_the_time_to_answer_off_and_nothing_else(load_with: Load) -> None:
+    assert load_with(permission_timeout="none").permission_timeout is None
+    assert load_with({}, 'permission_timeout = "none"').permission_timeout is None
+    assert load_with(permission_timeout="2d").permission_timeout == 2 * 86400
+    with pytest.raises(SettingsError, match="or none"):
+        load_with(permission_timeout="never")
+    with pytest.raises(SettingsError):
+        load_with(request_timeout="none")

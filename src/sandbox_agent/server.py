@@ -60,7 +60,7 @@ from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
-from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.hub import Hub, HubLimits
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.offers import FILE as OFFERS_FILE
 from sandbox_agent.hub.offers import Offers
@@ -157,7 +157,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
     opened = open_database(None if settings.no_persist else settings.data_dir / LOG)
     log = Log(opened.database, limits, damage=opened.damage, beginning=_beginning(settings))
-    hub = Hub(log)
+    hub = Hub(log, HubLimits(settings.agent_memory, settings.pending_requests))
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
     roots = _roots(settings)

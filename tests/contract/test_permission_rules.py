@@ -420,6 +420,39 @@ def test_all_attached_clients_learn_that_no_answer_came(hurried: Server, method:
     run(main())
 
 
+@pytest.mark.requirement("7.pending-bounded")
+@pytest.mark.server_alone("a gateway has no agents")
+@pytest.mark.parametrize(
+    ("flags", "size", "flag"),
+    [
+        (("--pending-requests", "1"), 1, "--pending-requests"),
+        (("--agent-memory", "300KiB"), 200 << 10, "--agent-memory"),
+    ],
+)
+def test_a_request_beyond_what_may_wait_is_rejected_and_every_attached_client_learns_why(
+    flags: tuple[str, str], size: int, flag: str
+) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client, client.stream() as events:
+            session = await client.new_session()
+            params = {**PERMISSION_PARAMS, "filler": "x" * size}
+            steps = [["ask", PERMISSION, params], ["ask", PERMISSION, params], ["wait_cancel"], ["wait_answer"]]
+            prompt = asyncio.create_task(client.prompt(session, [*steps, ["echo_answer"]]))
+            asked = await events.method(PERMISSION)
+            decision = (await events.method(DECISION)).data["params"]
+            assert (decision["outcome"], decision["by"]) == ("rejected", {"kind": "limit"})
+            assert decision["optionKind"] == "reject_once"
+            assert flag in decision["reason"]
+            # The one before it still waits, and can be answered.
+            assert (await client.answer(asked.data["id"], ALLOW)).status_code == 202
+            await client.notify("session/cancel", {"sessionId": session})
+            await prompt
+            assert answer_line(texts(await everything(client, events))[-1])["result"] == REJECT
+
+    with Server("--no-persist", *flags) as server:
+        run(main(server))
+
+
 @pytest.mark.requirement("7.decision-told")
 @pytest.mark.parametrize(
     ("how", "by"), [("cancel", {"kind": "cancel"}), ("withdraw", {"kind": "agent"}), ("exit", {"kind": "agent"})]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.hub.forgery import REPORT_EVERY, Refusals, disarm, may_forge
+from sandbox_agent.hub.forgery import disarm, may_forge
 
 META = "sandboxagent.dev"
 FORGED: dict[str, Any] = {META: {"fromServer": True}}
@@ -132,22 +132,6 @@ def test_a_line_whose_session_some_readers_cannot_see_needs_no_closer_look() -> 
     """Found by the test above."""
     hidden = b'{"jsonrpc":"2.0","params":"s","params":{"sessionId":"s"}}'
     assert not may_forge(hidden, 1)
-
-
-def test_refusals_are_counted_and_reported_at_a_bounded_rate() -> None:
-    now, reports = [0.0], list[tuple[str, int]]()
-    refusals = Refusals(lambda: now[0], lambda process, count: reports.append((process, count)))
-    for _ in range(1000):
-        refusals.note("a-1")
-    refusals.note("a-2")
-    assert reports == [("a-1", 1), ("a-2", 1)]
-    now[0] = REPORT_EVERY
-    refusals.note("a-1")
-    assert reports[2:] == [("a-1", 1000)]
-    refusals.note("a-1")
-    refusals.forget("a-1")
-    refusals.forget("a-2")
-    assert reports[3:] == [("a-1", 1)]
 
 
 @given(st.binary(min_size=500, max_size=1200), st.binary(max_size=600))

@@ -20,7 +20,7 @@ from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.host_methods import SHARE, UNDER_WAY, HostMethods
-from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.hub import Hub, HubLimits
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
@@ -70,10 +70,12 @@ class FakeProcess:
 class World:
     """One agent with one session in a folder."""
 
-    def __init__(self, folder: Path, *, client_fs: bool = False, files: TextFiles | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, client_fs: bool = False, files: TextFiles | None = None, memory: int = 256 << 20
+    ) -> None:
         self.folder = folder
         self.log = Log(Database(None), Limits())
-        self.hub = Hub(self.log)
+        self.hub = Hub(self.log, HubLimits(memory))
         self.terminals = Terminals(Children("test"), POOL, TerminalLimits(grace=BOUND))
         self.files = files or TextFiles(1 << 20)
         environ = {"PATH": "/usr/bin:/bin"}
@@ -112,8 +114,10 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, client_fs: bool = False, files: TextFiles | None = None) -> AsyncGenerator[World]:
-    made = World(folder, client_fs=client_fs, files=files)
+async def world(
+    folder: Path, *, client_fs: bool = False, files: TextFiles | None = None, memory: int = 256 << 20
+) -> AsyncGenerator[World]:
+    made = World(folder, client_fs=client_fs, files=files, memory=memory)
     try:
         yield made
     finally:
@@ -173,6 +177,36 @@ def test_so_many_requests_are_under_way_and_no_more(tmp_path: Path) -> None:
             assert released["result"] == {}
             for number in range(1, UNDER_WAY + 1):
                 await here.process.answer(number)
+
+    run(main())
+
+
+@pytest.mark.requirement("5.agent-memory")
+def test_requests_and_answers_about_the_host_stay_within_the_budget_of_the_agent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, memory=64 << 10) as here:
+            created = await here.answer(0, CREATE, command="sleep", args=["60"])
+            terminal = created["result"]["terminalId"]
+            await asyncio.sleep(0)
+            here.ask(1, WAIT, terminalId=terminal, filler="x" * (60 << 10))
+            here.ask(2, WAIT, terminalId=terminal, filler="x" * (60 << 10))
+            refused = await here.process.answer(2)
+            assert refused["error"]["data"] == {"type": "invalid-request", "limit": 64 << 10}
+            assert "--agent-memory" in refused["error"]["message"]
+            # A wrong one, and one that is over, give back what they took.
+            for number in range(100):
+                assert "error" in await here.answer(100 + number, WAIT, terminalId="none")
+            here.say("$/cancel_request", requestId=1)
+            await here.process.answer(1)
+            await asyncio.sleep(0)
+            assert here.hub.budgets.used(here.running.key) == 0
+            (tmp_path / "large").write_text("x" * (100 << 10))
+            refused = await here.answer(3, READ, path=str(tmp_path / "large"))
+            assert refused["error"]["data"]["limit"] == 64 << 10
+            (tmp_path / "small").write_text("small")
+            assert (await here.answer(4, READ, path=str(tmp_path / "small")))["result"] == {"content": "small"}
+            await asyncio.sleep(0)
+            assert here.hub.budgets.used(here.running.key) == 0
 
     run(main())
 

@@ -31,7 +31,7 @@ from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
-from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.hub import Hub, HubLimits
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling
@@ -145,11 +145,12 @@ class World:
         queue: int = 16,
         session: str = "s",
         tail_bytes: int = 32 << 20,
+        limits: HubLimits | None = None,
     ) -> None:
         self.now = 1000.0
         """The monotonic clock."""
         self.log = Log(open_database(path).database, Limits(tail_bytes=tail_bytes))
-        self.hub = Hub(self.log, monotonic=lambda: self.now)
+        self.hub = Hub(self.log, limits, monotonic=lambda: self.now)
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)
         terminals = Terminals(_children(), pool, TerminalLimits())

@@ -7,7 +7,6 @@ read it. Pure.
 
 import ctypes
 import re
-from collections.abc import Callable
 
 from msgspec import Raw
 
@@ -15,8 +14,6 @@ from sandbox_agent.envelope import BACKSLASH, META, members_of, with_members
 
 OURS = "_sandboxagent/"
 """Methods of the server begin with this."""
-REPORT_EVERY = 10.0
-"""Seconds between two reports about one agent process: an agent must not fill the server's own log."""
 
 _NAME = b"sandboxagent"
 _LONG = 512
@@ -77,28 +74,3 @@ def _without_signature(container: dict[str, Raw], path: tuple[str, ...]) -> bool
     if changed:
         container[name] = Raw(with_members(inner))
     return changed
-
-
-class Refusals:
-    """Counts what an agent process was not let say, and reports it at a bounded rate."""
-
-    def __init__(self, monotonic: Callable[[], float], report: Callable[[str, int], None]) -> None:
-        self._monotonic = monotonic
-        self._report = report
-        self._counts: dict[str, tuple[int, float]] = {}
-        """By process: how many since the last report, and when the next one is due."""
-
-    def note(self, process: str, lines: int = 1) -> None:
-        count, due = self._counts.get(process, (0, 0.0))
-        now = self._monotonic()
-        if now >= due:
-            self._report(process, count + lines)
-            self._counts[process] = 0, now + REPORT_EVERY
-        else:
-            self._counts[process] = count + lines, due
-
-    def forget(self, process: str) -> None:
-        """The process has exited."""
-        count, _ = self._counts.pop(process, (0, 0.0))
-        if count:
-            self._report(process, count)

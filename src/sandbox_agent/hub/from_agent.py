@@ -32,18 +32,28 @@ from sandbox_agent.envelope import (
     with_error,
     with_param,
 )
-from sandbox_agent.errors import AgentExited, InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.errors import (
+    AgentExited,
+    InternalError,
+    InvalidRequest,
+    MethodNotFound,
+    NotAnEnvelope,
+    RpcError,
+    UnknownSession,
+)
+from sandbox_agent.hub.budgets import KEPT_COST
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
+from sandbox_agent.hub.forgery import OURS, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, server_stopped
-from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome
+from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome, PendingRequest
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
+from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -91,7 +101,10 @@ class FromAgent:
         self._host = host
         self._ruling = ruling
         self._buffers: dict[str, _Buffer] = {}
-        self._refusals = Refusals(hub.monotonic, _report_refusals)
+        self._refusals = Reports(hub.monotonic, _report_refusals)
+        self._bad_lines = Reports(hub.monotonic, _report_bad_lines)
+        self._unasked = Reports(hub.monotonic, _report_unasked)
+        self._beyond = Reports(hub.monotonic, _report_beyond)
 
     def receive(self, running: Process, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
@@ -147,7 +160,9 @@ class FromAgent:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
         self._buffers.pop(running.key, None)
-        self._refusals.forget(running.key)
+        for reports in (self._refusals, self._bad_lines, self._unasked, self._beyond):
+            reports.forget(running.key)
+        self._hub.budgets.end(running.key)
         self._hub.shelf.forget_process(running)
         self._host.exited(running)
         logger.log(
@@ -165,6 +180,7 @@ class FromAgent:
         buffer = self._buffers.pop(running.key, None)
         if buffer is None:
             return
+        self._hub.budgets.give_back(running.key, buffer.size)
         for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
                 self._receive_guarded(running, line, peek)
@@ -257,7 +273,7 @@ class FromAgent:
         call = self._hub.calls.close(running, response.id)
         if call is None:
             # A second answer, or one to a request we never sent: no call waits for it.
-            logger.warning("agent answered an unknown request agent=%s", running.agent.id)
+            self._unasked.note(running.key)
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
@@ -357,12 +373,21 @@ class FromAgent:
                 self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
     def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
-        buffer = self._buffers.setdefault(running.key, _Buffer())
-        if buffer.size + len(line) > BUFFER_BYTES:
-            logger.warning("update for an unopened session dropped agent=%s bytes=%d", running.agent.id, len(line))
+        buffer, size = self._buffers.setdefault(running.key, _Buffer()), len(line) + KEPT_COST
+        if buffer.size + size > BUFFER_BYTES or not self._hub.budgets.take(running.key, size):
+            self._leave_out(running, Envelope(line, peek))
             return
         buffer.lines.append((agent_session_id, line, peek))
-        buffer.size += len(line)
+        buffer.size += size
+
+    def _leave_out(self, running: Process, envelope: Envelope) -> None:
+        """There is no room for what an agent says about a session that it has not opened yet."""
+        reason = "the server has no room for more about sessions that are being opened"
+        if envelope.kind is REQUEST:
+            self._beyond.note(running.key, what=reason)
+            self._refuse(running, envelope, InvalidRequest(f"{reason}; ask again later"))
+        else:
+            self._report_unparsed(running, envelope.line, reason)
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
         """The agent withdraws one of its requests."""
@@ -416,7 +441,7 @@ class FromAgent:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
         pending = self._hub.new_pending(parse(line), running, session, only and only.tag)
-        if self._ruling.take(pending, session):
+        if self._reject_beyond(pending) or self._ruling.take(pending, session):
             return
         channel = session_channel(session.id) if only is None else only.channel
         self._hub.ask(pending, line, channel)
@@ -427,11 +452,24 @@ class FromAgent:
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:
             pending = self._hub.new_pending(request, running, None)
+            if self._reject_beyond(pending):
+                return
             self._hub.ask(pending, request.line, agent_channel(running.agent.id))
             return
         line = with_param(request.line, "requestId", Raw(call.client_id))
         pending = self._hub.new_pending(parse(line), running, call.session, call.connection.tag)
+        if self._reject_beyond(pending):
+            return
         self._hub.ask(pending, line, connection_channel(call.connection.tag))
+
+    def _reject_beyond(self, pending: PendingRequest) -> bool:
+        """Reject a request when its agent process has as many as may wait, or as much as the server keeps for it."""
+        reason = self._hub.pending.find_limit(pending)
+        if reason is None:
+            return False
+        self._beyond.note(pending.process.key, what=reason)
+        self._hub.reject(pending, reason)
+        return True
 
     def _refuse(self, running: Process, request: Envelope, error: RpcError) -> None:
         assert request.id is not None
@@ -448,7 +486,7 @@ class FromAgent:
 
     def _report_unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
         """Set a bad line aside: clients see the head of it, the connection goes on."""
-        logger.warning("agent wrote a bad line agent=%s bytes=%d reason=%s", running.agent.id, len(line), reason)
+        self._bad_lines.note(running.key, what=f"bytes={len(line)} reason={reason}")
         shown = line[:UNPARSED_BYTES].decode(errors="replace")
         truncated = truncated or len(line) > UNPARSED_BYTES
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
@@ -461,8 +499,20 @@ def _is_ours_alone(method: str) -> bool:
     return method.startswith(OURS) and method != QUESTION
 
 
-def _report_refusals(process: str, count: int) -> None:
+def _report_refusals(process: str, count: int, _: str) -> None:
     logger.warning("agent spoke for the server or another agent process=%s lines=%d", process, count)
+
+
+def _report_bad_lines(process: str, count: int, newest: str) -> None:
+    logger.warning("agent wrote bad lines process=%s lines=%d %s", process, count, newest)
+
+
+def _report_unasked(process: str, count: int, _: str) -> None:
+    logger.warning("agent answered unknown requests process=%s answers=%d", process, count)
+
+
+def _report_beyond(process: str, count: int, newest: str) -> None:
+    logger.warning("agent is beyond its limits process=%s times=%d reason=%s", process, count, newest)
 
 
 def _agent_exited(agent: str, exit: Exit) -> AgentExited:

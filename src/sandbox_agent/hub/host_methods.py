@@ -28,12 +28,14 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
+from sandbox_agent.hub.budgets import KEPT_COST
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.pools import Pool
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class HostMethods:
             methods.TERMINAL_KILL: self._kill,
             methods.TERMINAL_RELEASE: self._release,
         }
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._taken_back: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         self._under_way: Counter[str] = Counter()
         self._shares: dict[str, asyncio.Semaphore] = {}
@@ -140,24 +142,34 @@ class HostMethods:
     def _begin(self, running: Process, session: Session, request: Envelope) -> None:
         assert request.id is not None
         try:
-            answered = self._method(running, request)(running, session, request)
+            answered = self._start(running, session, request)
         except RpcError as error:
             line = failure(request.id, error)
             self._hub.record(session, line, Direction.FROM_SERVER)
             self._sent(running, line)
             return
         self._under_way[running.key] += 1
-        task = asyncio.create_task(self._answer(running, session, request, answered))
-        self._tasks.add(task)
+        task = self._tasks.run(self._answer(running, session, request, answered), "answer about the host")
 
         def done(_: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
+            self._hub.budgets.give_back(running.key, len(request.line) + KEPT_COST)
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
                 self._shares.pop(running.key, None)
 
         task.add_done_callback(done)
+
+    def _start(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
+        """What will answer it; until then the request is in the budget of its process."""
+        method, size = self._method(running, request), len(request.line) + KEPT_COST
+        if not self._hub.budgets.take(running.key, size):
+            raise self._no_room()
+        try:
+            return method(running, session, request)
+        except BaseException:
+            self._hub.budgets.give_back(running.key, size)
+            raise
 
     def _method(self, running: Process, request: Envelope) -> Method:
         if request.method not in self._methods:
@@ -167,14 +179,29 @@ class HostMethods:
             raise InvalidRequest(message, limit=UNDER_WAY)
         return self._methods[request.method]
 
+    def _no_room(self) -> InvalidRequest:
+        return InvalidRequest(self._hub.budgets.refusal(), limit=self._hub.budgets.most)
+
     async def _answer(self, running: Process, session: Session, request: Envelope, answered: Awaitable[bytes]) -> None:
+        assert request.id is not None
         async with self._turn(session, request):
             line = await self._line(running, request, answered)
-            self._hub.record(session, line, Direction.FROM_SERVER)
-            deadline = self._hub.monotonic() + DELIVERY_SECONDS
-            # An agent that asks for much at once gets time to read it; the session's other files wait.
-            while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
-                await asyncio.sleep(DELIVERY_INTERVAL)
+            if not self._hub.budgets.take(running.key, len(line)):
+                line = failure(request.id, self._no_room())
+                self._hub.record(session, line, Direction.FROM_SERVER)
+                self._sent(running, line)
+                return
+            try:
+                await self._deliver(running, session, line)
+            finally:
+                self._hub.budgets.give_back(running.key, len(line))
+
+    async def _deliver(self, running: Process, session: Session, line: bytes) -> None:
+        self._hub.record(session, line, Direction.FROM_SERVER)
+        deadline = self._hub.monotonic() + DELIVERY_SECONDS
+        # An agent that asks for much at once gets time to read it; the session's other files wait.
+        while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(DELIVERY_INTERVAL)
 
     def _turn(self, session: Session, request: Envelope) -> AbstractAsyncContextManager[object]:
         if not request.method.startswith("fs/"):

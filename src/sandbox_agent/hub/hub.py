@@ -8,15 +8,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, text_at, with_param
 from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.activity import Changes
+from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connections import Connection, Connections, Watcher
 from sandbox_agent.hub.lifecycle import DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
+    MOST,
     Decider,
     Observer,
     Outcome,
@@ -38,19 +40,33 @@ TRIMS = 1000
 """How many channels may have lost something before those are forgotten that no connection can ask for."""
 
 
+class HubLimits(Struct, frozen=True):
+    """What one agent process may have: bytes in memory, and requests that wait for people."""
+
+    memory: int = 256 << 20
+    pending: int = MOST
+
+
 class Hub:
     """Connections, sessions, calls and pending requests, over one log."""
 
     def __init__(
-        self, log: Log, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
+        self,
+        log: Log,
+        limits: HubLimits | None = None,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        limits = limits or HubLimits()
         self.log = log
         self.clock = clock
         self.monotonic = monotonic
         self.stopping = False
         """The server is stopping: sessions that end now end because of that."""
         self.calls = Calls()
-        self.pending = PendingRequests()
+        self.budgets = Budgets(limits.memory)
+        """What agent processes pin in memory."""
+        self.pending = PendingRequests(self.budgets, limits.pending)
         self.changes = Changes()
         self.connections = Connections(log, monotonic)
         self.shelf = Shelf(log, clock)
@@ -264,7 +280,8 @@ class Hub:
 
     def withhold(self, session: Session) -> None:
         """Keep its updates back until `let_out`: clients drop those of sessions that they do not know yet."""
-        session.withheld = Withheld(self.monotonic() + WITHHELD_SECONDS)
+        process = "" if session.process is None else session.process.key
+        session.withheld = Withheld(self.monotonic() + WITHHELD_SECONDS, process)
         self._withholding[session.id] = session
 
     def let_out(self, session_id: str) -> None:
@@ -273,6 +290,7 @@ class Hub:
         if session is None or session.withheld is None:
             return
         withheld, session.withheld = session.withheld, None
+        self.budgets.give_back(withheld.process, withheld.size)
         for lines in withheld.updates:
             self.record_updates(session, lines)
 
@@ -294,8 +312,10 @@ class Hub:
     def record_updates(self, session: Session, lines: list[bytes]) -> None:
         """Record an agent's notifications and send them to the clients that should see them."""
         if session.withheld is not None:
-            session.withheld.add(lines)
-            if session.withheld.size > WITHHELD_BYTES:
+            withheld, size = session.withheld, sum(map(len, lines)) + KEPT_COST
+            has_room = self.budgets.take(withheld.process, size)
+            withheld.add(lines, size if has_room else 0)
+            if withheld.size > WITHHELD_BYTES or not has_room:
                 self.let_out(session.id)
             return
         if session.facts.agent_session_id != session.id:
@@ -465,6 +485,18 @@ class Hub:
         if pending.session is not None:
             self.record(pending.session, pending.translate(answer), FROM_SERVER)
         self.settle(pending, outcome, by, answer)
+
+    def reject(self, pending: PendingRequest, reason: str) -> None:
+        """Reject a request that is beyond a limit: nobody is asked, and attached clients learn of it."""
+        answer = pending.refusal(reason)
+        if pending.session is not None and pending.kind != "request":
+            self.record_request(pending)
+            self.settle_for(pending, Outcome.REJECTED, Decider("limit", reason=reason), answer)
+            return
+        try:
+            pending.process.answer(pending.translate(answer))
+        except RpcError as error:
+            logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
     def _explain(self, pending: PendingRequest, answer: bytes, reason: str) -> None:
         """Keep what a person says about a refusal for the next prompt: ACP has no place for it in the answer."""

@@ -4,6 +4,7 @@ Pure. The first answer wins. An agent asks by `elicitation/create` or by our que
 the other, or both.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Literal, Protocol, cast
@@ -25,8 +26,9 @@ from sandbox_agent.envelope import (
     success,
     text_at,
 )
-from sandbox_agent.errors import MethodNotFound, RequestCancelled, WrongAnswer
+from sandbox_agent.errors import InvalidRequest, MethodNotFound, RequestCancelled, WrongAnswer
 from sandbox_agent.hub import question
+from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.question import is_url, question_id
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.wire import methods
@@ -176,8 +178,15 @@ class PendingRequest(Struct, eq=False):
     """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
     answered_with: tuple[str, bytes] | None = None
     """The connection whose answer came first, by tag, and a digest of that answer."""
+    held: int = 0
+    """What it has of the budget of its agent process."""
     deciding: bool = False
     """The rules are deciding it: no human is asked, at least not yet."""
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about."""
+        return len(self.request.line) + KEPT_COST
 
     @property
     def agent_id(self) -> bytes:
@@ -245,6 +254,12 @@ class PendingRequest(Struct, eq=False):
             case _:
                 return failure(self.agent_id, MethodNotFound(f"no client answered {self.request.method}"))
 
+    def refusal(self, reason: str) -> bytes:
+        """The answer when it must not wait for anyone: never an allow."""
+        if self.kind == "request":
+            return failure(self.agent_id, InvalidRequest(reason, method=self.request.method))
+        return self.rejection()
+
     def permission(self, *, remember: bool) -> bytes | None:
         """The answer that allows it; None unless the agent offers exactly one option for that."""
         once, always = self._options("allow_once"), self._options("allow_always")
@@ -275,15 +290,39 @@ class Observer(Protocol):
     def session_deleted(self, session: Session) -> None: ...
 
 
+MOST = 10_000
+"""How many requests of one agent process may be open."""
+
+
 class PendingRequests:
     """All that are open."""
 
-    def __init__(self) -> None:
+    def __init__(self, budgets: Budgets | None = None, most: int = MOST) -> None:
+        """`most` is how many one agent process may have."""
+        self._budgets = budgets or Budgets()
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        """By agent process."""
         self._open: dict[int, PendingRequest] = {}
         self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
         self._of_session: dict[Session, dict[int, PendingRequest]] = {}
 
+    def find_limit(self, pending: PendingRequest) -> str | None:
+        """Why this request must not wait beside those that do; None when it may."""
+        process = pending.process.key
+        if self._counts[process] >= self._most:
+            return (
+                f"{self._most} requests of this agent process wait for people already; answer some, "
+                "or start the server with a higher --pending-requests"
+            )
+        if self._budgets.used(process) + pending.size > self._budgets.most:
+            return self._budgets.refusal()
+        return None
+
     def ask(self, pending: PendingRequest) -> None:
+        self._counts[pending.process.key] += 1
+        # One that is about to be rejected may have found no room.
+        pending.held = pending.size if self._budgets.take(pending.process.key, pending.size) else 0
         self._open[pending.key] = pending
         if pending.session is not None:
             self._of_session.setdefault(pending.session, {})[pending.key] = pending
@@ -293,6 +332,11 @@ class PendingRequests:
         """The first outcome is the only one."""
         pending.outcome, pending.answered_by = outcome, tag
         del self._open[pending.key]
+        process = pending.process.key
+        self._counts[process] -= 1
+        if not self._counts[process]:
+            del self._counts[process]
+        self._budgets.give_back(process, pending.held)
         if pending.session is not None:
             siblings = self._of_session[pending.session]
             del siblings[pending.key]

@@ -157,12 +157,15 @@ class Withheld(Struct):
 
     until: float
     """By the monotonic clock: then they wait no longer."""
+    process: str
+    """Whose budget they are in."""
     updates: list[list[bytes]] = []
     size: int = 0
 
-    def add(self, lines: list[bytes]) -> None:
+    def add(self, lines: list[bytes], size: int) -> None:
+        """`size` is what they take of the budget."""
         self.updates.append(lines)
-        self.size += sum(map(len, lines))
+        self.size += size
 
 
 class Session(Struct, eq=False, weakref=True):

@@ -10,6 +10,7 @@ from sandbox_agent.settings.values import (
     AGENT,
     COUNT,
     DURATION,
+    DURATION_OR_NONE,
     HOST,
     LABEL,
     LOCATION,
@@ -170,6 +171,13 @@ class Settings:
     prompt_queue = option(_AGENTS, COUNT, "16", "Most prompts of a session that may wait for their turn.")
     max_line = option(_AGENTS, SIZE, "64MiB", "Longest line that an agent may write.")
     stdin_limit = option(_AGENTS, SIZE, "64MiB", "Input that an agent may leave unread before requests to it fail.")
+    agent_memory = option(
+        _AGENTS,
+        SIZE,
+        "256MiB",
+        "Memory for what an agent process makes the server keep: requests that wait, and updates that are held back. "
+        "Beyond that its requests are rejected.",
+    )
     attachments = option(_AGENTS, COUNT, "100", "Most files that a prompt may attach.")
     attached_images = option(
         _AGENTS,
@@ -185,7 +193,15 @@ class Settings:
     terminals = option(_AGENTS, COUNT, "32", "Most terminals in a session.")
     terminal_output = option(_AGENTS, SIZE, "1MiB", "How much of a terminal's latest output to keep.")
 
-    permission_timeout = option(_HUMAN, DURATION, None, "Time to answer an agent's request before it is rejected.")
+    permission_timeout = option(
+        _HUMAN,
+        DURATION_OR_NONE,
+        "24h",
+        "Time to answer an agent's request before it is rejected; none: it waits for as long as its agent does.",
+    )
+    pending_requests = option(
+        _HUMAN, COUNT, "10000", "Most requests of an agent process that wait for people; one more is rejected."
+    )
     permissions_file = derived(
         _HUMAN,
         PATH,

@@ -157,6 +157,11 @@ def _quantity(units: Mapping[str, float], least: float) -> Callable[[Given], flo
     return read
 
 
+def _or_none(read: Callable[[Given], T]) -> Callable[[Given], T | None]:
+    """The word `none` turns it off."""
+    return lambda given: None if given.raw == "none" else read(given)
+
+
 def _size(given: Given) -> int:
     return int(_quantity(_BYTES, least=1)(given))
 
@@ -204,6 +209,7 @@ DURATION = ValueKind(
     "a time of at least 1ms, in seconds or with a unit: 500ms, 30s, 30m, 1h, 2d",
     _quantity(_SECONDS, least=0.001),
 )
+DURATION_OR_NONE = ValueKind("TIME", f"{DURATION.expected}, or none", _or_none(DURATION.read))
 SIZE = ValueKind("SIZE", "a size of at least 1 byte, in bytes or with a unit: 64k, 10MB, 32MiB, 1GiB", _size)
 
 
