@@ -21,6 +21,7 @@ from typing import IO
 import msgspec
 
 from sandbox_agent.archives.removal import discard
+from sandbox_agent.json_bounds import read
 from sandbox_agent.processes.table import ProcessId, read_process
 
 LOCK, NOTICE = "server.lock", "server.json"
@@ -227,7 +228,7 @@ def read_notice(directory: Path) -> Notice | None:
     try:
         with _open_checked(directory / NOTICE) as file:
             owner = os.fstat(file.fileno()).st_uid
-            found = msgspec.json.decode(file.read(_NOTICE_BYTES), type=Notice)
+            found = read(file.read(_NOTICE_BYTES).encode(), Notice)
     except (OSError, msgspec.DecodeError):
         return None
     found = _as_trusted(found, owner)

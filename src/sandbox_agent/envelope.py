@@ -7,12 +7,14 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 import re
 from collections.abc import Callable
 from enum import Enum, auto
+from itertools import islice
 from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
+from sandbox_agent.json_bounds import excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
@@ -131,15 +133,22 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 _params = msgspec.json.Decoder(_WithParams)
 _prompt = msgspec.json.Decoder(_WithPrompt)
 _any = msgspec.json.Decoder(object)
-_HEX = rb"[0-9a-fA-F]"
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % (_HEX, _HEX, _HEX))
-_MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+_HEX = rb"[0-9a-fA-F]{2}"
+_HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
+# What it begins with is the same for all: that is found quickly.
+_HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
+_STAND_IN = b"\\ufffd"
+MOST_HALVES = 10_000
+"""Halves of surrogate pairs in one text."""
+# Possessive: what can be taken back costs a hundred times its bytes.
+_MEMBER = re.compile(rb'\s*+[{,]\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+')
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 LINE_FEED, CARRIAGE_RETURN, BACKSLASH = b"\n\r\\"
 """As numbers: Python tries to look for a number in bytes first, and makes an exception of what is none."""
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
+_LINE_BREAKS = bytes.maketrans(b"\n\r", b"  ")
 
 
 def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
@@ -152,11 +161,18 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
 def _whole(text: bytes) -> bytes:
     """The text with no half of a surrogate pair in it, which JSON allows and programs that cut strings write.
 
-    msgspec refuses it. What stands in for the half is as long as it was, so that offsets stay true.
+    msgspec refuses it. What stands in for the half is as long as it was, so that offsets stay true. Of more halves than
+    `MOST_HALVES` the rest stays.
     """
     if b"\\u" not in text:
         return text
-    return _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], text)
+    # Only for the search: behind a pair of backslashes nothing is an escape.
+    halves = re.finditer(_HALF, text.replace(b"\\\\", b"  ") if b"\\\\" in text else text)
+    whole: bytearray | None = None
+    for half in islice(halves, MOST_HALVES):
+        whole = bytearray(text) if whole is None else whole
+        whole[half.start() : half.end()] = _STAND_IN
+    return text if whole is None else bytes(whole)
 
 
 def peek_lines(blob: bytes) -> list[Peek]:
@@ -166,13 +182,24 @@ def peek_lines(blob: bytes) -> list[Peek]:
 
 def parse(body: bytes) -> Envelope:
     """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
+    return _parse(body, excess(body))
+
+
+def parse_answer(body: bytes) -> Envelope:
+    """The same of what a server says."""
+    return _parse(body, excess_of_answer(body))
+
+
+def _parse(body: bytes, reason: str | None) -> Envelope:
+    if reason is not None:
+        raise NotAnEnvelope(reason)
     try:
         if not body.isascii():
             body.decode()
         peek = _decode(_peek, body)
     except UnicodeDecodeError as error:
         raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise NotAnEnvelope(_why_not_an_object(body, error)) from None
     reason = fault(peek)
     if reason:
@@ -197,7 +224,7 @@ def one_line(body: bytes) -> bytes:
     """The same JSON on one line: a line break would end it early on stdio and in an SSE frame."""
     if LINE_FEED in body or CARRIAGE_RETURN in body:
         # In JSON they can only stand between tokens: inside a string they are escaped.
-        body = body.replace(b"\n", b" ").replace(b"\r", b" ")
+        body = body.translate(_LINE_BREAKS)
     return body.strip()
 
 
@@ -207,21 +234,22 @@ def with_id(line: bytes, id: bytes) -> bytes:
     usual = _USUAL_HEAD.match(line)
     if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
         return line[: usual.start(1)] + id + line[usual.end(1) :]
-    whole = _whole(line)
-    members = _members.decode(whole)
-    span = _id_span(whole, members)
-    if span is None:
+    members, whole = _split(line)
+    spans = _spans(whole, members)
+    if spans is None or "id" not in spans:
+        # The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
         return msgspec.json.encode(members | {"id": Raw(id)})
-    return line[: span[0]] + id + line[span[1] :]
+    start, end = spans["id"]
+    return line[:start] + id + line[end:]
 
 
-def _id_span(line: bytes, members: dict[str, Raw]) -> tuple[int, int] | None:
-    """Where the id stands; None when there is none, or the text is not exactly these members.
-
-    The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
-    """
-    spans = _spans(line, members)
-    return None if spans is None else spans.get("id")
+def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
+    """The members of an object, and the text in which they stand: as long as this one, and readable."""
+    try:
+        return _members.decode(text), text
+    except msgspec.DecodeError:
+        whole = _whole(text)
+        return _members.decode(whole), whole
 
 
 def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] | None:
@@ -245,8 +273,7 @@ def members_of(text: bytes) -> tuple[dict[str, Raw], bool]:
 
     Raises msgspec.DecodeError or RecursionError for what is no object.
     """
-    whole = _whole(text)
-    members = _members.decode(whole)
+    members, whole = _split(text)
     return members, _spans(whole, members) is None
 
 
@@ -257,13 +284,19 @@ def with_members(members: dict[str, Raw]) -> bytes:
 
 def same_id(id: bytes) -> bytes:
     """One spelling for all spellings of an id: a client may write a string's characters otherwise than the agent."""
-    return msgspec.json.encode(msgspec.json.decode(id)) if BACKSLASH in id else id
+    if BACKSLASH not in id:
+        return id
+    try:
+        return msgspec.json.encode(_any.decode(id))
+    except msgspec.DecodeError:
+        # Half a surrogate pair has one spelling.
+        return id
 
 
 def param(line: bytes, name: str) -> bytes | None:
     """The text of one member of `params`; None when it is not there."""
     params = _decode(_members, line).get("params")
-    found = _members.decode(params).get(name) if params is not None and bytes(params)[:1] == b"{" else None
+    found = _members.decode(params).get(name) if params is not None and is_object(params) else None
     return None if found is None else bytes(found)
 
 
@@ -271,6 +304,11 @@ def has_prompt(line: bytes) -> bool:
     """Whether `params` has a member called `prompt`: the same as `param` finds, without a look at the others."""
     params = _decode(_prompt, line).params
     return isinstance(params, _Prompt) and params.prompt is not UNSET
+
+
+def is_object(raw: Raw) -> bool:
+    """Whether a JSON text is an object."""
+    return bytes(memoryview(raw)[:1]) == b"{"
 
 
 def params_text(line: bytes) -> bytes:
@@ -372,9 +410,7 @@ def list_at(value: object, *path: str) -> list[object]:
     return cast("list[object]", found) if isinstance(found, list) else []
 
 
-def _why_not_an_object(body: bytes, error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
+def _why_not_an_object(body: bytes, error: msgspec.DecodeError) -> str:
     if isinstance(error, msgspec.ValidationError):
         first = body.lstrip()[:1]
         return "batches are not supported; send one object per POST" if first == b"[" else f"not an envelope: {error}"

@@ -47,6 +47,31 @@ def ids(page: Any) -> list[str]:
     return [each["sessionId"] for each in page["sessions"]]
 
 
+@pytest.mark.requirement("12.depth-kept")
+def test_what_an_earlier_gateway_listed_deeper_than_can_be_shown_is_left_out_which_the_list_says() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        await put(listed, "fine")
+        view = b'{"sessionId":"spoilt","createdAt":"2026","cwd":"/","title":"kept","metadata":%b}' % (
+            b"[" * 900 + b"]" * 900
+        )
+        entry = msgspec.json.encode(Listed("n1", msgspec.Raw(view)))
+        await listed.put(subjects.token("spoilt"), entry)
+        roster = await follow(leases, listed)
+        found = {each["sessionId"]: each for each in read(roster)["sessions"]}
+        assert set(found) == {"fine", "spoilt"}
+        assert (found["spoilt"]["leftOut"], found["spoilt"]["node"], found["spoilt"]["title"]) == (
+            ["metadata"],
+            "n1",
+            "kept",
+        )
+        assert "metadata" not in found["spoilt"]
+        await roster.close()
+
+    run(main())
+
+
 @pytest.mark.requirement("6.changes")
 def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_and_what_is_gone() -> None:
     async def main() -> None:
@@ -249,6 +274,29 @@ def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_
         entry = await listed.get(subjects.token("s"))
         assert entry is not None
         assert b'"again"' in (entry.value or b"")
+
+    run(main())
+
+
+@pytest.mark.requirement("12.depth")
+def test_facts_of_a_node_that_are_too_deep_are_not_listed_and_the_others_are() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        gateway = Ingest("a", events, leases, listed, {"n1": Lease("n1", "run", "", {}, [], 0)})
+        views: dict[str, bytes | None] = {}
+        for name, levels in (("deep", 970), ("fine", 100)):
+            chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, name, session_channel(name), 0.0)
+            subject = subjects.session_events(name)
+            await ask(gateway, fleet.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
+            views[name] = b'{"sessionId":"%b","metadata":%b}' % (name.encode(), b"[" * levels + b"]" * levels)
+        answer = await ask(gateway, fleet.FACTS, FactsRequest(views))
+        reply = msgspec.msgpack.decode(answer, type=FactsReply)
+        assert list(reply.refused) == ["deep"]
+        assert "nested deeper than 128 levels" in reply.refused["deep"]
+        assert await listed.get(subjects.token("fine")) is not None
+        assert await listed.get(subjects.token("deep")) is None
 
     run(main())
 

@@ -6,6 +6,7 @@ import json
 import sqlite3
 import sys
 import tracemalloc
+from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from sandbox_agent.envelope import notification
 from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.inventory import Inventory
@@ -24,6 +26,7 @@ from sandbox_agent.hub.shelf import card_of
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.journal import Group
 from tests.hub.test_hub import ALLOW
+from tests.support.asking import UNPARSED
 from tests.support.client import run
 from tests.support.world import World, envelope, world
 
@@ -324,3 +327,36 @@ def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: 
 
     # 41 with Python 3.11, those written in C included.
     assert (calls_for(150) - calls_for(50)) / 100 < 48
+
+
+@pytest.mark.requirement("12.depth-kept")
+def test_what_an_earlier_release_kept_deeper_than_can_be_shown_is_left_out_which_the_lists_say(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(900):
+        deep = [deep]
+
+    def below(frames: int, work: Callable[[], Any]) -> Any:
+        """As far from the bottom of the stack as a request's work is."""
+        return work() if frames == 0 else below(frames - 1, work)
+
+    async def main() -> None:
+        async with world(tmp_path / "log.db") as own:
+            session, other = own.session, "other"
+            await visit(own, other)
+            session.facts.metadata, session.facts.title = {"deep": deep}, "kept"
+            own.hub.tell(session, notification("x/deep", deep))
+            own.hub.save(session)
+        async with world(tmp_path / "log.db", session="new") as own:
+            views = below(60, lambda: Inventory(own.hub).list_sessions(None, None, None))
+            listed = {one["sessionId"]: one for one in json.loads(msgspec.json.encode(views))["sessions"]}
+            spoilt = listed[session.id]
+            assert (spoilt["metadata"], spoilt["leftOut"], spoilt["title"]) == ({}, ["metadata"], "kept")
+            assert "leftOut" not in listed[other]
+            entry: Any = Inventory(own.hub).entry(own.hub.session(session.id))
+            assert entry["_meta"]["sandboxagent.dev"]["leftOut"] == ["metadata"]
+            asked = envelope(id=1, method="_sandboxagent/session/events", params={"sessionId": session.id})
+            page = json.loads((await (await own.from_client.accept(own.client, asked)).answer).line)["result"]["events"]
+            [shown] = [each["envelope"] for each in page if each["envelope"]["method"] == UNPARSED]
+            assert "nested deeper than 128 levels" in shown["params"]["reason"]
+
+    run(main())

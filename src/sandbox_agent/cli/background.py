@@ -111,7 +111,7 @@ class RunningServer:
             if status != HTTPStatus.OK:
                 raise ServerFailed(f"it answers with status {status}")
             return cast("Object", json.loads(body))
-        except (OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError, RecursionError) as error:
             raise ServerFailed(f"it does not answer: {error}") from error
 
 

@@ -28,6 +28,7 @@ from sandbox_agent.client.errors import (
 )
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.settings import Settings
 from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.settings.sources import did_you_mean
@@ -323,7 +324,7 @@ def read_session(session: Raw) -> "SessionInfo":
     from sandbox_agent.client.session import SessionInfo
 
     try:
-        return msgspec.json.decode(session, type=SessionInfo)
+        return read_answer(bytes(session), SessionInfo)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(f"the server's answer is invalid: {error}") from error
 

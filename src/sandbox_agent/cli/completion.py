@@ -238,7 +238,7 @@ def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str,
         # No proxy: it takes longer than you would wait for a completion.
         _, body = find_address(Arguments(given), os.environ).fetch(path, float(os.environ.get(TIMEOUT) or PATIENCE))
         return json.loads(body)[key]
-    except (OSError, HTTPException, SettingsError, ValueError, KeyError):
+    except (OSError, HTTPException, SettingsError, ValueError, KeyError, RecursionError):
         return []
 
 

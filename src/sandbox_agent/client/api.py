@@ -29,6 +29,7 @@ from sandbox_agent.client.ways import Content, Loopback, Request, Response, Way
 from sandbox_agent.client.websocket import ClientSocket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 from sandbox_agent.fleet_errors import FleetUnreachable
+from sandbox_agent.json_bounds import read_answer
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
@@ -111,7 +112,7 @@ class Api:
     def parsed(self, response: Response, data: bytes, type: type[T]) -> T:
         """A part of an answer's body, as a `type`; raises ForeignAnswer when it cannot be read as that."""
         try:
-            return msgspec.json.decode(data, type=type)
+            return read_answer(data, type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self.foreign(response, data) from error
 

@@ -18,6 +18,7 @@ import msgspec
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import URN, SandboxAgentError
+from sandbox_agent.json_bounds import read_answer
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200
@@ -124,7 +125,7 @@ class InvalidCall(ClientError, ValueError):
 def problem(document: bytes) -> ServerProblem | None:
     """The problem that a document describes; None if it is not one of sandbox-agent's."""
     try:
-        decoded = msgspec.json.decode(document)
+        decoded = read_answer(document, object)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not isinstance(decoded, dict):

@@ -17,6 +17,7 @@ import msgspec
 
 from sandbox_agent.client.errors import ServerProblem
 from sandbox_agent.envelope import META, Object, object_at, objects_at, text_at
+from sandbox_agent.json_bounds import excess_of_answer
 from sandbox_agent.wire import methods
 
 
@@ -44,6 +45,10 @@ class RequestId(NamedTuple):
 
 def decode(data: str | bytes) -> Object:
     """An envelope; raises ValueError when the data is something else."""
+    text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+    reason = excess_of_answer(text)
+    if reason is not None:
+        raise ValueError(reason)
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -21,7 +21,7 @@ from sandbox_agent.envelope import (
     Object,
     failure,
     objects_at,
-    parse,
+    parse_answer,
     same_id,
     success,
     text_at,
@@ -433,7 +433,7 @@ def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:
     """What a node has answered, if it is a response to this request. Raises NodeUnreachable."""
     assert envelope.id is not None
     with suppress(NotAnEnvelope):
-        response = parse(line)
+        response = parse_answer(line)
         if response.kind is Kind.RESPONSE and response.id is not None and same_id(response.id) == same_id(envelope.id):
             return response
     raise NodeUnreachable(node, "sends what makes no sense")

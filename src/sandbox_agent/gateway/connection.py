@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Raw, field
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.envelope import Envelope, Kind, param, parse, same_id, text_at, with_result
+from sandbox_agent.envelope import Envelope, Kind, param, parse, parse_answer, same_id, text_at, with_result
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.acp import MAX_SESSION_ID
@@ -244,7 +244,7 @@ class FleetConnection(Connection, eq=False):
         Every gateway finds the same, whenever this is read: its node has said before where that is.
         """
         with suppress(NotAnEnvelope):
-            response = parse(line)
+            response = parse_answer(line)
             if response.kind is Kind.RESPONSE and response.id is not None and response.succeeded:
                 asked_at, session_id = self.attaching.get(same_id(response.id)), text_at(response.result(), *_ATTACHED)
                 if asked_at is not None and session_id is not None:

@@ -22,6 +22,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.asgi import JSON
 from sandbox_agent.http.guests import OPENED
 from sandbox_agent.http.guests import PATH as GUESTS
+from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import Introduced, Introduction, Lease, Opened
@@ -111,7 +112,7 @@ class GuestCalls:
         if answer.status != 200:
             raise Refusal(answer)
         try:
-            return msgspec.json.decode(answer.body, type=Introduced)
+            return read_answer(answer.body, Introduced)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise NodeUnreachable(node, "sends what makes no sense") from None
 
@@ -316,6 +317,6 @@ def _is_refused(answer: NodeAnswer, kind: type[SandboxAgentError]) -> bool:
 
 def _decode(body: bytes) -> dict[str, object]:
     try:
-        return msgspec.json.decode(body, type=dict[str, object])
+        return read_answer(body, dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError):
         return {}

@@ -30,6 +30,7 @@ from sandbox_agent.gateway import trust
 from sandbox_agent.gateway.limits import MOST_DESCRIPTION, Marks, NodeLimits, Usage
 from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.gateway.trust import Quotas
+from sandbox_agent.json_bounds import excess
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import (
@@ -440,6 +441,10 @@ class Ingest:
                 await self._events.purge(subject)
                 self._ends.pop(subject, None)
             else:
+                reason = excess(view)
+                if reason is not None:
+                    refused[session_id] = f"its facts cannot be listed: {reason}"
+                    continue
                 # Decoded once, so that nothing gets into the list that is no JSON.
                 facts = msgspec.json.decode(view, type=dict[str, msgspec.Raw])
                 if msgspec.json.decode(facts.get("sessionId", b"null")) != session_id:

@@ -7,7 +7,6 @@ these are found in the stream, by what each message says of them.
 from collections.abc import Awaitable, Callable
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
@@ -17,7 +16,7 @@ from sandbox_agent.errors import InvalidParams, InvalidRequest, NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.roster import Roster
-from sandbox_agent.hub.extension_methods import LONGEST_WAIT, MAX_PAGE, wait_for_change
+from sandbox_agent.hub.extension_methods import LONGEST_WAIT, MAX_PAGE, shown, wait_for_change
 from sandbox_agent.hub.session import iso
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.log.wire import PART, end_of, ownership, position_of, read_part
@@ -121,7 +120,7 @@ class GatewayMethods:
             for position, line in enumerate(chunk.lines, chunk.first):
                 if position < end:
                     facts = {"id": position, "at": iso(chunk.at), "direction": chunk.direction}
-                    events.append({**facts, "envelope": Raw(line)})
+                    events.append({**facts, "envelope": shown(line)})
         page = events[:limit]
         result: Object = {"events": page, "next": page[-1]["id"] if len(events) > limit else None}
         if trimmed:

@@ -15,6 +15,7 @@ from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.gateway.limits import Usage
 from sandbox_agent.hub.activity import Changes
+from sandbox_agent.json_bounds import excess_of_answer, shallow
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.views import NodeView
 
@@ -386,23 +387,22 @@ class Roster:
 
     def _list(self, key: str, value: bytes) -> None:
         try:
-            listed = msgspec.json.decode(value, type=fleet.Listed)
-            facts = msgspec.json.decode(listed.session, type=_Facts)
-            whole = msgspec.json.decode(listed.session, type=dict[str, Raw])
-        except msgspec.DecodeError as error:
+            node, whole = _read_listed(value)
+            facts = msgspec.json.decode(msgspec.json.encode(whole), type=_Facts)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             logger.warning("session not listed key=%s reason=%s", key, error)
             return
-        view = Raw(msgspec.json.encode({**whole, "node": listed.node}))
+        view = Raw(msgspec.json.encode({**whole, "node": node}))
         order = (facts.created_at, facts.session_id)
         if self._dropped.get(key) == order:
             return
         self._dropped.pop(key, None)
         self._forget(key)
         self.sessions[key] = Seen(
-            *(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending),
+            *(facts.session_id, node, facts.cwd, order, view, facts.alias, facts.pending),
             len(value),
         )
-        usage = self.usage.setdefault(listed.node, Usage())
+        usage = self.usage.setdefault(node, Usage())
         usage.sessions += 1
         usage.views += len(value)
         if facts.alias is not None:
@@ -422,6 +422,16 @@ class Roster:
             if not self._aliases[old.alias]:
                 del self._aliases[old.alias]
         return old
+
+
+def _read_listed(value: bytes) -> tuple[str, dict[str, Raw]]:
+    """The node of a listed session, and its facts: without those that an earlier gateway let in, and are too deep."""
+    if excess_of_answer(value) is None:
+        listed = msgspec.json.decode(value, type=fleet.Listed)
+        return listed.node, msgspec.json.decode(listed.session, type=dict[str, Raw])
+    members, left_out = shallow(value, fleet.Listed, lambda listed: bytes(listed.session))
+    node = msgspec.json.decode(shallow(value, Raw, bytes)[0]["node"], type=str)
+    return node, {**members, "leftOut": Raw(msgspec.json.encode(left_out))}
 
 
 def _encode_cursor(seen: Seen) -> str:

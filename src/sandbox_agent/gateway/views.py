@@ -19,6 +19,7 @@ from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import Caller, NodeRequest
 from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.wire.fleet import Lease
 from sandbox_agent.wire.views import AgentHealth, GatewayHealth, NodesView, NodeView, SessionsView, SessionView
 
@@ -117,7 +118,7 @@ class GatewayViews:
         try:
             async with asyncio.timeout(PATIENCE):
                 answer = await self.caller.call(seen.node, asked, most=MOST_BYTES)
-            view = msgspec.json.decode(answer.body, type=dict[str, Raw])
+            view = read_answer(answer.body, dict[str, Raw])
             session_id = msgspec.json.decode(view.get("sessionId", b"null"))
         except (NodeUnreachable, TooMany, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
             logger.info("session as listed session=%s node=%s reason=%s", seen.session_id, seen.node, error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import REQUEST, Envelope, failure, parse
 from sandbox_agent.errors import (
@@ -229,7 +229,7 @@ def _split_key(message: bytes) -> tuple[str | None, bytes]:
 def _complaint(message: bytes, error: SandboxAgentError) -> SandboxAgentError:
     """A message that is no envelope, as JSON-RPC tells such failures apart."""
     try:
-        msgspec.json.decode(message)
+        msgspec.json.decode(message, type=Raw)
     except (msgspec.DecodeError, RecursionError):
         if not isinstance(error, InvalidRequest):
             return Unparsable(str(error))

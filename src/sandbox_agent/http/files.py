@@ -59,6 +59,7 @@ from sandbox_agent.http.downloads import (
 )
 from sandbox_agent.http.views import Endpoint, json_response, read_query, read_switch
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.json_bounds import read
 from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
 
@@ -339,7 +340,7 @@ class FileRoutes:
             if len(body) > self.max_body:
                 raise BodyTooLarge(self.max_body)
         try:
-            return msgspec.json.decode(body, type=Move)
+            return read(body, Move)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"move takes from, to and overwrite: {error}") from None
 

@@ -19,6 +19,7 @@ from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.hub.connections import Guest
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.json_bounds import read
 from sandbox_agent.wire.fleet import Introduced, Introduction, Opened
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ class Guests:
         if scope["method"] != "POST":
             raise MethodNotAllowed(scope["method"], scope["path"], "POST")
         try:
-            return msgspec.json.decode(await read_body(scope, receive, self.max_body), type=kind)
+            return read(await read_body(scope, receive, self.max_body), kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"not what gateways send: {error}") from error
 

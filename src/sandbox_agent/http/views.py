@@ -50,6 +50,7 @@ from sandbox_agent.install_errors import (
     UnsupportedAgent,
     UnsupportedPlatform,
 )
+from sandbox_agent.json_bounds import read
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.views import (
     AgentsView,
@@ -139,7 +140,7 @@ async def _asked(request: Request) -> InstallRequest:
     if not body.strip():
         return InstallRequest()
     try:
-        return read_install_request(msgspec.json.decode(body, type=Object))
+        return read_install_request(read(body, Object))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
 

@@ -37,6 +37,7 @@ from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_lives import SessionEnding
+from sandbox_agent.json_bounds import excess
 from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.extensions import AgentParams, ChangesParams, EventsRange
@@ -56,6 +57,8 @@ from sandbox_agent.wire.files import (
 )
 
 MAX_PAGE = 5000
+SHOWN = 4096
+"""Bytes that are shown of an envelope that cannot be shown."""
 LONGEST_WAIT = 60.0
 """Seconds that a client may wait for a change."""
 
@@ -149,7 +152,7 @@ class ExtensionMethods(Struct, frozen=True):
             at = iso(chunk.at)
             for position, line in enumerate(chunk.lines, chunk.first):
                 if position < end:
-                    events.append({"id": position, "at": at, "direction": chunk.direction, "envelope": Raw(line)})
+                    events.append({"id": position, "at": at, "direction": chunk.direction, "envelope": shown(line)})
         page = events[: asked.limit]
         # The log gives as much as fits a page of bytes: it may have more although the page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))
@@ -202,6 +205,18 @@ class ExtensionMethods(Struct, frozen=True):
         if not isinstance(agent, str):
             raise InvalidParams("install needs the name of an agent, or none for the connection's own")
         return _answer(envelope, await self.installs.install(agent, asked))
+
+
+def shown(line: bytes) -> Raw:
+    """An envelope of the log, as a page shows it: one that nests too deep, which an earlier release let in, by itself.
+
+    It would make the whole page unreadable.
+    """
+    reason = excess(line)
+    if reason is None:
+        return Raw(line)
+    head = line[:SHOWN].decode(errors="replace")
+    return Raw(notification(methods.UNPARSED, {"agent": None, "reason": reason, "line": head, "truncated": True}))
 
 
 def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:

@@ -52,6 +52,7 @@ from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome, PendingRequest
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.hub.turns import Turns
+from sandbox_agent.json_bounds import MAX_DEPTH, SHORTEST_DEEP, excess
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
@@ -80,6 +81,8 @@ _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
 """Errors of a prompt that no credentials would have prevented."""
 _FIRST, _LAST = itemgetter(0), itemgetter(-1)
 _BRACE, _END_BRACE = set(b"{"), set(b"}")
+_MANY = 4096
+"""Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
@@ -109,12 +112,16 @@ class FromAgent:
     def receive(self, running: Process, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
         try:
+            # Spelled out, and not a function: this runs for every line of every agent.
+            size = len(blob)
+            if size > SHORTEST_DEEP and (size > _MANY or blob.count(b"{") + blob.count(b"[") > MAX_DEPTH):
+                _check_bounds(blob)
             if not blob.isascii():
                 blob.decode()
             peeks = peek_lines(blob)
             lines = split_lines(blob, len(peeks))
             lines.pop()
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
             peeks, lines = [], [b""]
         log = self._hub.log
         # A notification by itself has nothing to wait for.
@@ -492,6 +499,14 @@ class FromAgent:
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification(methods.UNPARSED, params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
+
+
+def _check_bounds(blob: bytes) -> None:
+    """Raises NotAnEnvelope when a line is nested too deep or has too many values."""
+    is_one = blob.find(b"\n") == len(blob) - 1
+    for line in (blob,) if is_one else blob.split(b"\n"):
+        if len(line) > SHORTEST_DEEP and (reason := excess(line)) is not None:
+            raise NotAnEnvelope(reason)
 
 
 def _is_ours_alone(method: str) -> bool:

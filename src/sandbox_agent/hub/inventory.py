@@ -71,6 +71,7 @@ class Inventory:
             termination_info=facts.termination,
             metadata=facts.metadata,
             alias=facts.alias or UNSET,
+            left_out=facts.left_out or UNSET,
             activity=_activity(session),
         )
 
@@ -86,6 +87,7 @@ class Inventory:
             "running": session.running is not None,
             "eventCount": session.event_count,
             "pending": len(self._hub.pending.of_session(session)),
+            **({"leftOut": facts.left_out} if facts.left_out else {}),
         }
         return {
             "sessionId": session.id,

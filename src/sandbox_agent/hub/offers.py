@@ -32,6 +32,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.choices import MODE, MODEL, list_options, listing, merge_offers
+from sandbox_agent.json_bounds import read
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire import methods
 
@@ -268,7 +269,7 @@ def _state(program: str | None) -> list[str]:
 
 def _read(path: Path) -> dict[str, Offer]:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Offer])
+        return read(path.read_bytes(), dict[str, Offer])
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:

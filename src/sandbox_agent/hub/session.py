@@ -106,6 +106,8 @@ class SessionFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Events in its history, up to a position; those after it are counted when it is read back."""
     told_at: float = 0.0
     """When its agent last announced its offers."""
+    left_out: list[str] = []
+    """Facts that an earlier server kept and that are nested too deep to be shown: they are not here any more."""
     remarks: list[str] = []
     """Why people refused what its agent asked for, as far as the agent does not know: the next prompt says so."""
     own_environment: bool = False

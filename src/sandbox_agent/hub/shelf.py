@@ -13,10 +13,12 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 import msgspec
+from msgspec import Raw
 
 from sandbox_agent.errors import LogUnavailable, SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.session import TERMINATED, Process, Session, SessionFacts
+from sandbox_agent.json_bounds import excess_of_answer, shallow
 from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
 
@@ -346,8 +348,8 @@ class Shelf:
         """What a record says; None for one that is damaged, after a report."""
         try:
             if record is not None:
-                return msgspec.json.decode(record, type=SessionFacts)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+                return _read_facts(record)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass
         self._log.damage.report(f"the record of session {session_id!r} is damaged")
         return None
@@ -358,6 +360,16 @@ class Shelf:
         alias = session.facts.alias
         if alias is not None and self._aliases.get(alias) == session.id:
             del self._aliases[alias]
+
+
+def _read_facts(record: bytes) -> SessionFacts:
+    """Without what is nested deeper than any client could read it: one such session would make the list unreadable."""
+    if excess_of_answer(record) is None:
+        return msgspec.json.decode(record, type=SessionFacts)
+    members, left_out = shallow(record, Raw, bytes)
+    facts = msgspec.json.decode(msgspec.json.encode(members), type=SessionFacts)
+    facts.left_out = [*facts.left_out, *left_out]
+    return facts
 
 
 def sort_key(session: Session) -> SortKey:

@@ -21,6 +21,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.hub.session import iso
+from sandbox_agent.json_bounds import read
 from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
@@ -68,7 +69,7 @@ class Memory:
         if path is None:
             return
         try:
-            kept = msgspec.json.decode(path.read_bytes(), type=NodeMemory)
+            kept = read(path.read_bytes(), NodeMemory)
         except FileNotFoundError:
             return
         except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from sandbox_agent.envelope import META, Envelope, Object, notification, parse, request, success, text_at
+from sandbox_agent.envelope import META, Envelope, Object, notification, parse, parse_answer, request, success, text_at
 from sandbox_agent.errors import AgentTimeout, SandboxAgentError
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.from_client import FromClient
@@ -52,7 +52,7 @@ class HubClient:
             accepted = await self._from_client.accept(connection, self._make(method, params))
             answer = await accepted.answer
             await self.hub.log.committed(answer.commit)
-        return read_result(parse(answer.line))
+        return read_result(parse_answer(answer.line))
 
     async def prompt(self, session: Session, params: Object) -> "Prompted":
         """Send a prompt; its turn runs, or waits, whether or not the caller waits for it."""
@@ -70,7 +70,7 @@ class HubClient:
             accepted = await self._from_client.accept(connection, envelope)
             if not _has_prompt_of(session, connection):
                 # Refused, and answered at once.
-                read_result(parse((await accepted.answer).line))
+                read_result(parse_answer((await accepted.answer).line))
                 return
             taken.set_result(f"turn-{accepted.position}")
             try:

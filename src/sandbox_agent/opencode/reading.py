@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent.errors import BodyTooLarge
+from sandbox_agent.json_bounds import read
 from sandbox_agent.opencode.naming import normalize
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.wire.headers import OPENCODE_DIRECTORY, raw
@@ -36,8 +37,8 @@ class Reading:
             if len(data) > self.max_body:
                 raise BodyTooLarge(self.max_body)
         try:
-            return msgspec.json.decode(data or b"{}", type=type)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            return read(data or b"{}", type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(400, f"the body is not what is expected here: {error}") from None
 
     def named_directory(self, request: Request) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.json_bounds import MAX_DEPTH, check_depth
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 
@@ -20,7 +21,7 @@ def read_toml(path: Path) -> tuple[dict[str, object], str]:
     """A file's content and its text, both empty when there is no file; a SettingsError names what is wrong."""
     try:
         text = path.read_text("utf-8-sig")
-        return tomllib.loads(text), text
+        content = tomllib.loads(text)
     except FileNotFoundError:
         return {}, ""
     except OSError as error:
@@ -29,6 +30,12 @@ def read_toml(path: Path) -> tuple[dict[str, object], str]:
         raise SettingsError(f"{path}: is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: is not TOML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"{path}: it is nested deeper than {MAX_DEPTH} levels") from None
+    reason = check_depth(content)
+    if reason is not None:
+        raise SettingsError(f"{path}: {reason}")
+    return content, text
 
 
 def line_of(text: str, path: Sequence[str]) -> int:

@@ -358,6 +358,8 @@ class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     """What its agent did last, and what it has used."""
     alias: str | UnsetType = UNSET
     """Its `requestedSessionId`, accepted wherever an id is."""
+    left_out: list[str] | UnsetType = UNSET
+    """Facts that an earlier release kept and that are nested too deep to be shown, such as `metadata`."""
 
 
 class PendingView(Struct, rename="camel"):

@@ -318,7 +318,7 @@ def _user_settings(environ: Mapping[str, str]) -> Object:
             parsed: object = json.loads(file.read(LARGEST))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         logger.warning("the user's settings of Amp are not used reason=%s", problem)
         return {}
     return cast("Object", parsed) if isinstance(parsed, dict) else {}

@@ -18,6 +18,7 @@ import psutil
 from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_params
 from sandbox_agent.agents.lines import LineSplitter
 from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
+from sandbox_agent.json_bounds import read
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
@@ -162,7 +163,7 @@ class OpenCode:
             # Most events are about every word that is said; they are not decoded.
             if _EVENT in line and line.startswith(b"data:"):
                 try:
-                    self._event(object_at(msgspec.json.decode(line[5:])))
+                    self._event(object_at(read(line[5:], object)))
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     logger.warning("event of an agent is no JSON bytes=%d", len(line))
 

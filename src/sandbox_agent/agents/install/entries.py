@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from sandbox_agent.agents.manifest import Name, Text
+from sandbox_agent.json_bounds import read
 
 PLATFORMS = tuple(
     f"{system}-{machine}" for system in ("darwin", "linux", "windows") for machine in ("aarch64", "x86_64")
@@ -186,7 +187,7 @@ class _Reader:
         self.complaints.append(complaint)
 
     def entry(self, raw: Raw) -> RegistryEntry:
-        value = msgspec.json.decode(raw)
+        value = read(bytes(raw), object)
         if isinstance(value, dict) and isinstance(id := cast("dict[str, object]", value).get("id"), str):
             self.label = f" ({id!r:.80})"
         wire = msgspec.convert(value, _WireEntry)

@@ -171,7 +171,7 @@ def _uv_indexes(environ: Mapping[str, str]) -> dict[str, str]:
     for file in ("/etc/uv/uv.toml", user):
         try:
             settings = tomllib.loads(_read_text(file))
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             continue
         found |= _uv_variables(settings)
     return found
@@ -447,6 +447,6 @@ def _named_program(programs: object, command: str) -> str | None:
 def _json(path: Path) -> Object:
     try:
         found: object = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return cast("Object", found) if isinstance(found, dict) else {}

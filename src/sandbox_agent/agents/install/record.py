@@ -25,6 +25,7 @@ from sandbox_agent.agents.install.packages import bundled_node, make_shims
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Object
+from sandbox_agent.json_bounds import read
 from sandbox_agent.wire.views import Artifact
 
 logger = logging.getLogger(__name__)
@@ -213,7 +214,7 @@ class Store:
 
     def _read(self, agent: str, path: Path) -> Record | None:
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=Record)
+            record = read(path.read_bytes(), Record)
         except (OSError, UnicodeDecodeError, msgspec.DecodeError):
             # Of another version, or broken: as good as not installed, and the next install puts it right.
             return None

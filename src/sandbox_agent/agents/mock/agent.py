@@ -147,7 +147,7 @@ class Sessions:
             return None
         try:
             return Session(**json.loads((self._directory / f"{session_id}.json").read_bytes()))
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
 
     def _on_disk(self) -> Iterator[Session]:

@@ -7,6 +7,7 @@ from sandbox_agent.cli.flags import add_flags, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import print_facts, print_json
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.json_bounds import read
 
 _WHERE = ("config_dir", "permissions_file")
 
@@ -124,8 +125,8 @@ def _call(arguments: Arguments) -> dict[str, object]:
 
     command, paths = arguments.word("command"), arguments.words("path")
     try:
-        given = msgspec.json.decode(arguments.word("input") or "{}", type=dict[str, object])
-    except msgspec.DecodeError as error:
+        given = read((arguments.word("input") or "{}").encode(errors="surrogateescape"), dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"--input: expected a JSON object: {error}") from None
     given |= ({} if command is None else {"command": command}) | ({"paths": paths} if paths else {})
     kind = arguments.word("kind") or (None if command is None else "execute")

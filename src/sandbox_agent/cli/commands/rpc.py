@@ -18,7 +18,7 @@ from sandbox_agent.cli.calling import CLIENT, CalledServer, call, read_input, te
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
-from sandbox_agent.envelope import META, Kind, one_line, parse, request
+from sandbox_agent.envelope import META, Kind, one_line, parse, parse_answer, request
 from sandbox_agent.errors import NotAnEnvelope, SettingsError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Tally:
     def _print(self, line: bytes) -> None:
         self._write(line)
         try:
-            envelope = parse(line)
+            envelope = parse_answer(line)
         except NotAnEnvelope:
             return
         if envelope.kind is Kind.RESPONSE:

@@ -26,6 +26,7 @@ from sandbox_agent.cli.output import (
 from sandbox_agent.client.errors import ClientError
 from sandbox_agent.envelope import Object, at, list_at, object_at, objects_at, text_at
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.json_bounds import read
 
 if TYPE_CHECKING:
     from sandbox_agent.client import Gap, LogEvent, SandboxAgent, SessionInfo
@@ -429,7 +430,7 @@ def read_facts(given: Sequence[str]) -> Object:
             found[key] = value
             continue
         try:
-            found[key.removesuffix(":")] = msgspec.json.decode(value)
+            found[key.removesuffix(":")] = read(value.encode(errors="surrogateescape"), object)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SettingsError(
                 f"{key}= is followed by JSON: {error}; a text is {key.removesuffix(':')}=TEXT"

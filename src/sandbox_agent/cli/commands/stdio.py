@@ -35,6 +35,7 @@ from sandbox_agent.envelope import (
     one_line,
     param,
     parse,
+    parse_answer,
     request,
     text_at,
     with_id,
@@ -148,7 +149,7 @@ class Ledger:
         if number.isdigit():
             self.last = max(self.last, int(number))
         try:
-            envelope = parse(line)
+            envelope = parse_answer(line)
         except NotAnEnvelope:
             # A sign of life, or a complaint that belongs to no request.
             return None
@@ -436,7 +437,7 @@ class Calling:
         while True:
             frame = _bytes(await self._socket.recv())
             with suppress(NotAnEnvelope):
-                envelope = parse(frame.partition(b"\n")[2])
+                envelope = parse_answer(frame.partition(b"\n")[2])
                 if envelope.kind is Kind.RESPONSE and envelope.id == wanted:
                     return envelope
                 self.others.append(frame)

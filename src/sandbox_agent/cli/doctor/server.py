@@ -17,6 +17,7 @@ from sandbox_agent.cli.doctor import DoctorSubject, Finding
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
 from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.settings import OPTIONS
 from sandbox_agent.settings.options import PREFIX
 
@@ -110,7 +111,7 @@ _REFUSED = CallResult("refused")
 
 def _read(response: httpx.Response) -> CallResult:
     try:
-        document = msgspec.json.decode(response.content, type=dict[str, object])
+        document = read_answer(response.content, dict[str, object])
         if response.status_code == HTTPStatus.OK:
             return CallResult("ours", msgspec.convert(document, ServerHealth))
     except msgspec.MsgspecError:
