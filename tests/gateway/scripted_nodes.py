@@ -19,6 +19,7 @@ from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.gateway.ingest import IsThere
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.wire import fleet
@@ -96,7 +97,7 @@ async def open_gateway(cluster: Cluster | None = None, answers: IsThere | None =
     await feed.start()
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
     guests = GuestCalls(connections, nodes, roster, 1 << 20)
-    own = GatewayMethods(feed, roster)
+    own = GatewayMethods(feed, roster, Owners(await bus.table("owners"), events))
 
     async def answers_if_it_replies(node: str, run: str) -> bool:
         return replies[node] is not never and run == roster.leases[node].nonce

@@ -13,6 +13,7 @@ from sandbox_agent.bus.ports import MOST_BYTES, Append, StreamMessage
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.limits import KEPT, MOST_DESCRIPTION, Marks, NodeLimits, Unfinished
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, session_channel
@@ -71,7 +72,8 @@ async def open_limited(limits: NodeLimits, clock: Clock | None = None) -> Limite
     roster = Roster(most=limits.sessions)
     await roster.start(leases, listed)
     holders = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("evil", "good")}
-    ingest = Ingest("g", events, leases, listed, holders, roster=roster, limits=limits, marks=marks)
+    tables = Owners(await bus.table("owners"), events), leases, listed
+    ingest = Ingest("g", events, *tables, holders, roster=roster, limits=limits, marks=marks)
     return Limited(ingest, roster, marks, bus)
 
 

@@ -15,6 +15,7 @@ from sandbox_agent.bus.ports import Append, BusError, StreamMessage, Unreachable
 from sandbox_agent.cli.fleet.directory import FleetDirectory
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.wire import outgoing
 from sandbox_agent.wire import fleet
@@ -160,7 +161,7 @@ async def open_gateway() -> Gateway:
     bus = MemoryBus(Cluster())
     leases = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("n1", "n2")}
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
-    tables = await bus.table("nodes"), await bus.table("sess")
+    tables = Owners(await bus.table("owners"), events), await bus.table("nodes"), await bus.table("sess")
     return Gateway(Ingest("g", events, *tables, leases, is_there=_is_there), leases)
 
 

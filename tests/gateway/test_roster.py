@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Table
+from sandbox_agent.bus.ports import Table, TableEntry
 from sandbox_agent.gateway import roster as roster_module
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.roster import ORDERS, Roster, forget_key, pin_key
 from sandbox_agent.hub.extension_methods import wait_for_change
 from sandbox_agent.log.event import Chunk, Direction, session_channel
@@ -252,6 +253,9 @@ class Stuck:
         await self.reached.wait()
         return await self._table.put(key, value, **options)
 
+    async def get(self, key: str) -> TableEntry | None:
+        return await self._table.get(key)
+
     async def revision(self, key: str) -> int:
         return await self._table.revision(key)
 
@@ -262,9 +266,10 @@ def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed = await bus.table("nodes"), await bus.table("sess")
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
+        tables = Owners(await bus.table("owners"), events), leases, listed
         roster = Roster()
         roster.revisions[subjects.token("s")] = 77
-        gateway = Ingest("a", events, leases, listed, holders, roster=roster)
+        gateway = Ingest("a", events, *tables, holders, roster=roster)
         chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
         subject = subjects.session_events("s")
         await ask(gateway, fleet.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
@@ -318,11 +323,12 @@ def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_mean
         bus = MemoryBus(Cluster())
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed = await bus.table("nodes"), await bus.table("sess")
+        owners = Owners(await bus.table("owners"), events)
         stuck, key = Stuck(listed), subjects.token("s")
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
         roster = await follow(leases, listed)
         away, there = (
-            Ingest(name, events, leases, cast("Table", table), holders, roster=roster)
+            Ingest(name, events, owners, leases, cast("Table", table), holders, roster=roster)
             for name, table in (("a", stuck), ("b", listed))
         )
 

@@ -12,6 +12,7 @@ from sandbox_agent.bus.ports import MOST_BYTES
 from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import ANSWERS, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.trust import BURST, LEAST, LONGEST_ID, MOST_OPEN, Quotas
 from sandbox_agent.http.asgi import Receive, Scope, Send
 from sandbox_agent.log import wire
@@ -41,7 +42,8 @@ async def open_gateways() -> tuple[list[Gateway], Cluster]:
     for _ in range(2):
         bus = MemoryBus(cluster)
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
-        ingest = Ingest("g", events, await bus.table("nodes"), await bus.table("sess"), leases, is_guest)
+        tables = Owners(await bus.table("owners"), events), await bus.table("nodes"), await bus.table("sess")
+        ingest = Ingest("g", events, *tables, leases, is_guest)
         gateways.append(Gateway(ingest, leases))
     said = Chunk(1, [b"{}"], Direction.FROM_AGENT, "of-n1", session_channel("of-n1"), 0.0)
     assert (await gateways[0].log("n1", list(wire.outgoing(said, subjects.session_events("of-n1"))))).published
@@ -167,7 +169,7 @@ def test_a_gateway_answers_slow_to_a_node_that_floods_and_takes_all_of_it_in_tim
         bus, clock = MemoryBus(Cluster()), Clock()
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         holders = {name: fleet.Lease(name, "", "", {}, [], 0) for name in ("evil", "good")}
-        tables = await bus.table("nodes"), await bus.table("sess")
+        tables = Owners(await bus.table("owners"), events), await bus.table("nodes"), await bus.table("sess")
         ingest = Ingest("g", events, *tables, holders, quotas=Quotas(LEAST, clock))
 
         async def say(node: str, session: str) -> LogReply:

@@ -15,6 +15,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.placement import Presence
 from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.log.event import Chunk, Direction, session_channel
@@ -67,7 +68,8 @@ class World:
         is_there = Presence("g", self.bus).is_there
         known = (roster.leases, None, is_there)
         self.orders = Orders()
-        self.ingest = Ingest("g", events, leases, listed, *known, roster=roster, orders=self.orders)
+        tables = Owners(await self.bus.table("owners"), events), leases, listed
+        self.ingest = Ingest("g", events, *tables, *known, roster=roster, orders=self.orders)
         await self.ingest.serve(self.bus)
         return self
 

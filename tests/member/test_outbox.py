@@ -12,6 +12,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandbox_agent.bus.ports import MOST_BYTES, Unreachable
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.member.outbox import NodeOutbox
@@ -53,7 +54,9 @@ class Fleet:
         for name in ("g1", "g2"):
             bus = MemoryBus(self.cluster)
             events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
-            self.gateways.append(Ingest(name, events, await bus.table("nodes"), await bus.table("sess"), HOLDERS))
+            tables = await bus.table("nodes"), await bus.table("sess")
+            owners = Owners(await bus.table("owners"), events)
+            self.gateways.append(Ingest(name, events, owners, *tables, HOLDERS))
         return self
 
     async def ask(self, gateway: int, node: str, verb: str, body: bytes) -> bytes:

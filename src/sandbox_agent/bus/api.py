@@ -76,7 +76,9 @@ class Stored(Struct):
     hdrs: bytes = b""
 
 
-class _State(Struct):
+class StreamState(Struct):
+    """What a stream has."""
+
     first_seq: int
     last_seq: int
     messages: int = 0
@@ -107,7 +109,7 @@ class ApiAnswer(Struct):
     seq: int = 0
     num_pending: int = 0
     message: Stored | None = None
-    state: _State | None = None
+    state: StreamState | None = None
     config: _Limits | None = None
     cluster: _Group | None = None
 

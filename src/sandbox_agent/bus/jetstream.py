@@ -18,6 +18,7 @@ from sandbox_agent.bus.api import (
     NatsConnection,
     NatsMessage,
     Stored,
+    StreamState,
     call_again,
     call_api,
     nanoseconds,
@@ -123,9 +124,16 @@ class JetStream:
                 await end()
 
     async def ends(self) -> tuple[int, int]:
+        state = await self._state()
+        return state.first_seq, state.last_seq
+
+    async def size(self) -> int:
+        return (await self._state()).bytes
+
+    async def _state(self) -> StreamState:
         info = (await call_again(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
         assert info.state is not None
-        return info.state.first_seq, info.state.last_seq
+        return info.state
 
     async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]) -> "_Reader":
         def take(message: NatsMessage, sequence: int) -> None:
@@ -135,8 +143,11 @@ class JetStream:
         await reader.start(subjects, {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}, after)
         return reader
 
-    async def purge(self, subject: str) -> None:
-        (await call_api(self._connection, f"STREAM.PURGE.{self._name}", {"filter": subject})).check(subject)
+    async def purge(self, subject: str, through: int | None = None) -> None:
+        asked: Json = {"filter": subject}
+        if through is not None:
+            asked["seq"] = through + 1
+        (await call_api(self._connection, f"STREAM.PURGE.{self._name}", asked)).check(subject)
 
 
 class _Page:
@@ -196,11 +207,10 @@ class JetStreamTable:
         return None if found.error_code == NOT_FOUND else found.check(key).message
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
-        lifetime = {} if ttl is None else {"Nats-TTL": f"{max(1, round(ttl))}s"}
-        return await self._publish(key, value, lifetime, expected)
+        return await self._publish(key, value, _lifetime(ttl), expected)
 
-    async def delete(self, key: str, *, expected: int | None = None) -> None:
-        await self._publish(key, b"", {"KV-Operation": "DEL"}, expected)
+    async def delete(self, key: str, *, expected: int | None = None, ttl: float | None = None) -> None:
+        await self._publish(key, b"", {"KV-Operation": "DEL", **_lifetime(ttl)}, expected)
 
     async def _publish(self, key: str, value: bytes, headers: Mapping[str, str], expected: int | None) -> int:
         """Write, and ask again when no answer comes, under an id, by which one that has happened is known.
@@ -467,6 +477,10 @@ def _read_headers(raw: bytes) -> dict[str, str]:
     """Headers as JetStream gives them back: the lines of a head."""
     lines = raw.decode().split("\r\n")[1:]
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
+
+
+def _lifetime(ttl: float | None) -> dict[str, str]:
+    return {} if ttl is None else {"Nats-TTL": f"{max(1, round(ttl))}s"}
 
 
 def _is_marker(headers: Mapping[str, str]) -> bool:

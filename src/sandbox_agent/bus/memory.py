@@ -188,6 +188,10 @@ class _Reached:
         records = self.whole.records
         return (records[0].sequence if records else self.whole.position + 1), self.whole.position
 
+    async def size(self) -> int:
+        self.bus.check()
+        return sum(len(record.body) for record in self.whole.records)
+
     async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]) -> "_Reader":
         self.bus.check()
         reader = _Reader(self.whole, set(subjects), deliver, self.bus)
@@ -197,9 +201,10 @@ class _Reached:
         self.whole.readers.append(reader)
         return reader
 
-    async def purge(self, subject: str) -> None:
+    async def purge(self, subject: str, through: int | None = None) -> None:
         self.bus.check()
-        self.whole.records = [record for record in self.whole.records if record.subject != subject]
+        last = self.whole.position if through is None else through
+        self.whole.keep([each for each in self.whole.records if each.subject != subject or each.sequence > last])
 
 
 class MemoryStream:
@@ -243,13 +248,17 @@ class MemoryStream:
 
     def forget_after(self, sequence: int) -> None:
         """Lose the newest records, as servers do that lose their disks."""
-        self.records = [record for record in self.records if record.sequence <= sequence]
+        self.keep([record for record in self.records if record.sequence <= sequence])
         self.position = sequence
-        self._last = {record.subject: record.sequence for record in self.records}
 
     def trim(self, count: int) -> None:
         """Drop the oldest records, as a stream does that is full."""
-        del self.records[:count]
+        self.keep(self.records[count:])
+
+    def keep(self, records: list[StreamRecord]) -> None:
+        """Drop all others: a subject without any begins anew, as far as an append can see."""
+        self.records = records
+        self._last = {record.subject: record.sequence for record in records}
 
 
 class _Reader:
@@ -308,7 +317,7 @@ class _ReachedTable:
         self.bus.check()
         return self.whole.put(key, value, expected, ttl)
 
-    async def delete(self, key: str, *, expected: int | None = None) -> None:
+    async def delete(self, key: str, *, expected: int | None = None, ttl: float | None = None) -> None:
         self.bus.check()
         self.whole.expect(key, expected)
         self.whole.set(key, None)

@@ -111,14 +111,18 @@ class BusStream(Protocol):
         """The first sequence that is kept, and the last one."""
         ...
 
+    async def size(self) -> int:
+        """Bytes that are kept, with what the stream itself needs for them."""
+        ...
+
     async def follow(
         self, subjects: Iterable[str], after: int, deliver: Callable[[StreamRecord], None]
     ) -> StreamFollowing:
         """Deliver messages after a sequence as they come."""
         ...
 
-    async def purge(self, subject: str) -> None:
-        """Drop all messages of a subject."""
+    async def purge(self, subject: str, through: int | None = None) -> None:
+        """Drop all messages of a subject; those up to a sequence, if there is one."""
         ...
 
 
@@ -135,8 +139,8 @@ class Table(Protocol):
         """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
         ...
 
-    async def delete(self, key: str, *, expected: int | None = None) -> None:
-        """Take a value away. Raises Conflict, as above."""
+    async def delete(self, key: str, *, expected: int | None = None, ttl: float | None = None) -> None:
+        """Take a value away. Raises Conflict, as above. That there was one may be forgotten after `ttl` seconds."""
         ...
 
     async def watch(self, changed: Callable[[TableEntry], None]) -> StreamFollowing:

@@ -49,6 +49,11 @@ def session_events(session_id: str) -> str:
     return f"ev.s.{token(session_id)}"
 
 
+def session_token(subject: str) -> str:
+    """The token of the session whose log this is."""
+    return subject.removeprefix("ev.s.")
+
+
 def is_session(subject: str) -> bool:
     """Whether it is the log of a session."""
     return subject.startswith("ev.s.")

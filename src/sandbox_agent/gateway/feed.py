@@ -18,10 +18,12 @@ from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, 
 from sandbox_agent.gateway.limits import Unfinished
 from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, session_channel
 from sandbox_agent.log.log import PAGE
-from sandbox_agent.log.wire import ChunkAssembly, end_of, ownership, position_of, sequence_of
+from sandbox_agent.log.wire import ChunkAssembly, comes_after, end_of, ownership, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+Dropped = Callable[[str], Awaitable[int]]
+"""The sequence up to which events of a session, by their subject, were dropped that has none left. Raises BusError."""
 
 PAUSE = 0.05
 """Seconds until a server that is behind, or does not answer, is asked again."""
@@ -54,9 +56,17 @@ class Feed:
     """What one gateway reads of the stream, shared by all its clients."""
 
     def __init__(
-        self, stream: BusStream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN, longest: int = LONGEST
+        self,
+        stream: BusStream,
+        tail_bytes: int,
+        most_untaken: int = MOST_UNTAKEN,
+        longest: int = LONGEST,
+        dropped: "Dropped | None" = None,
     ) -> None:
-        """`longest` is how many bytes a line of a node may have."""
+        """`longest` is how many bytes a line of a node may have.
+
+        `dropped` tells of a session without events whether it had some.
+        """
         self.position = 0
         """The last position that is known to have been given out."""
         self.fell_behind: Callable[[], None] = lambda: None
@@ -68,6 +78,7 @@ class Feed:
         """Channel that is followed → last position that is no longer kept."""
         self.progress = Progress()
         self._stream = stream
+        self._dropped = dropped or _had_none
         self._tail_bytes = tail_bytes
         self._most_untaken = most_untaken
         self._tail: deque[tuple[Channel, Chunk]] = deque()
@@ -300,7 +311,7 @@ class Feed:
         found: list[Chunk] = []
         trims: dict[str, int] = {}
         channel, cursor, more = session_channel(session_id), after, True
-        needed = await self._last(subjects.session_events(session_id))
+        needed = await self._find_end(subjects.session_events(session_id))
         while more and sum(len(chunk.lines) for chunk in found) < limit:
             chunks, more = await self._read(channel, cursor, before - 1, needed, trims)
             found += [chunk for chunk in chunks if chunk.history]
@@ -327,10 +338,10 @@ class Feed:
         while True:
             records = await self._page(subject, cursor)
             for record in records:
+                if first and comes_after(record) > sequence_of(after):
+                    trims[channel] = max(trims.get(channel, 0), end_of(comes_after(record)))
                 if record.sequence > sequence_of(through):
                     return chunks, False
-                if first and record.predecessor > sequence_of(after):
-                    trims[channel] = max(trims.get(channel, 0), end_of(record.predecessor))
                 first = False
                 cursor = record.sequence
                 chunk = assemble(assembly, record)
@@ -342,6 +353,10 @@ class Feed:
             if chunks and size >= PAGE:
                 return chunks, True
             if not records:
+                if await self.next(subject, cursor) is None:
+                    # The server is not behind: what there was has been dropped since.
+                    trims[channel] = max(trims.get(channel, 0), end_of(min(needed, sequence_of(through))))
+                    return chunks, False
                 attempts += 1
                 if attempts > BEHIND_ATTEMPTS:
                     raise LogUnavailable.of_fleet(f"a server of the fleet is behind; {subject} cannot be read")
@@ -353,6 +368,13 @@ class Feed:
     async def _last(self, subject: str) -> int:
         record = await self.last(subject)
         return 0 if record is None else record.sequence
+
+    async def _find_end(self, subject: str) -> int:
+        """The sequence of a subject's last message, also of one that was dropped. Raises LogUnavailable."""
+        record = await self.last(subject)
+        if record is not None:
+            return record.sequence
+        return await _ask(self._dropped(subject)) if subjects.is_session(subject) else 0
 
     async def last(self, subject: str) -> StreamRecord | None:
         """A subject's last message, as the leader knows it. Raises LogUnavailable."""
@@ -401,6 +423,7 @@ class Feed:
             try:
                 await self._reader.change(wanted if len(wanted) <= MOST_EXACT else [subjects.EVENTS])
                 ends = await self._find_ends(new)
+                dropped = await self._find_dropped(each for each, last in zip(new, ends, strict=True) if last is None)
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
@@ -410,7 +433,7 @@ class Feed:
             not_before = clock() + min(GATHER * (clock() - began), LONGEST_GATHER)
             for each, last in zip(new, ends, strict=True):
                 # What is newer comes by the reader, which knows of the subject by now.
-                each.begin(0 if last is None else last.sequence)
+                each.begin(dropped.get(each.subject, 0) if last is None else last.sequence)
                 if last is not None:
                     self.progress.note(last.headers, came=False)
                 for record in each.release():
@@ -423,6 +446,15 @@ class Feed:
         for place in range(0, len(channels), AT_ONCE):
             ends += await asyncio.gather(*(self.last(each.subject) for each in channels[place : place + AT_ONCE]))
         return ends
+
+    async def _find_dropped(self, channels: Iterable[Channel]) -> dict[str, int]:
+        """Where sessions ended that have no events any more, by their subjects."""
+        empty = [each.subject for each in channels if subjects.is_session(each.subject)]
+        found: dict[str, int] = {}
+        for place in range(0, len(empty), AT_ONCE):
+            batch = empty[place : place + AT_ONCE]
+            found |= zip(batch, await asyncio.gather(*(_ask(self._dropped(each)) for each in batch)), strict=True)
+        return found
 
     def _take_in(self, record: StreamRecord) -> None:
         self._untaken += len(record.body)
@@ -467,20 +499,20 @@ class Feed:
         if channel.complete_after is None:
             channel.hold(record)
             return
-        if record.predecessor > channel.sequence:
-            await self._fetch_missing(channel, record)
+        if comes_after(record) > channel.sequence:
+            await self._fetch_missing(channel, record, comes_after(record))
         self._hand_over(channel, record)
 
-    async def _fetch_missing(self, channel: Channel, record: StreamRecord) -> None:
+    async def _fetch_missing(self, channel: Channel, record: StreamRecord, through: int) -> None:
         """Hand over what the reader has left out before a record."""
-        while channel.sequence < record.predecessor:
-            missing = await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE)
+        while channel.sequence < through:
+            missing = await self._stream.page(record.subject, channel.sequence, through, PAGE)
             if not missing:
                 # A page comes from any server, which may be behind; the leader is not.
                 found = await self._stream.next(record.subject, channel.sequence)
                 if found is None or found.sequence >= record.sequence:
                     # It was trimmed before it came here: readers that lack it read pages, and learn of the gap there.
-                    channel.complete_after = end_of(record.predecessor)
+                    channel.complete_after = end_of(through)
                     return
                 missing = [found]
             for missed in missing:
@@ -516,6 +548,10 @@ class Feed:
             if name in self._channels:
                 self._channels[name].parts = ()
             self.gave_up(node)
+
+
+async def _had_none(subject: str) -> int:
+    return 0
 
 
 async def _ask(asked: Awaitable[T]) -> T:

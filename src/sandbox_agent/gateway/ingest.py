@@ -4,12 +4,13 @@ A node says what it wants under its own name, which the bus vouches for. Everyth
 session is its own, that a message can be read, that it knows where its subject ends.
 """
 
+import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from msgspec import Struct
@@ -24,11 +25,14 @@ from sandbox_agent.bus.ports import (
     BusStream,
     Conflict,
     StreamMessage,
+    StreamRecord,
     Table,
 )
 from sandbox_agent.gateway import trust
 from sandbox_agent.gateway.limits import MOST_DESCRIPTION, Marks, NodeLimits, Usage
+from sandbox_agent.gateway.owners import Owner, Owners
 from sandbox_agent.gateway.roster import Orders, Roster
+from sandbox_agent.gateway.shares import Shares
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.json_bounds import excess
 from sandbox_agent.log import wire
@@ -54,6 +58,8 @@ MOST_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
 MOST_CORRECTED = 1_000
 """Revisions of listed sessions that the leader was asked for and that wait to be used."""
+CLAIMS = 5
+"""So many times the sessions that a node may list are granted to it by one gateway, less those deleted there."""
 REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
@@ -64,14 +70,20 @@ IsThere = Callable[[str, str], Awaitable[bool]]
 """Whether the run of a node with a nonce may still be there."""
 
 
+class _TooManySessions(Exception):
+    """A node claims without end."""
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where a subject ends, and whose it is. Without an owner, nothing is there."""
+    """Where a subject ends, and whose it is. Without an owner, it is nobody's yet."""
 
     sequence: int
     owner: str
     epoch: int
     last: int
+    dropped: int = 0
+    """Of a session that has no events any more: the sequence up to which it had some."""
 
     def view(self) -> End:
         return End(self.sequence, self.last, self.owner, self.epoch)
@@ -93,6 +105,7 @@ class Ingest:
         self,
         gateway: str,
         events: BusStream,
+        owners: Owners,
         leases: Table,
         listed: Table,
         holders: Mapping[str, fleet.Lease],
@@ -105,6 +118,7 @@ class Ingest:
         limits: NodeLimits | None = None,
         marks: Marks | None = None,
         orders: Orders | None = None,
+        shares: Shares | None = None,
     ) -> None:
         """`holders` are the nodes that have a lease, `roster` has the list, as far as this gateway has heard."""
         self._orders = orders or Orders()
@@ -116,6 +130,10 @@ class Ingest:
         self._gateway = gateway
         self._holders = holders
         self._events = events
+        self._owners = owners
+        self._shares = shares
+        self._claims: Counter[str] = Counter()
+        """Node → sessions that were granted to it here, and not deleted here."""
         self._leases = leases
         self._listed = listed
         self._roster = roster or Roster()
@@ -169,8 +187,12 @@ class Ingest:
         holder = self._holders.get(node)
         if holder is None or holder.nonce != request.nonce:
             return LogReply(slow=f"{node} has no lease")
+        if self._shares is not None and (why := self._shares.pressing(node)):
+            return LogReply(slow=why)
         try:
             return await self._append_known(node, request)
+        except _TooManySessions as error:
+            return LogReply(refused=str(error))
         except BusError as error:
             # Also what the servers refuse: they may be full, or have lost a part of the append on its way. The node
             # keeps its events until they are in the stream.
@@ -232,6 +254,11 @@ class Ingest:
         }
         if others:
             return LogReply(ends=others)
+        for subject, end in ends.items():
+            if not end.owner and subjects.is_session(subject):
+                owner = await self._claim(subject, node)
+                if owner.node != node:
+                    return LogReply(ends={subject: _End(0, owner.node, owner.epoch, 0).view()})
         try:
             fair = await self._drop_forged(node, request)
         except Conflict:
@@ -241,14 +268,17 @@ class Ingest:
         if not fair:
             return LogReply(published=dropped)
         messages: list[StreamMessage] = []
-        granted: set[str] = set()
+        begun: set[str] = set()
         for each in fair:
             end = ends[each.subject]
             epoch = str(end.epoch or 1)
             headers = {wire.NODE: node, wire.EPOCH: epoch}
-            if not end.owner and each.subject not in granted:
-                granted.add(each.subject)
-                messages.append(StreamMessage(each.subject, b"", {**headers, wire.GRANT: epoch}))
+            if not end.sequence and each.subject not in begun:
+                begun.add(each.subject)
+                if end.dropped:
+                    headers[wire.AFTER] = str(end.dropped)
+                else:
+                    messages.append(StreamMessage(each.subject, b"", {**headers, wire.GRANT: epoch}))
             headers |= {wire.LAST: str(each.last), wire.META: each.meta}
             messages.append(
                 StreamMessage(each.subject, each.body, headers | ({wire.PART: each.part} if each.part else {}))
@@ -332,6 +362,8 @@ class Ingest:
             for subject in expected:
                 self._ends.pop(subject, None)
             raise
+        if self._shares is not None:
+            self._shares.note(node, first, messages)
         published: dict[str, int] = {}
         for sequence, message in enumerate(messages, first):
             published[message.subject] = sequence
@@ -350,13 +382,38 @@ class Ingest:
         if known is not None:
             self._ends.move_to_end(subject)
             return known
-        record = await self._events.last(subject)
-        if record is None:
-            return _NOTHING
-        owner = wire.ownership(record.headers)
-        end = _End(record.sequence, owner.node, owner.epoch, owner.last)
-        self._remember(subject, end)
+        if subjects.is_session(subject):
+            end = await self._session_end(subject)
+        else:
+            record = await self._events.last(subject)
+            end = _NOTHING if record is None else _end_at(record)
+        if end.owner:
+            self._remember(subject, end)
         return end
+
+    async def _session_end(self, subject: str) -> _End:
+        """Whose a session is says the table of owners, whatever is left of its events."""
+        record, owner = await asyncio.gather(self._events.last(subject), self._owners.find(subject))
+        if owner is None and record is not None:
+            # It was granted before there was that table.
+            owner = await self._owners.claim(subject, wire.ownership(record.headers).node)
+        if owner is None:
+            return _NOTHING
+        if record is not None:
+            return replace(_end_at(record), owner=owner.node)
+        return _End(0, owner.node, owner.epoch, owner.last, await self._owners.dropped(subject))
+
+    async def _claim(self, subject: str, node: str) -> Owner:
+        """Grant a session to the node that is first; to the one that lists it, where it was granted before that."""
+        if self._claims[node] >= CLAIMS * self._limits.sessions:
+            reason = f"it has got {self._claims[node]} sessions of one gateway (--node-sessions); delete some of them"
+            self._marks.note(node, reason)
+            raise _TooManySessions(reason)
+        entry = await self._listed.get(subjects.session_token(subject))
+        lister = None if entry is None or entry.value is None else msgspec.json.decode(entry.value, type=fleet.Listed)
+        owner = await self._owners.claim(subject, node if lister is None else lister.node)
+        self._claims[owner.node] += 1
+        return owner
 
     def _remember(self, subject: str, end: _End) -> None:
         if subjects.is_attachments(subject):
@@ -439,7 +496,9 @@ class Ingest:
                 await self._write_listed(key, None, revisions[session_id])
                 self._unheard.get(node, {}).pop(key, None)
                 await self._events.purge(subject)
+                await self._owners.forget(subject)
                 self._ends.pop(subject, None)
+                self._claims[node] -= 1
             else:
                 reason = excess(view)
                 if reason is not None:
@@ -506,6 +565,11 @@ class Ingest:
                 self._corrected.clear()
             self._corrected[key] = await self._listed.revision(key)
             raise
+
+
+def _end_at(record: StreamRecord) -> _End:
+    owner = wire.ownership(record.headers)
+    return _End(record.sequence, owner.node, owner.epoch, owner.last)
 
 
 async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]) -> list[bytes]:

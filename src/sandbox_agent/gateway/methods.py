@@ -10,11 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import StreamRecord
+from sandbox_agent.bus.ports import BusError, StreamRecord
 from sandbox_agent.envelope import META, Envelope, Object, object_at, parse, text_at
-from sandbox_agent.errors import InvalidParams, InvalidRequest, NotAnEnvelope
+from sandbox_agent.errors import InvalidParams, InvalidRequest, LogUnavailable, NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.hub.extension_methods import LONGEST_WAIT, MAX_PAGE, shown, wait_for_change
 from sandbox_agent.hub.session import iso
@@ -33,9 +34,10 @@ Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 class GatewayMethods:
     """The methods, and what they read."""
 
-    def __init__(self, feed: Feed, roster: Roster) -> None:
+    def __init__(self, feed: Feed, roster: Roster, owners: Owners) -> None:
         self._feed = feed
         self._roster = roster
+        self._owners = owners
 
     def table(self) -> dict[str, Method]:
         return {
@@ -51,11 +53,19 @@ class GatewayMethods:
         return {methods.GET_SESSION: self._get, methods.ATTACH: self._attach, methods.DETACH: self._detach}
 
     async def owner(self, session_id: str) -> str | None:
-        """The node that a session belongs to: as it is listed, else as the stream says. Raises LogUnavailable."""
+        """The node that a session belongs to: as it is listed, else as it was granted. Raises LogUnavailable."""
         seen = self._roster.find(session_id)
         if seen is not None:
             return seen.node
-        record = await self._feed.last(subjects.session_events(session_id))
+        subject = subjects.session_events(session_id)
+        try:
+            owner = await self._owners.find(subject)
+        except BusError as error:
+            raise LogUnavailable.of_fleet(error) from error
+        if owner is not None:
+            return owner.node
+        # It may have been granted before the table of owners was kept.
+        record = await self._feed.last(subject)
         return None if record is None else ownership(record.headers).node
 
     async def _initialize_again(self, connection: FleetConnection, envelope: Envelope) -> object:

@@ -25,8 +25,12 @@ from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.limits import Marks, NodeLimits
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.owners import TABLE as OWNERS
+from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.placement import Presence
 from sandbox_agent.gateway.roster import ORDERS, Orders, Roster
+from sandbox_agent.gateway.shares import TABLE as USAGE
+from sandbox_agent.gateway.shares import Shares
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
@@ -89,12 +93,16 @@ async def _serve_on(
         replicas=replicas,
     )
     leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
+    owners = Owners(await bus.table(OWNERS, replicas), events)
+    usage = await bus.table(USAGE, replicas)
+    shares = Shares(name, usage, events, owners, most=settings.log_max_bytes, max_age=settings.log_max_age)
+    await shares.start()
     visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
     given = Orders()
     await given.start(await bus.table(ORDERS, replicas))
     roster = Roster(given, require_pins=settings.require_pins, most=settings.node_sessions)
     await roster.start(leases, listed)
-    feed = Feed(events, settings.replay_bytes, longest=settings.node_line)
+    feed = Feed(events, settings.replay_bytes, longest=settings.node_line, dropped=owners.dropped)
     await feed.start()
     quotas = Quotas(settings.node_rate, time.monotonic)
     limits = NodeLimits(settings.node_sessions, settings.node_views, settings.session_view, settings.node_line)
@@ -106,7 +114,13 @@ async def _serve_on(
     presence = Presence(name, bus)
     known = (roster.leases, connections.is_guest, presence.is_there)
     ingest = Ingest(
-        name, events, leases, listed, *known, roster=roster, quotas=quotas, limits=limits, marks=marks, orders=given
+        *(name, events, owners, leases, listed, *known),
+        roster=roster,
+        quotas=quotas,
+        limits=limits,
+        marks=marks,
+        orders=given,
+        shares=shares,
     )
     await ingest.serve(bus)
     stream_limits = StreamLimits(
@@ -115,7 +129,7 @@ async def _serve_on(
     streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
-    own_methods = GatewayMethods(feed, roster)
+    own_methods = GatewayMethods(feed, roster, owners)
     calls = FleetCalls(
         *(name, connections, guests, own_methods, roster, presence.answers, keys),
         settings.log_max_age,
@@ -143,6 +157,7 @@ async def _serve_on(
             streams.run(),
             sockets.run(),
             flows.run(),
+            shares.run(),
             _show(bus, name),
             _keep(connections, guests),
         )
@@ -170,6 +185,7 @@ async def _serve_on(
         await connections.close_all()
         await feed.close()
         await roster.close()
+        await shares.close()
         await given.close()
 
 

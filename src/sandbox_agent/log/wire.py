@@ -20,6 +20,8 @@ PLACES = 4096
 NODE, EPOCH, LAST, META, PART = "Sa-Node", "Sa-Epoch", "Sa-Last", "Sa-Meta", "Sa-Part"
 GRANT = "Sa-Grant"
 """Marks the record that gives a session to a node; its body is empty."""
+AFTER = "Sa-After"
+"""Of the first record after all others of its session were dropped: the sequence up to which these had come."""
 MOST_META = 64 << 10
 """Bytes of what the events of one message have in common; it holds the session's id."""
 MOST_PARTS = 4096
@@ -154,6 +156,11 @@ class Ownership:
 def ownership(headers: Mapping[str, str]) -> Ownership:
     """Of a record that a gateway appended."""
     return Ownership(headers.get(NODE, ""), int(headers.get(EPOCH, 0)), int(headers.get(LAST, 0)))
+
+
+def comes_after(record: StreamRecord) -> int:
+    """The sequence of the record before it on its subject, also when that one was dropped with all before it."""
+    return record.predecessor or int(record.headers.get(AFTER, 0))
 
 
 @dataclass(slots=True)
