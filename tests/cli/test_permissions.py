@@ -117,4 +117,4 @@ def test_the_rules_to_start_with_are_printed_and_in_order(place: Place) -> None:
     file.write_text(printed.stdout)
     checked = place.run("permissions", "check", "--permissions-file", str(file))
     assert (printed.returncode, checked.returncode) == (0, 0)
-    assert "7 rules, in order" in checked.stdout
+    assert "9 rules, in order" in checked.stdout

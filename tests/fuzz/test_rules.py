@@ -4,8 +4,11 @@ The corpus (`corpus/rules/`) has requests that once went wrong, or nearly; it is
 is the same in each run. `SANDBOX_AGENT_FUZZ=10000` tries more.
 """
 
+import fnmatch
 import json
 import os
+import posixpath
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +70,12 @@ _NAMES = st.sampled_from(
             "/dev/null",
         ),
         *(
+            "**/*",
+            ".e*",
+            "{.env,a}",
+            ".[e]nv",
+            "%2eenv",
+            "https://x/a",
             "file:///srv/app/src/a",
             "file://src/a",
             "x://y",
@@ -144,6 +153,9 @@ _KEYS = st.sampled_from(
         "diff",
         "uri",
         "x",
+        "glob",
+        "old_string",
+        "content",
     ]
 )
 _INPUTS = st.dictionaries(_KEYS, _JSON, max_size=5)
@@ -378,3 +390,77 @@ def test_a_shell_runs_only_allowed_programs_of_what_is_allowed(shell: str, tmp_p
         assert set(log.read_text().split()) <= {"git", "ls", "cat", "find"}, text
 
     check()
+
+
+# Globs
+
+_GLOB_PIECES = st.sampled_from(
+    [
+        "*",
+        "**",
+        "**/",
+        "?",
+        ".",
+        "e",
+        "n",
+        "v",
+        ".env",
+        "[e]",
+        "[a-z]",
+        "[!x]",
+        "{env,a}",
+        "{.env,b}",
+        "src/",
+        "/",
+        "a",
+        "{e}",
+    ]
+)
+_SECRETS = (".env", "src/.env", "src/a/.env")
+
+
+def _expanded(text: str) -> list[str]:
+    """A glob with braces as globs without, the way shells do it."""
+    found = re.search(r"\{([^{}]*)\}", text)
+    if found is None:
+        return [text]
+    inner = found[1].split(",") if "," in found[1] else [found[1], f"\\{found[1]}"]
+    return [each for part in inner for each in _expanded(text[: found.start()] + part + text[found.end() :])]
+
+
+@fuzzed
+@given(
+    st.lists(_GLOB_PIECES, min_size=1, max_size=6).map("".join), st.sampled_from(["path", "glob", "paths", "include"])
+)
+def test_no_glob_of_a_rejected_file_is_allowed(text: str, key: str) -> None:
+    """By the standard library's own idea of globs, in which a star is any text, folders included."""
+    globs = [posixpath.normpath(each) for each in _expanded(text)]
+    assume(any(fnmatch.fnmatchcase(secret, glob) for glob in globs for secret in _SECRETS))
+    rules = [
+        {"path": "**/.env", "action": "reject"},
+        {"path": "./**", "action": "allow"},
+        {"kind": "*", "action": "allow"},
+    ]
+    for kind in ("read", "search", "other"):
+        call = {"kind": kind, "rawInput": {key: [text] if key == "paths" else text}}
+        assert decide(rules, call).action != "allow"
+
+
+@fuzzed
+@given(_RULES, _INPUTS, st.sampled_from(["old_string", "newText", "diff", "patch", "edits", "content"]))
+def test_a_change_allows_nothing_that_is_only_read(rules: list[Json], given: Json, key: str) -> None:
+    reads = [{**rule, "kind": ["read", "search"]} for rule in rules]
+    assert decide(reads, {"kind": "read", "rawInput": {**given, key: "x"}}).action != "allow"
+
+
+@fuzzed
+@given(_FRONTS, st.lists(_WORDS, max_size=4), _COMMANDS)
+def test_words_that_a_shell_would_take_apart_are_not_allowed(front: str, words: list[str], further: str) -> None:
+    program, *arguments = front.split()
+    for glue in ("; ", "&& ", "| ", "\n", "$("):
+        for asked in (
+            {"command": program, "args": [*arguments, *words, f"{glue}{further}"]},
+            {"command": [program, *arguments, *words, f"{glue}{further}"]},
+            {"command": program, "args": " ".join([*arguments, *words, f"{glue}{further}"])},
+        ):
+            assert decide(_OPEN, {"kind": "execute", "rawInput": asked}).action != "allow", asked

@@ -99,6 +99,11 @@ def split_words(text: str) -> tuple[str, ...] | None:
     return tuple(re.findall(_BARE_WORD, text)) if len(text) <= LONGEST else None
 
 
+def is_script_of_shell(words: Sequence[str]) -> bool:
+    """Whether it is a shell with a text to run, and nothing else."""
+    return len(words) == 3 and program_name(words[0]) in _SHELLS and re.fullmatch(_SHELL_COMMAND, words[1]) is not None
+
+
 def program_name(word: str) -> str:
     """A program without its folder."""
     return word.rpartition("/")[2]

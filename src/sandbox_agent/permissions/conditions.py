@@ -25,11 +25,14 @@ from sandbox_agent.permissions.patterns import (
     loosen,
 )
 from sandbox_agent.permissions.request import ToolRequest
+from sandbox_agent.permissions.spelling import read_spelling, shape_of, split_fixed
 from sandbox_agent.permissions.work import Work
 
 MOST_WORDS = 500
 """Words of one part that are looked at as paths; when there are more, it is not known what they are."""
 
+_ANY_FILE = ("\ue000", "\ue000", "\ue000")
+"""A file that has no name and no place that a rule would say."""
 _GLUE = r"[^\w./~+%-]+"
 """What may stand between a path and something else in one word."""
 
@@ -75,6 +78,28 @@ class FactIs(Struct, frozen=True):
             return Match.MAYBE
         subject.work.spend(sum(pattern.steps(value) for pattern in self.patterns))
         return _any(pattern.fits(value) for pattern in self.patterns)
+
+
+_VAGUE = (None, "other", "execute")
+"""Kinds that say nothing about what else a call may do."""
+
+
+class KindIs(Struct, frozen=True):
+    """What kind of call it is. What it carries tells more than what the agent calls it."""
+
+    kind: FactIs
+
+    def surely(self, subject: Subject) -> bool:
+        request = subject.request
+        deeds = () if request.kind in _VAGUE else request.deeds
+        return self.kind.surely(subject) and all(self._has(deed) for deed in deeds)
+
+    def catches(self, subject: Subject) -> Match:
+        done = any(self._has(deed) for deed in subject.request.deeds)
+        return Match.YES if done else self.kind.catches(subject)
+
+    def _has(self, kind: str) -> bool:
+        return self.kind.everything or any(pattern.is_all_of(kind) for pattern in self.kind.patterns)
 
 
 class Unknowable:
@@ -319,7 +344,23 @@ class PathIs(Struct, frozen=True):
         # A command's words do not show what it works on.
         if request.parts or not paths or not (request.paths_known and request.paths_clear):
             return False
-        return all(self._fits(subject, path) for path in paths)
+        return all(self._surely_fits(subject, path) for path in paths)
+
+    def _surely_fits(self, subject: Subject, path: str) -> bool:
+        """Whatever a tool takes the text for."""
+        if len(path) > LONGEST_PATH:
+            return False
+        subject.work.spend(1 + len(path) // 4)
+        spelling = read_spelling(path)
+        if not spelling.is_certain or not all(
+            self._fits(subject, each) for each in (path, *spelling.others, *spelling.listed)
+        ):
+            return False
+        if not spelling.is_glob:
+            return True
+        # It stands for any file in its folder, however deep.
+        folder, rest = split_fixed(_join_path(subject, subject.request.folder, path))
+        return ".." not in rest.split("/") and self._fits(subject, posixpath.join(folder, *_ANY_FILE))
 
     def catches(self, subject: Subject) -> Match:
         request, part = subject.request, subject.part
@@ -338,7 +379,36 @@ class PathIs(Struct, frozen=True):
         sure = _any(self._caught(subject, path) for path in request.paths)
         perhaps = _any(self._caught(subject, path) for path in request.perhaps_paths)
         glued = any(self._is_named(subject, text) for text in request.perhaps_paths)
-        return max(sure, min(perhaps, Match.MAYBE), Match.MAYBE if glued else Match.NO)
+        meant = any(self._may_mean(subject, path) for path in (*request.paths, *request.places))
+        return max(sure, min(perhaps, Match.MAYBE), Match.MAYBE if glued or meant else Match.NO)
+
+    def _may_mean(self, subject: Subject, path: str) -> bool:
+        """Whether some tool may take a text for what this is about."""
+        if len(path) > LONGEST_PATH:
+            return True
+        subject.work.spend(1 + len(path) // 4)
+        spelling = read_spelling(path)
+        texts = (*spelling.others, *spelling.listed, *spelling.pieces)
+        if any(self._caught(subject, text) for text in texts):
+            return True
+        if not spelling.is_wild:
+            return not spelling.is_certain
+        return any(self._meets(subject, text) for text in (path, *spelling.others))
+
+    def _meets(self, subject: Subject, path: str) -> bool:
+        """Whether a text, read as a glob, may stand for what this is about, too."""
+        request, work = subject.request, subject.work
+        for start in request.folders:
+            folder, rest = split_fixed(_join_path(subject, start, path))
+            for seen in {posixpath.normpath(folder), work.real(folder) or folder}:
+                shape = shape_of(seen, rest)
+                if shape is None:
+                    return True
+                for glob in self.globs:
+                    work.spend(glob.meeting_steps(shape))
+                    if glob.may_meet(shape, request.cwd, subject.home):
+                        return True
+        return False
 
     def _in_part(self, subject: Subject, part: Simple) -> Match:
         words, plain, glued = subject.work.once(("words", part), lambda: _words_of(part, subject.work))

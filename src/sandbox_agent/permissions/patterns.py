@@ -8,10 +8,15 @@ from fnmatch import translate
 from functools import cached_property, lru_cache
 from typing import Protocol
 
+from sandbox_agent.permissions.spelling import Shape
+
 LONGEST = 1024
 """Characters of a text that a regular expression is tried on: what it costs grows with the square of them."""
 LONGEST_PATH = 4096
 """Characters of a path: no system takes longer ones."""
+
+MOST_PAIRS = 1 << 14
+"""Of letters of two globs that are looked at; longer ones may have something in common."""
 
 _WILD = r"\[[^\]]*\]|[*?\[]"
 
@@ -121,8 +126,10 @@ class PathPattern(Protocol):
 
     def fits(self, path: str, folder: str, home: str) -> bool: ...
     def catches(self, path: str, folder: str, home: str) -> Match: ...
+    def may_meet(self, shape: Shape, folder: str, home: str) -> bool: ...
     def is_named_in(self, text: str) -> bool: ...
     def steps(self, path: str) -> int: ...
+    def meeting_steps(self, shape: Shape) -> int: ...
 
 
 class Mention:
@@ -134,10 +141,13 @@ class Mention:
         last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
         self._pieces = [] if last is None else pieces[last]
         self._name = "" if last is None else loosen(names[last])
+        # `config` alone says little of `**/.git/config`.
+        around = names[last - 1] if last and glob.startswith("**") else ""
+        self._folder = "" if is_wild(around) else loosen(around)
 
     def is_in(self, text: str) -> bool:
         """Whether the name stands in a text, which is spelled loosely. A name like `etc` does not stand in `fetch`."""
-        if not self._pieces:
+        if not self._pieces or self._folder not in text:
             return False
         if len(self._pieces) > 1:
             return _in_order(self._pieces, text)
@@ -184,6 +194,7 @@ class PathGlob:
         self._fixed = tuple(map(loosen, fixed))
         self._is_fixed = len(fixed) == len(names)
         self._mention = Mention(text)
+        self._length = len(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
         """Whether an absolute path without links and dots fits exactly."""
@@ -206,6 +217,20 @@ class PathGlob:
             return Match.YES
         return Match.MAYBE if self._contains(self._loose, near[len(root) :]) else nearly
 
+    def may_meet(self, shape: Shape, folder: str, home: str) -> bool:
+        """Whether it and another glob may stand for the same path."""
+        own = (*map(Glob, _near(self._root(folder, home))), *self._loose)
+        at = _open_all({0}, own)
+        for name in shape:
+            if name is None:
+                at = set(range(min(at), len(own) + 1))
+            else:
+                ahead = {here + 1 for here in at if here < len(own) and _may_be_called(own[here], loosen(name))}
+                at = _open_all(ahead | {here for here in at if here < len(own) and own[here] is None}, own)
+            if not at:
+                return False
+        return len(own) in at
+
     def is_named_in(self, text: str) -> bool:
         """Whether what it is about is named in a text, which is spelled loosely."""
         return self._mention.is_in(text)
@@ -213,6 +238,10 @@ class PathGlob:
     def steps(self, path: str) -> int:
         """What comparing costs."""
         return 2 + len(path) * (1 + len(self._globs)) // 64
+
+    def meeting_steps(self, shape: Shape) -> int:
+        """What comparing with another glob costs."""
+        return _meeting_steps(self._length, shape)
 
     @staticmethod
     def _contains(globs: "tuple[Glob | None, ...]", names: tuple[str, ...]) -> bool:
@@ -233,6 +262,7 @@ class FlatPathGlob:
         rest = text[1:] if self._home else text if self._anywhere else f"/{text}"
         self._glob, self._loose = Glob(rest), Glob(loosen(rest))
         self._mention = Mention(text)
+        self._length = len(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
         """Whether an absolute path fits."""
@@ -246,6 +276,11 @@ class FlatPathGlob:
         root, path = loosen(self._root(folder, home)), loosen(path)
         return Match.MAYBE if path.startswith(root) and self._loose.is_all_of(path[len(root) :]) else Match.NO
 
+    def may_meet(self, shape: Shape, folder: str, home: str) -> bool:
+        """Whether it and another glob may stand for the same path."""
+        text = "".join("*" if name is None else f"/{loosen(name)}" for name in shape)
+        return _have_common(loosen(self._root(folder, home)) + re.sub(r"\[[^\]]*\]", "?", self._loose.text), text)
+
     def is_named_in(self, text: str) -> bool:
         """Whether what it is about is named in a text, which is spelled loosely."""
         return self._mention.is_in(text)
@@ -253,6 +288,10 @@ class FlatPathGlob:
     def steps(self, path: str) -> int:
         """What comparing costs."""
         return 2 + len(path) // 32
+
+    def meeting_steps(self, shape: Shape) -> int:
+        """What comparing with another glob costs."""
+        return _meeting_steps(self._length, shape)
 
     def _root(self, folder: str, home: str) -> str:
         return home if self._home else "" if self._anywhere else folder.rstrip("/")
@@ -291,6 +330,46 @@ def _names_fit(globs: tuple[Glob | None, ...], names: tuple[str, ...]) -> bool:
 
 def _is_called(glob: Glob | None, name: str) -> bool:
     return glob is not None and glob.is_all_of(name)
+
+
+def _meeting_steps(length: int, shape: Shape) -> int:
+    letters = sum(1 + len(name or "") for name in shape)
+    return 2 + letters + letters * length // 8
+
+
+def _may_be_called(glob: Glob | None, name: str) -> bool:
+    """Whether a name with wildcards in it may be one that a glob stands for."""
+    return glob is not None and _have_common(re.sub(r"\[[^\]]*\]", "?", glob.text), name)
+
+
+def _have_common(one: str, other: str) -> bool:
+    """Whether there is a text that both stand for, with `*` as any text and `?` as any letter."""
+    if len(one) * len(other) > MOST_PAIRS:
+        return True
+    seen, ahead = {(0, 0)}, [(0, 0)]
+    while ahead:
+        here, there = ahead.pop()
+        first, second = one[here : here + 1], other[there : there + 1]
+        if not first and not second:
+            return True
+        ways: list[tuple[int, int]] = []
+        if first == "*":
+            ways += [(here + 1, there), *([(here, there + 1)] if second else [])]
+        if second == "*":
+            ways += [(here, there + 1), *([(here + 1, there)] if first else [])]
+        if first and second and (first == second or "?" in (first, second)):
+            ways.append((here + 1, there + 1))
+        ahead += [way for way in ways if way not in seen]
+        seen.update(ways)
+    return False
+
+
+def _open_all(at: set[int], globs: "tuple[Glob | None, ...]") -> set[int]:
+    """The same as `_open`, where `**` may stand for nothing at the end, too."""
+    for here in range(len(globs)):
+        if here in at and globs[here] is None:
+            at.add(here + 1)
+    return at
 
 
 def _open(at: set[int], globs: tuple[Glob | None, ...]) -> set[int]:

@@ -6,6 +6,7 @@ cannot be read is marked as unknown. Knows nothing of rules. All of it costs ste
 
 import posixpath
 import re
+import shlex
 from collections.abc import Iterator
 from typing import cast
 from urllib.parse import unquote, urlsplit
@@ -13,7 +14,16 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct, field
 
 from sandbox_agent.envelope import Object, object_at, objects_at, text_at
-from sandbox_agent.permissions.commands import Part, Simple, Unread, program_name, read_text, read_words
+from sandbox_agent.permissions.commands import (
+    LONGEST,
+    Part,
+    Simple,
+    Unread,
+    is_script_of_shell,
+    program_name,
+    read_text,
+    read_words,
+)
 from sandbox_agent.permissions.work import Work
 
 DEEPEST = 20
@@ -46,6 +56,19 @@ _URL_KEYS = frozenset({"url", "uri", "href", "link", "address"})
 _PATH_WORDS = ("path", "file", "dir", "folder", "cwd")
 _PLACE_KEYS = _URL_KEYS | {"from", "to", "source", "src", "dest", "destination", "dst", "target", "glob", "include"}
 """Arguments that may be paths."""
+_GLOB_KEYS = _PLACE_KEYS | {"globs", "includes", "pattern", "patterns", "match", "matches"}
+"""Arguments that say which files are meant; in a search, a pattern is what is looked for."""
+_SEARCHED = frozenset({"pattern", "patterns", "match", "matches"})
+_CHANGING_KEYS = _PATCH_KEYS | {
+    *("diffs", "patches", "edits", "edit", "changes", "hunk", "hunks", "oldstring", "newstring", "oldstr", "newstr"),
+    *("oldtext", "newtext", "oldcontent", "newcontent", "newsource", "content", "contents", "filetext", "replacement"),
+    *("replacements", "replacewith", "replaceall", "insert", "insertline", "inserttext", "append", "rename", "renames"),
+    *("write", "delete", "remove", "moveto", "movepath", "overwrite"),
+}
+"""Arguments of tools that change something."""
+_SHOWING_KEYS = frozenset({"content", "contents"})
+"""Among these, what the parts are called of what is shown of a call."""
+_CHANGE_START = r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- |@@ -|<<<<<<< )"
 _PLAIN = r"[\w@%+=:,./~-]*"
 """Of letters that paths are made of."""
 _NAMING = (
@@ -75,14 +98,18 @@ class Named(Struct):
     """Texts that may be paths as well."""
     known: bool = True
     """Whether that is all."""
+    places: list[str] = field(default_factory=list[str])
+    """Those of `perhaps` that stand where a tool is told which files are meant."""
     clear: bool = True
     """Whether each of them is known to be a path, or would be one if it were anything."""
 
 
-def find_names(arguments: Object | None, but: frozenset[str], stated: list[str], work: Work) -> Named:
+def find_names(
+    arguments: Object | None, but: frozenset[str], stated: list[str], globs: frozenset[str], work: Work
+) -> Named:
     """The files that are named in arguments, but for arguments that are called as in `but`.
 
-    `stated` are paths that are known from elsewhere.
+    `stated` are paths that are known from elsewhere; `globs` are arguments that may say which files are meant.
     """
     named = Named(list(stated))
     patches: list[str] = []
@@ -94,6 +121,7 @@ def find_names(arguments: Object | None, but: frozenset[str], stated: list[str],
             patches.append(value)
         elif value and flat not in _CONTENT_KEYS and flat not in _TALK_KEYS and (depth > 1 or flat not in but):
             _take(named, flat, value)
+            named.places += [value] if flat in globs else []
     # What a patch says of a file that is named anyway is about no other file.
     seen = {*named.sure, *named.perhaps}
     for patch in patches:
@@ -102,6 +130,7 @@ def find_names(arguments: Object | None, but: frozenset[str], stated: list[str],
     links = [path for path in (*named.sure, *named.perhaps) if _is_link(path)]
     named.known = named.known and all(_local_path(link) is not None for link in links)
     named.sure = list(dict.fromkeys(map(_without_scheme, named.sure)))
+    named.places = list(dict.fromkeys(map(_without_scheme, named.places)))
     named.perhaps = list(dict.fromkeys(path for path in map(_without_scheme, named.perhaps) if path not in named.sure))
     return named
 
@@ -114,7 +143,10 @@ def flat_key(key: str) -> str:
 def _take(named: Named, flat: str, value: str) -> None:
     if any(word in flat for word in _PATH_WORDS):
         named.sure.append(value)
-    elif flat not in _URL_KEYS or not value.lower().startswith(("http://", "https://")):
+    elif flat in _URL_KEYS and value.lower().startswith(("http://", "https://")):
+        # What a tool gets from there, or sends there, is no matter of paths.
+        named.clear = False
+    else:
         named.perhaps.append(value)
         named.clear = named.clear and flat in _PLACE_KEYS and re.fullmatch(_PLAIN, value) is not None
 
@@ -216,6 +248,9 @@ class ToolRequest(Struct, frozen=True, kw_only=True):
     tool: str | None
     """Its name; None when the agent does not send it."""
     kind: str | None
+    """What the agent calls it."""
+    deeds: tuple[str, ...]
+    """What it does besides, by what it carries, as kinds: `edit`, `execute`."""
     parts: tuple[Part, ...]
     """The command it runs; empty when it is known to run none."""
     only_command: bool
@@ -223,6 +258,8 @@ class ToolRequest(Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...]
     perhaps_paths: tuple[str, ...]
     """Texts that may be paths as well."""
+    places: tuple[str, ...]
+    """Those of them that say which files are meant, perhaps by a glob."""
     paths_known: bool
     """Whether these are all paths."""
     paths_clear: bool
@@ -257,17 +294,21 @@ def read_request(asked: Asked, work: Work) -> ToolRequest:
     places = [*objects_at(call, "locations"), *objects_at(call, "content")]
     work.spend(len(places))
     stated = [path for place in places if (path := text_at(place, "path"))]
-    named = find_names(arguments, _BESIDE_COMMANDS if parts else _BESIDE_COMMANDS - _FOLDER_KEYS, stated, work)
+    globs = _GLOB_KEYS - _SEARCHED if kind == "search" else _GLOB_KEYS
+    named = find_names(arguments, _BESIDE_COMMANDS if parts else _BESIDE_COMMANDS - _FOLDER_KEYS, stated, globs, work)
+    deeds = _find_deeds(call, kind, arguments, parts, work)
     odd = any("path" in place and not isinstance(place["path"], str) for place in places)
     anything = bool(named.sure or named.perhaps or arguments) or kind in _WITHOUT_PATHS
     return ToolRequest(
         agent=asked.agent,
         tool=_tool(call),
         kind=kind,
+        deeds=tuple(deeds),
         parts=parts,
-        only_command=arguments is not None and all(flat_key(key) in _BESIDE_COMMANDS for key in arguments),
+        only_command=_is_only_command(arguments) and "edit" not in deeds,
         paths=tuple(named.sure),
         perhaps_paths=tuple(named.perhaps),
+        places=tuple(named.places),
         paths_known=named.known and not odd and anything,
         paths_clear=named.clear,
         arguments=arguments,
@@ -288,12 +329,47 @@ def _tool(call: Object) -> str | None:
     )
 
 
+def _find_deeds(
+    call: Object, kind: str | None, arguments: Object | None, parts: tuple[Part, ...], work: Work
+) -> list[str]:
+    """What it does, whatever it is called: a read that carries a change is an edit."""
+    changes = _changes(arguments, "", 0, _CHANGING_KEYS, work) or _changes(
+        call.get("content"), "", 0, _CHANGING_KEYS - _SHOWING_KEYS, work
+    )
+    changing = ["edit"] if changes and kind not in ("edit", "delete", "move") else []
+    return [*changing, *(["execute"] if parts and arguments is not None and kind != "execute" else [])]
+
+
+def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: Work) -> bool:
+    """Whether something says how a file is to change: in arguments, or in what is shown of a call."""
+    named = flat_key(key) in keys
+    if depth > DEEPEST or (named and value and isinstance(value, bool | str | list | dict)):
+        return True
+    if isinstance(value, str):
+        work.spend(1 + len(value) // 64)
+        return re.match(_CHANGE_START, value) is not None
+    if isinstance(value, list):
+        items = cast(list[object], value)
+        work.spend(1 + len(items))
+        return any(_changes(item, "", depth + 1, keys, work) for item in items)
+    if isinstance(value, dict):
+        members = cast(Object, value)
+        work.spend(1 + len(members))
+        shown = members.get("type") == "diff"
+        return shown or any(_changes(item, name, depth + 1, keys, work) for name, item in members.items())
+    return False
+
+
 def _is_question(holder: Object) -> bool:
     texts = [text for pair in object_at(holder, "_meta").items() for text in pair if isinstance(text, str)]
     return any("question" in text.lower() for text in texts)
 
 
 # Commands
+
+
+def _is_only_command(arguments: Object | None) -> bool:
+    return arguments is not None and all(flat_key(key) in _BESIDE_COMMANDS for key in arguments)
 
 
 def _command(call: Object, kind: str | None, arguments: Object | None, work: Work) -> tuple[Part, ...]:
@@ -303,25 +379,37 @@ def _command(call: Object, kind: str | None, arguments: Object | None, work: Wor
         further = [value for key, value in by_key if key == "args"]
         # More than one such argument is understood by no rule.
         rest = further[0] if len(further) == 1 else further or None
-        return tuple(part for command in commands for part in _parts(command, rest, work))
+        several = any(key == "commands" for key, _ in by_key)
+        return tuple(part for command in commands for part in _parts(command, rest, work, several=several))
     if kind == "execute" or (arguments is None and kind not in _WITHOUT_COMMAND):
         # The title may be the command; but it may be what a model calls it, too.
         return (Unread(text_at(call, "title") or "", "the agent does not tell the command"),)
     return ()
 
 
-def _parts(command: object, further: object, work: Work) -> tuple[Part, ...]:
+def _parts(command: object, further: object, work: Work, *, several: bool) -> tuple[Part, ...]:
     match command, further:
         case str(), None:
             return read_text(command, work)
         case str(), list() if _all_texts(cast(list[object], further)):
-            return read_words([command, *cast(list[str], further)], work)
+            return _read_words([command, *cast(list[str], further)], work)
         case list(), None if _all_texts(cast(list[object], command)):
             words = cast(list[str], command)
+            if several:
+                return tuple(part for word in words for part in read_text(word, work)) or read_words(words, work)
             # One text is a line for a shell, several are a program and its arguments.
-            return read_text(words[0], work) if len(words) == 1 else read_words(words, work)
+            return read_text(words[0], work) if len(words) == 1 else _read_words(words, work)
         case _:
             return (Unread(str(command)[:1000], "the command has a form that is not known"),)
+
+
+def _read_words(words: list[str], work: Work) -> tuple[Part, ...]:
+    """A program and its arguments; and the line that they are to a tool that joins them for a shell."""
+    parts = read_words(words, work)
+    joined = " ".join(words)
+    if is_script_of_shell(words) or shlex.join(words) == joined:
+        return parts
+    return (*parts, Unread(joined[:LONGEST], "a tool may join its words for a shell"))
 
 
 def _all_texts(values: list[object]) -> bool:

@@ -21,6 +21,7 @@ from sandbox_agent.permissions.conditions import (
     Condition,
     FactIs,
     FolderIs,
+    KindIs,
     Line,
     PathIs,
     Subject,
@@ -181,7 +182,9 @@ def _kind(value: object) -> list[Condition]:
     for text in _texts(value):
         if not any(map(Glob(text).is_all_of, KINDS)):
             raise ValueError(f"{text!r} is not known in ACP{did_you_mean(text, KINDS)}; it has {', '.join(KINDS)}")
-    return _fact(lambda request: request.kind, value)
+    texts = _texts(value)
+    everything = any(set(text) == {"*"} for text in texts)
+    return [KindIs(FactIs(tuple(map(compile_pattern, texts)), lambda request: request.kind, everything))]
 
 
 def _path(value: object) -> list[Condition]:
