@@ -12,8 +12,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from sandbox_agent.agents.boot import (
     IN_USE,
@@ -21,13 +23,17 @@ from sandbox_agent.agents.boot import (
     Boots,
     FolderGone,
     FolderLock,
+    Handshake,
     Launch,
     RunningAgent,
+    _Boot,  # pyright: ignore[reportPrivateUsage]
+    _take_over,  # pyright: ignore[reportPrivateUsage]
     remove_unused,
 )
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import BOOT_TRIES, Supervisor
+from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentBootFailed, AgentTimeout, ShuttingDown
 from tests.support.running import BOUND, SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
@@ -78,6 +84,60 @@ def test_verifying_what_does_not_answer_fails_with_its_stderr(
             with pytest.raises(error) as failed:
                 await shop.boots.verify(IT, launch(*flags))
             assert "stderr" in failed.value.fields  # type: ignore[attr-defined]
+
+    run(main())
+
+
+class Pipe:
+    """A process that has answered, and says more than anybody takes."""
+
+    key, exit = "it-1", None
+
+    def __init__(self) -> None:
+        self.listener: Any = None
+        self.paused = 0
+
+    def pause_reading(self) -> None:
+        self.paused += 1
+
+    def resume_reading(self) -> None:
+        self.paused = 0
+
+
+class Hearing(SilentListener):
+    def __init__(self) -> None:
+        self.heard, self.oversized_heads = bytearray(), list[bytes]()
+
+    def receive(self, running: RunningAgent, blob: bytes) -> None:
+        self.heard += blob
+
+    def oversized(self, running: RunningAgent, head: bytes) -> None:
+        self.oversized_heads.append(head)
+
+
+def test_what_an_agent_says_while_its_companion_is_reached_waits_and_nothing_of_it_is_lost() -> None:
+    async def main() -> None:
+        answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        answered.set_result(parse(b'{"jsonrpc":"2.0","id":1,"result":{}}'))
+        pipe: Any = Pipe()
+        boot, hearing = _Boot("it", answered, None), Hearing()
+        said = [
+            b'{"jsonrpc":"2.0","method":"x/say","params":{"n":%d,"text":"%b"}}' % (number, b"x" * (1 << 20))
+            for number in range(10)
+        ]
+        for line in said[:7]:
+            boot.lines(pipe, line + b"\n")
+        boot.oversized(pipe, b"a line that was too long")
+        assert not pipe.paused
+        # What comes after the pause was in the pipe already.
+        boot.lines(pipe, b"".join(line + b"\n" for line in said[7:9]))
+        assert pipe.paused
+        boot.lines(pipe, said[9] + b"\n")
+        running = RunningAgent(IT, pipe, Handshake(Raw(b"{}"), {}), hearing, lambda _running, _exit: None)
+        _take_over(running, boot)
+        assert not pipe.paused
+        assert hearing.heard == b"".join(line + b"\n" for line in said)
+        assert hearing.oversized_heads == [b"a line that was too long"]
 
     run(main())
 

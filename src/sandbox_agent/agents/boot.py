@@ -10,6 +10,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from itertools import count
@@ -27,6 +28,7 @@ from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
 from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.processes.children import Children
+from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
 
 IN_USE, REMOVED = ".in-use", ".removed-"
@@ -228,28 +230,50 @@ class _Boot:
         self.companion = companion
         self._early_size = 0
         self.early: list[bytes] = []
-        """Envelopes that came before the answer."""
+        """Envelopes that came before the process was handed over."""
+        self.oversized_heads: list[bytes] = []
+        """Of lines that were too long."""
+        self._bad_lines = Reports(time.monotonic, _report_bad_lines)
 
     def lines(self, process: AgentProcess, blob: bytes) -> None:
         for line in blob.splitlines():
             try:
                 envelope = parse(line)
             except NotAnEnvelope:
-                logger.warning("agent wrote a line that is not an envelope agent=%s bytes=%d", self._agent, len(line))
+                self._bad_lines.note(self._agent, what=f"bytes={len(line)}")
                 continue
             if envelope.kind is Kind.RESPONSE and envelope.id == HANDSHAKE_ID and not self._answered.done():
                 self._answered.set_result(envelope)
-            elif self._early_size + len(line) <= EARLY_BYTES:
-                self.early.append(line)
-                self._early_size += len(line)
-            elif not self._answered.done():
-                reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
-                self._answered.set_exception(_boot_failed(self._agent, reason, None))
+            else:
+                self._keep(process, self.early, line)
 
     def oversized(self, process: AgentProcess, head: bytes) -> None:
-        logger.warning("agent wrote an oversized line agent=%s", self._agent)
+        self._keep(process, self.oversized_heads, head)
+
+    def _keep(self, process: AgentProcess, kept: list[bytes], line: bytes) -> None:
+        """Keep a line for those who listen later. After its answer, one that says too much has to wait."""
+        if self._early_size + len(line) <= EARLY_BYTES:
+            kept.append(line)
+            self._early_size += len(line)
+        elif not self._answered.done():
+            reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
+            self._answered.set_exception(_boot_failed(self._agent, reason, None))
+        else:
+            # Its companion is being reached. What was read already is not lost; the rest stays in the pipe.
+            kept.append(line)
+            process.pause_reading()
+
+    def hand_over(self, running: "RunningAgent", process: AgentProcess) -> None:
+        """Deliver what was kept, and read on."""
+        self._bad_lines.forget(self._agent)
+        process.resume_reading()
+        for head in self.oversized_heads:
+            running.oversized(process, head)
+        if self.early:
+            running.lines(process, b"".join(line + b"\n" for line in self.early))
 
     def exited(self, process: AgentProcess, exit: Exit) -> None:
+        self._bad_lines.forget(self._agent)
         if not self._answered.done():
             self._answered.set_exception(_boot_failed(self._agent, "it exited before it answered initialize", exit))
 
@@ -445,11 +469,14 @@ def _take_over(running: RunningAgent, boot: _Boot) -> RunningAgent:
     """It speaks to its listener from now on, and what it has said already is not lost."""
     process = running.process
     process.listener = running
-    if boot.early:
-        running.lines(process, b"".join(line + b"\n" for line in boot.early))
+    boot.hand_over(running, process)
     if process.exit is not None:
         raise _boot_failed(running.agent.id, "it exited right after initialize", process.exit)
     return running
+
+
+def _report_bad_lines(agent: str, count: int, newest: str) -> None:
+    logger.warning("agent wrote lines that are no envelopes agent=%s lines=%d %s", agent, count, newest)
 
 
 def describe_exit(exit: Exit) -> str:

@@ -5,6 +5,7 @@ Reads the agent's stream of events, says each question as if the agent had, and 
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_p
 from sandbox_agent.agents.lines import LineSplitter
 from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
 from sandbox_agent.json_bounds import read
+from sandbox_agent.reports import Reports
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
@@ -74,6 +76,7 @@ class OpenCode:
         self._say: Callable[[bytes], None] = lambda _: None
         self._open: dict[bytes, _Open] = {}
         self._tasks = Tasks()
+        self._bad_events = Reports(time.monotonic, _report_bad_events)
 
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
         user = environment.get("OPENCODE_SERVER_USERNAME", USER)
@@ -130,6 +133,7 @@ class OpenCode:
 
     def stop(self) -> None:
         self._tasks.cancel()
+        self._bad_events.forget(self._auth[0])
         if self._client is not None:
             self._client, client = None, self._client
             self._do(client.aclose())
@@ -165,7 +169,7 @@ class OpenCode:
                 try:
                     self._event(object_at(read(line[5:], object)))
                 except (msgspec.DecodeError, UnicodeDecodeError):
-                    logger.warning("event of an agent is no JSON bytes=%d", len(line))
+                    self._bad_events.note(self._auth[0], what=f"bytes={len(line)}")
 
     def _event(self, event: Object) -> None:
         kind, facts = text_at(event, "payload", "type"), object_at(event, "payload", "properties")
@@ -228,6 +232,10 @@ class OpenCode:
             logger.warning("answer not delivered to an agent's port reason=%s", type(error).__name__)
             return False
         return response.is_success
+
+
+def _report_bad_events(user: str, count: int, newest: str) -> None:
+    logger.warning("events of an agent are no JSON user=%s events=%d %s", user, count, newest)
 
 
 def listening_ports(pid: int) -> list[int]:
