@@ -26,6 +26,7 @@ from sandbox_agent.http.light_uvicorn import Config, Server
 from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.processes.table import read_process
+from sandbox_agent.server_log import ReportHandler, log_file
 from sandbox_agent.settings import Settings
 
 TOKEN, PORT = "token", "port"
@@ -223,9 +224,10 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(report, ensure_ascii=False)
 
 
-def set_up_logging(level: str, form: str) -> None:
+def set_up_logging(settings: Settings) -> None:
     """Send the server's reports to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    level, form = settings.log_level, settings.log_format
+    handler = ReportHandler(log_file(settings.data_dir), settings.server_log_bytes)
     if form == "json":
         handler.setFormatter(JsonFormatter())
     else:

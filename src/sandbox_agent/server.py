@@ -288,7 +288,7 @@ def run(settings: Settings) -> int:
     for root in settings.fs_root:
         if not root.is_dir():
             raise SettingsError(f"--fs-root {root}: there is no such directory")
-    set_up_logging(settings.log_level, settings.log_format)
+    set_up_logging(settings)
     parent = Parent() if settings.embedded else None
     try:
         listener = open_listener(settings)

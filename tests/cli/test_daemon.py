@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.background import open_log, read_lines
+from sandbox_agent.cli.background import begin_log, read_lines
 from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
@@ -207,7 +207,7 @@ def test_a_large_log_becomes_the_old_one_at_a_start(place: Place) -> None:
     (logs / "server.log").write_text("small\n")
 
     def start() -> None:
-        log, _ = open_log(place.data)
+        log, _ = begin_log(place.data, 1 << 20)
         with open(log, "w") as file:
             file.write("of this start\n")
 

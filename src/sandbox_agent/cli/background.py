@@ -24,6 +24,7 @@ from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.server_log import log_file, open_log
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.wire.views import Credential
 
@@ -32,8 +33,6 @@ START_PATIENCE, STOP_PATIENCE, SETTLE_PATIENCE = 30.0, 10.0, 5.0
 INTERVAL, LOG_INTERVAL = 0.02, 0.1
 """Seconds between two looks at a server, and at its log."""
 HEALTH_TIMEOUT = 3.0
-LARGEST_LOG = 1 << 20
-"""Bytes; a log that is larger at a start becomes the old one. There is one old one."""
 SHOWN = 1 << 14
 """Bytes that are read of the log of a server that did not start."""
 BLOCK = 1 << 16
@@ -185,7 +184,7 @@ def start(
     found = _find_settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
-    log, begin = open_log(settings.data_dir)
+    log, begin = begin_log(settings.data_dir, settings.server_log_bytes)
     places = [f"--config-dir={settings.config_dir}", f"--data-dir={settings.data_dir}"]
     command = [sys.executable, "-P", "-m", "sandbox_agent", "server", "--quiet", *flags, *places]
     try:
@@ -339,20 +338,13 @@ def _eventually(condition: Callable[[], bool], patience: float) -> bool:
     return True
 
 
-def log_file(directory: Path) -> Path:
-    """Where a server in the background writes its log."""
-    return directory / "logs" / "server.log"
-
-
-def open_log(directory: Path) -> tuple[int, int]:
+def begin_log(directory: Path, largest: int) -> tuple[int, int]:
     """The log, to be written at its end, and where that is. Raises SettingsError."""
     path = log_file(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size > LARGEST_LOG:
-            path.replace(path.with_suffix(".log.1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = open_log(path, largest)
     except OSError as error:
         raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
     return descriptor, os.fstat(descriptor).st_size

@@ -57,7 +57,7 @@ def run(settings: Settings) -> int:
     """Serve until stopped; returns the exit code."""
     if not settings.join:
         raise SettingsError("a gateway needs --join, the address of a NATS server of the fleet")
-    set_up_logging(settings.log_level, settings.log_format)
+    set_up_logging(settings)
     try:
         listener = open_listener(settings)
     except OSError as error:

@@ -304,6 +304,12 @@ class Settings:
 
     log_level = option(_OUTPUT, _LEVEL, "info", "Lowest level that the server logs about itself.")
     quiet = switch(_OUTPUT, "Print no hints at the start: neither the token nor a first call to try.")
+    server_log_bytes = option(
+        _OUTPUT,
+        SIZE,
+        "8MiB",
+        "Size at which the log of a server in the background begins anew; one older file is kept.",
+    )
     log_format = option(_OUTPUT, _FORMAT, "text", "Format of what the server logs about itself.")
 
     # Not options: what load() found out.

@@ -15,7 +15,6 @@ from sandbox_agent.cli.background import (
     find,
     find_settled,
     keep,
-    log_file,
     read_beginning,
     read_lines,
     start,
@@ -25,6 +24,7 @@ from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
+from sandbox_agent.server_log import log_file
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.settings.options import PREFIX
 
