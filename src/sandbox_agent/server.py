@@ -157,7 +157,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
     opened = open_database(None if settings.no_persist else settings.data_dir / LOG)
     log = Log(opened.database, limits, damage=opened.damage, beginning=_beginning(settings))
-    hub = Hub(log, HubLimits(settings.agent_memory, settings.pending_requests))
+    hub_limits = HubLimits(settings.agent_memory, settings.pending_requests)
+    hub = Hub(log, hub_limits, node=settings.node if settings.join else "")
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
     roots = _roots(settings)
@@ -405,6 +406,7 @@ async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") ->
         lambda: [agent.id for agent in catalog.agents() if catalog.program(agent) is not None],
         lambda: hub.calls.count,
         lambda: [agent.id for agent in catalog.agents() if parts.supervisor.running(agent.id) is not None],
+        hub.pending.ids.run,
     )
 
     def view(session_id: str) -> "SessionView | None":

@@ -158,9 +158,8 @@ def test_an_answer_under_an_id_that_was_asked_of_others_only_is_refused(server: 
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, a.stream() as events:
             session = await a.new_session()
-            id = f"mine-{session}"
-            await ask_outright(a, session, permission(json.dumps(id)), ["echo_answer"])
-            await events.method(PERMISSION)
+            await ask_outright(a, session, permission(), ["echo_answer"])
+            id = (await events.method(PERMISSION)).data["id"]
             refused = await b.answer(id, ALLOW)
             assert refused.status_code == 404
             assert refused.json()["type"] == "urn:sandbox-agent:error:nobody-asked"

@@ -231,11 +231,11 @@ def test_an_answer_meant_for_a_dead_process_does_not_reach_its_successor(server:
             session = await a.new_session()
             assert "error" in await a.prompt(session, [permission("0"), ["exit", 1]])
             old = await events.method(PERMISSION)
-            assert old.data["id"] == 0
             await ask_outright(a, session, permission("0"), ["echo_answer"])
             new = await events.method(PERMISSION)
-            assert (await a.answer(0, ALLOW)).status_code == 409
-            assert new.data["id"] != 0
+            assert new.data["id"] != old.data["id"]
+            assert (await a.answer(old.data["id"], ALLOW)).status_code == 409
+            assert (await a.answer(0, ALLOW)).status_code == 404, "it is the agent's, and no client's"
             assert (await a.answer(new.data["id"], ALLOW | {"n": 1})).status_code == 202
             await events.turn_ended()
             assert answer_line(texts(events.seen)[-1]) == {"jsonrpc": "2.0", "id": 0, "result": ALLOW | {"n": 1}}

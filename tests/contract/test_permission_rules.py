@@ -105,7 +105,8 @@ def test_what_a_rule_allows_is_allowed_once_without_asking(ruled: Server) -> Non
         why = decision.pop("reason")
         assert decision == {
             "sessionId": session,
-            "requestId": answer["id"],
+            "requestId": decision["requestId"],
+            "agentRequestId": answer["id"],
             "toolCallId": "call-1",
             "kind": "permission",
             "outcome": "answered",
@@ -252,7 +253,8 @@ def test_rules_decide_with_no_client_attached_and_the_log_says_so(ruled: Server)
                 "fromServer",
                 "fromServer",
             )
-            assert answer["envelope"]["id"] == request["envelope"]["id"] == decision["envelope"]["params"]["requestId"]
+            told = decision["envelope"]["params"]
+            assert answer["envelope"]["id"] == request["envelope"]["id"] == told["agentRequestId"]
             assert answer["envelope"]["result"] == REJECT
             assert decision["envelope"]["params"]["by"]["rule"] == 1
             assert (await view_of(other, session))["pending"] == 0
@@ -384,6 +386,7 @@ def test_all_attached_clients_learn_what_a_person_decided(server: Server) -> Non
                 assert told[0] == {
                     "sessionId": session,
                     "requestId": asked.data["id"],
+                    "agentRequestId": told[0]["agentRequestId"],
                     "toolCallId": "call-1",
                     "kind": "permission",
                     "outcome": "answered",

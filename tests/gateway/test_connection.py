@@ -14,8 +14,8 @@ def test_what_one_connection_notes_no_other_has() -> None:
     one, other = _connection(), _connection()
     one.note_asked(b"1", "n", promised_by="run", after=3)
     one.note_attaching(b"2", 4)
-    one.note_requests({b'"n.1"': "s"})
-    one.note_settled([b'"n.2"'])
+    one.note_requests({b'"rq_n.r.1"': "s"})
+    one.note_settled([b'"rq_n.r.2"'])
     one.note_opened("s", "n")
     one.note_attached("s", "n", 5)
     one.note_attached("s", "n", 7)
@@ -23,7 +23,10 @@ def test_what_one_connection_notes_no_other_has() -> None:
     assert (one.asked, one.unanswered) == ({b"1": ("n",)}, {b"1": Promise("n", "run", 3)})
     assert (one.opened, one.attached_by, one.attached_again) == ({"s": "n"}, {"s": "n"}, {"s": 7})
     assert (one.gone, one.attached_since("s")) == ({"t": [(8, 9)]}, 7)
-    assert [list(table) for table in (*one.requests.values(), *one.settled.values())] == [[b'"n.1"'], [b'"n.2"']]
+    assert [list(table) for table in (*one.requests.values(), *one.settled.values())] == [
+        [b'"rq_n.r.1"'],
+        [b'"rq_n.r.2"'],
+    ]
     for each in (other, _connection()):
         nothing = (each.asked, each.unanswered, each.attaching, each.requests, each.settled)
         assert not any((*nothing, each.opened, each.attached_by, each.attached_again, each.gone, each.windows))

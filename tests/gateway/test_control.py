@@ -167,13 +167,14 @@ def test_a_permission_is_answered_through_any_gateway_and_the_first_answer_wins(
             asked, also = await first.method(PERMISSION), await second.method(PERMISSION)
             assert also.id > attached["position"]
             pending = (await two.result("_sandboxagent/session/pending", {"sessionId": session}))["pending"]
-            assert [each["id"] for each in pending] == [also.data["id"]]
+            assert [each["id"] for each in pending] == [also.data["id"]] == [asked.data["id"]]
             everywhere = (await one.result("_sandboxagent/session/pending"))["pending"]
             assert asked.data["id"] in [each["id"] for each in everywhere]
-            # Nothing of it is another client's, and no id that was not asked under is taken.
-            stranger = asked.data["id"].replace("n1", "n2") if "n1" in asked.data["id"] else "n1.x.1"
-            assert (await two.answer(stranger, ALLOW)).status_code == 404
-            assert (await two.answer(asked.data["id"], ALLOW)).status_code == 404
+            # No id is taken under which nothing was asked.
+            node, run, position = asked.data["id"].removeprefix("rq_").split(".")
+            other = "n2" if node == "n1" else "n1"
+            for id in (f"rq_{other}.{run}.{position}", f"rq_{node}.x.{position}", f"rq_{node}.{run}.1", 0):
+                assert (await two.answer(id, ALLOW)).status_code == 404
             assert (await two.answer(also.data["id"], {"outcome": {"outcome": "selected"}})).status_code == 422
             assert (await two.answer(also.data["id"], ALLOW)).status_code == 202
             late = await one.answer(asked.data["id"], REJECT)

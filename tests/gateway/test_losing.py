@@ -38,7 +38,7 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
                         session, last, asked = await begin(one, node)
                         gateways[0].kill()
                     await go_on(one.id, two, session, last, asked)
-                    await lose_node(two, node, session, nats.url)
+                    await lose_node(two, node, session, nats.url, asked)
                 gateways[0].start()
 
     async def begin(one: Client, node: Server) -> tuple[str, int, Any]:
@@ -60,7 +60,7 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
         again = await two.post(prompt(session, STEPS, "turn"), Idempotency_Key="k")
         assert again.json() == seen[-1].data
 
-    async def lose_node(two: Client, node: Server, session: str, url: str) -> None:
+    async def lose_node(two: Client, node: Server, session: str, url: str, answered: object) -> None:
         """What waits on a node that is gone ends; its sessions can be read, and go on when it is back."""
         async with two.stream() as stream:
             await two.post(prompt(session, [["say", "begun"], ["wait_cancel"]], "lost"), Prefer="respond-async")
@@ -86,6 +86,7 @@ def test_a_client_goes_on_at_another_gateway_and_with_a_node_that_comes_back(tmp
             # Its connection is known to the new run of the node, and is asked what its agents ask.
             turn = asyncio.create_task(two.post(prompt(session, [permission(), ["wait_answer"]], "ask")))
             question = await stream.method(PERMISSION)
+            assert (await two.answer(answered, ALLOW)).status_code == 404, "of the run before"
             assert (await two.answer(question.data["id"], ALLOW)).status_code == 202
             assert (await turn).json()["result"]["stopReason"] == "end_turn"
             await forget_node(two, session, url, stream)

@@ -37,7 +37,7 @@ PERMISSION = "session/request_permission"
 
 
 def id_of(number: int, run: str = "first", node: str = "n") -> bytes:
-    return b'"%s.%s.0123.%d"' % (node.encode(), run.encode(), number)
+    return b'"rq_%s.%s.%d"' % (node.encode(), run.encode(), number)
 
 
 def ask(cluster: Cluster, client: FleetConnection, id: bytes, node: str = "n") -> None:

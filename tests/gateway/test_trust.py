@@ -71,11 +71,14 @@ def published(cluster: Cluster) -> list[bytes]:
     "forged",
     [
         line(**UPDATE),
-        line(id="n1.0a1b.7", method="session/request_permission", params={}),
+        line(id="rq_n1.run.7", method="session/request_permission", params={}),
         line(id=7, method="session/request_permission", params={}),
-        line(method="$/cancel_request", params={"requestId": "n1.0a1b.7"}),
-        line(id=f"n2.{LONG}", method="session/request_permission", params={}),
-        line(method="$/cancel_request", params={"requestId": f"n2.{LONG}"}),
+        line(id="rq_run.7", method="session/request_permission", params={}),
+        line(id="rq_n1.n2.run.7", method="session/request_permission", params={}),
+        b'{"jsonrpc":"2.0","id":"rq_n2.run.7","id":"rq_n1.run.7","method":"session/request_permission","params":{}}',
+        line(method="$/cancel_request", params={"requestId": "rq_n1.run.7"}),
+        line(id=f"rq_n2.{LONG}.7", method="session/request_permission", params={}),
+        line(method="$/cancel_request", params={"requestId": f"rq_n2.{LONG}.7"}),
         line(method="session/update", params={"sessionId": LONG * 5, "update": {}}),
         b"not an envelope",
     ],
@@ -83,7 +86,7 @@ def published(cluster: Cluster) -> list[bytes]:
 def test_a_node_speaks_to_a_client_in_its_own_name_alone(forged: bytes) -> None:
     async def main() -> None:
         gateways, cluster = await open_gateways()
-        fair = line(id="n2.0a1b.7", method="session/request_permission", params={"sessionId": "of-n2"})
+        fair = line(id="rq_n2.run.7", method="session/request_permission", params={"sessionId": "of-n2"})
         reply = await gateways[0].log("n2", [*own(forged), *own(fair)])
         assert reply.published is not None
         # What is dropped alone counts as published, so that an honest node goes on.

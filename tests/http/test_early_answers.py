@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sandbox_agent.http.asgi import Message, Scope, group_headers
-from sandbox_agent.hub.connections import Connection, Guest
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log import log as log_module
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.journal import Group
@@ -73,7 +73,7 @@ async def prompted(folder: Path) -> AsyncGenerator[tuple[World, Publisher, Conne
     async with world(folder / "log.db") as one:
         path = MessagePath(one, 0)
         one.log.publisher = publisher = Publisher()
-        guest = one.hub.connections.open("mock", guest=Guest(TAG, "n1"))
+        guest = one.hub.connections.open("mock", guest=TAG)
         one.hub.attach(guest, one.add_session("s"))
         yield one, publisher, guest, Asking(path, guest)
         await path.close()
@@ -144,7 +144,7 @@ def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
                 one.agent.updates("first", "fresh")
 
             monkeypatch.setattr(one.process, "send", open_session)
-            guest = one.hub.connections.open("mock", guest=Guest(TAG, "n1"))
+            guest = one.hub.connections.open("mock", guest=TAG)
             asking = Asking(path, guest, NEW)
             asking.transport.close()
             await asking.task

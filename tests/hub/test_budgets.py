@@ -54,7 +54,7 @@ def test_requests_beyond_the_count_are_rejected_and_the_log_says_by_what() -> No
                 own.asks(id)
             assert [(line["id"], line["result"]) for line in own.process.sent] == [(2, REJECTED), (3, REJECTED)]
             first, second = _decisions(await _history(own))
-            assert (first["requestId"], first["outcome"], first["by"]) == (2, "rejected", {"kind": "limit"})
+            assert (first["agentRequestId"], first["outcome"], first["by"]) == (2, "rejected", {"kind": "limit"})
             assert "--pending-requests" in second["reason"]
             assert len(own.hub.pending.of_session(own.session)) == 2
             # One that is settled makes room for one.

@@ -1,20 +1,28 @@
 """Connections: what each client sees and answers; all that are open."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.connections import REMEMBERED_BYTES, REMEMBERED_REQUESTS, Connection, Guest, Settled
-from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
-from sandbox_agent.hub.session import Replay
+from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.pending import (
+    REMEMBERED_BYTES,
+    REMEMBERED_REQUESTS,
+    Outcome,
+    PendingRequest,
+    PendingRequests,
+    Settled,
+)
+from sandbox_agent.hub.session import Replay, Session, SessionFacts
 from sandbox_agent.log.event import (
     Chunk,
     Direction,
@@ -24,6 +32,7 @@ from sandbox_agent.log.event import (
     session_channel,
 )
 from sandbox_agent.log.wire import subject_of
+from sandbox_agent.wire.request_ids import RequestIds
 from tests.support.world import World, run, world
 
 TAG = "g0123456789abcdef"
@@ -31,7 +40,7 @@ LINE = b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","u
 
 
 def open_guest(own: World) -> Connection:
-    return own.hub.connections.open("a", {}, "its id here", Guest(TAG, "n1"))
+    return own.hub.connections.open("a", {}, "its id here", TAG)
 
 
 class Heard:
@@ -96,14 +105,30 @@ class FakeStream:
     async def caught_up(self, position: int) -> None: ...
 
 
-def connection(tag: str = "c1") -> Connection:
-    return Connection(f"secret of {tag}", tag, "a", 0.0)
+def connection(tag: str = "c1", pending: PendingRequests | None = None) -> Connection:
+    return Connection(f"secret of {tag}", tag, "a", 0.0, pending=pending)
 
 
-def request(key: int, id: str = "0", process: str = "p1", title: str = "") -> PendingRequest:
+def session(id: str) -> Session:
+    return Session(SessionFacts(session_id=id, agent_session_id=id, agent="a", cwd="/", created_at=0, updated_at=0))
+
+
+def ask(
+    table: PendingRequests,
+    key: int,
+    id: str = "0",
+    process: str = "p1",
+    title: str = "",
+    of: Iterable[Connection] = (),
+    session: Session | None = None,
+) -> PendingRequest:
+    """An agent's request, as connections are asked it."""
     params = json.dumps({"toolCall": {"title": title}} if title else {})
     line = f'{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{params}}}'
-    return PendingRequest(key, parse(line.encode()), FakeProcess(process), None, 0.0)
+    pending = PendingRequest(key, table.ids.make(key), parse(line.encode()), FakeProcess(process), session, 0.0)
+    pending.asked |= {each.tag for each in of}
+    table.ask(pending)
+    return pending
 
 
 def chunk(
@@ -226,178 +251,146 @@ def test_it_knows_whether_something_it_should_have_seen_is_gone(
 # Ids
 
 
-@pytest.mark.parametrize("id", ["0", '"0"', "1.0", "-1", '"5f0c7c1e-9a40-4b39-8f7d-d1f4a7e1c1aa"', '""'])
-def test_a_free_id_is_used_as_it_is(id: str) -> None:
-    own, pending = connection(), request(7, id)
-    assert own.open_request(pending) == id.encode()
-    assert own.request(id.encode()) is pending
-    assert own.knows(pending)
+def test_a_request_has_one_id_for_all_and_the_agents_own_is_nobodys() -> None:
+    table = PendingRequests(RequestIds(run="r"))
+    one, two = connection("c1", table), connection("c2", table)
+    pending = ask(table, 7, "0", of=(one, two))
+    assert pending.id == b'"rq_r.7"'
+    assert one.request(pending.id) is two.request(pending.id) is pending
+    for id in (b"0", b'"0"', b'"rq_r.07"', b'"rq_r.7.7"', b'"rq_other.7"', b'"rq_n.r.7"', b"7", b"null"):
+        with pytest.raises(NobodyAsked):
+            one.request(id)
+    assert one.request(b'"\\u0072q_r.7"') is pending, "spelled otherwise, it is the same id"
 
 
-def test_a_request_keeps_its_id_however_often_it_is_delivered() -> None:
-    own, first, second = connection(), request(1), request(2)
-    ids = [own.open_request(first), own.open_request(second)]
-    assert [own.open_request(first), own.open_request(second)] == ids
-    assert ids[0] != ids[1]
+def test_who_was_not_asked_cannot_answer() -> None:
+    table = PendingRequests(RequestIds())
+    one, other = connection("c1", table), connection("c2", table)
+    pending = ask(table, 1, of=(one,))
+    with pytest.raises(NobodyAsked):
+        other.request(pending.id)
+    table.settle(pending, Outcome.ANSWERED, "c1")
+    with pytest.raises(NobodyAsked):
+        other.request(pending.id)
 
 
-def test_an_id_that_is_taken_becomes_a_string_of_our_own() -> None:
-    own = connection()
-    own.open_request(request(1, process="p1"))
-    id = own.open_request(request(2, process="p2"))
-    assert isinstance(json.loads(id), str)
+def test_what_was_settled_is_known_to_those_that_were_asked_and_to_those_that_came_later() -> None:
+    table, of = PendingRequests(RequestIds()), session("s")
+    one, later = connection("c1", table), connection("c2", table)
+    pending = ask(table, 1, of=(one,), session=of)
+    table.settle(pending, Outcome.REJECTED, "c1")
+    later.attach("s", 5)
+    for own in (one, later):
+        with pytest.raises(AlreadyAnswered) as refused:
+            own.request(pending.id)
+        assert refused.value.fields["outcome"] == "rejected"
 
 
-def test_an_id_stays_taken_after_its_request_is_settled() -> None:
-    table, own, old, new = PendingRequests(), connection(), request(1), request(2)
-    table.ask(old)
-    own.open_request(old)
-    table.settle(old, Outcome.REJECTED, "c2")
-    own.settle(old)
+def test_a_connection_that_is_gone_is_not_kept_with_what_it_was_asked() -> None:
+    async def main() -> None:
+        async with world(session="s") as own:
+            before = own.hub.connections.open("a")
+            own.hub.attach(before, own.session)
+            own.asks("q", "session/request_permission", sessionId="s", options=[])
+            [pending] = own.hub.pending.of_session(own.session)
+            own.hub.close_connection(before, "it was not used")
+            assert before.tag not in pending.asked
 
-    assert own.open_request(new) != b"0"
-
-    with pytest.raises(AlreadyAnswered) as refused:
-        own.request(b"0")
-    assert refused.value.fields["outcome"] == "rejected"
-
-
-def test_an_id_stays_taken_after_it_has_been_forgotten() -> None:
-    own, table = connection(), PendingRequests()
-    given: set[bytes] = set()
-    for key in range(REMEMBERED_REQUESTS + 10):
-        pending = request(key, str(key))
-        table.ask(pending)
-        given.add(own.open_request(pending))
-        table.settle(pending, Outcome.ANSWERED, "c1")
-        own.settle(pending)
-
-    for key in range(5):
-        assert own.open_request(request(1_000_000 + key, str(key))) not in given
+    run(main())
 
 
 def test_what_is_open_is_never_forgotten() -> None:
-    own, table, kept = connection(), PendingRequests(), request(0, '"kept"')
-    own.open_request(kept)
-    for key in range(1, REMEMBERED_REQUESTS + 10):
-        pending = request(key, str(key))
-        table.ask(pending)
-        own.open_request(pending)
-        table.settle(pending, Outcome.ANSWERED, "c1")
-        own.settle(pending)
-    assert own.request(b'"kept"') is kept
+    table = PendingRequests(RequestIds())
+    own = connection("c1", table)
+    kept, first = ask(table, 1, of=(own,)), ask(table, 2, of=(own,))
+    table.settle(first, Outcome.ANSWERED, "c1")
+    for key in range(3, REMEMBERED_REQUESTS + 10):
+        table.settle(ask(table, key, of=(own,)), Outcome.ANSWERED, "c1")
+    assert own.request(kept.id) is kept
+    with pytest.raises(NobodyAsked):
+        own.request(first.id)
 
 
 def test_settled_requests_are_remembered_in_bounded_bytes_their_outcomes_longest() -> None:
-    own, table = connection(), PendingRequests()
-    for key in range(1, 3000):
-        pending = request(key, str(key), title="x" * 1000)
-        table.ask(pending)
-        own.open_request(pending)
-        table.settle(pending, Outcome.REJECTED, "c1")
-        own.settle(pending)
+    table = PendingRequests(RequestIds())
+    own, title, number = connection("c1", table), "x" * 10_000, 2 * REMEMBERED_BYTES // 10_000
+    for key in range(1, number):
+        table.settle(ask(table, key, title=title, of=(own,)), Outcome.REJECTED, "c1")
 
-    remembered = [settled.asked.line for settled in own._settled.values() if settled.asked is not None]
-    assert 0 < sum(map(len, remembered)) <= REMEMBERED_BYTES
-    assert len(own._settled) == 2999
-    assert all(isinstance(settled, Settled) for settled in own._settled.values()), "no session, no process"
+    known = [table.find_asked(key) for key in range(1, number)]
+    settled = [each for each in known if isinstance(each, Settled)]
+    assert len(settled) == number - 1, "no session, no process"
+    assert 0 < sum(len(each.request.line) for each in settled if each.request is not None) <= REMEMBERED_BYTES
     with pytest.raises(AlreadyAnswered) as refused:
-        own.request(b"1")
+        own.request(table.ids.make(1))
     assert refused.value.fields["outcome"] == "rejected"
 
 
-def test_ids_of_settled_requests_take_bounded_bytes_however_long_an_agent_makes_them() -> None:
-    own, table = connection(), PendingRequests()
-    for key in range(1, 30):
-        pending = request(key, json.dumps(f"{key}" + "x" * (REMEMBERED_BYTES // 10)))
-        table.ask(pending)
-        own.open_request(pending)
-        table.settle(pending, Outcome.ANSWERED, "c1")
-        own.settle(pending)
-    assert sum(map(len, own._settled)) <= REMEMBERED_BYTES
-    assert own._settled.keys() == set(own._ids.values())
-
-
-def test_a_settled_request_whose_question_is_forgotten_keeps_its_id_on_replay() -> None:
-    own, table = connection(), PendingRequests()
-    first, second = request(1, "0"), request(2, "0", process="p2")
-    for pending in (first, second):
-        table.ask(pending)
-        own.open_request(pending)
-        table.settle(pending, Outcome.ANSWERED, "c1")
-        own.settle(pending)
-    asked = Chunk(2, [second.request.line], Direction.FROM_AGENT, None, "c", 0.0, request=2)
-    shown = own.frames(asked)
-    own._forget_question(own._settled[b"0"])
-    own._forget_question(own._settled[own.open_request(second)])
-    assert own.open_request(second) in shown
+def test_a_request_is_shown_under_its_id_also_when_nothing_else_is_known_of_it() -> None:
+    table = PendingRequests(RequestIds(run="r"))
+    own = connection("c1", table)
+    pending = ask(table, 6, of=(own,))
+    line = b'{"jsonrpc":"2.0","id":"rq_r.6","method":"session/request_permission","params":{}}'
+    shown = b"event: message\nid: 6\ndata: %b\n\n" % line
+    asked = Chunk(6, [pending.request.line], Direction.FROM_AGENT, "s", session_channel("s"), 0.0, request=6)
     assert own.frames(asked) == shown
-
-
-def test_an_id_nobody_asked_under_is_refused() -> None:
-    own = connection()
-    own.open_request(request(1, "0"))
-    for id in (b"1", b'"0"', b"0.0"):
-        with pytest.raises(NobodyAsked):
-            own.request(id)
-
-
-def test_a_request_is_shown_under_the_id_it_has_here() -> None:
-    own, first, second = connection(), request(5), request(6)
-    own.open_request(first)
-    id = own.open_request(second)
-    shown = own.frames(chunk(6, session_channel("s"), "s", request=6))
-    line = b'{"jsonrpc":"2.0","id":%b,"method":"session/request_permission","params":{}}' % id
-    assert shown == b"event: message\nid: 6\ndata: %b\n\n" % line
-    assert b'"id":0' in own.frames(chunk(5, session_channel("s"), "s", request=5))
+    table.settle(pending, Outcome.ANSWERED, "c1")
+    assert own.frames(asked) == shown
+    again = connection("c1", PendingRequests(RequestIds(run="r")))
+    assert again.frames(asked) == shown
     assert own.frames(chunk(8, session_channel("s"), "s")) == chunk(8, session_channel("s"), "s").frames()
 
 
-IDS = ['"a"', '"\\u0061"', "0", '"0"', "0.0", "1", '"1"', *(f'"request-{key}"' for key in range(1, 8))]
+IDS = ['"a"', '"\\u0061"', "0", '"0"', "0.0", "1", '"1"', *(f'"rq_{key}"' for key in range(1, 8))]
 
 
-class IdMap(RuleBasedStateMachine):
-    """Whatever agents ask, under any ids, of any clients, in any order."""
+class Answers(RuleBasedStateMachine):
+    """Whatever agents ask, under any ids, of any clients, in any order, in any number of runs of the server.
+
+    Clients keep every id that they ever saw, and give them to each other.
+    """
 
     @initialize()
     def begin(self) -> None:
-        self.table = PendingRequests()
-        self.connections = [connection("c1"), connection("c2")]
-        self.keys = count(1)
+        self.given: dict[str, PendingRequest] = {}
+        """Every id that was ever given out, as its clients write it, and what for."""
         self.asked: list[PendingRequest] = []
-        self.given: dict[str, dict[object, PendingRequest]] = {"c1": {}, "c2": {}}
-        """For each connection: every id it was ever given, as its client reads it, and what for."""
+        self.restart()
+
+    @rule()
+    def restart(self) -> None:
+        """The log begins anew, and so do its positions and the tags of connections."""
+        self.table = PendingRequests(RequestIds())
+        self.keys = count(1)
+        self.asked.clear()
+        self.connections = [connection("c1", self.table), connection("c2", self.table)]
+
+    @rule(which=st.sampled_from([0, 1]))
+    def reconnect(self, which: int) -> None:
+        tag = f"{self.connections[which].tag}'"
+        self.table.forget_connection(self.connections[which].tag)
+        self.connections[which] = connection(tag, self.table)
 
     @rule(id=st.sampled_from(IDS), process=st.sampled_from(["p1", "p2"]), to=st.sets(st.sampled_from([0, 1])))
     def ask(self, id: str, process: str, to: set[int]) -> None:
-        pending = request(next(self.keys), id, process)
+        of = [self.connections[index] for index in to]
+        pending = ask(self.table, next(self.keys), id, process, of=of)
         self.asked.append(pending)
-        self.table.ask(pending)
-        for index in to:
-            self.deliver_to(self.connections[index], pending)
+        written = pending.id.decode()
+        assert written not in self.given, "the id was used before"
+        self.given[written] = pending
 
     @rule(data=st.data(), to=st.sampled_from([0, 1]))
     def deliver(self, data: st.DataObject, to: int) -> None:
-        opened = [pending for pending in self.asked if pending.open]
-        if opened:
-            self.deliver_to(self.connections[to], data.draw(st.sampled_from(opened)))
-
-    def deliver_to(self, own: Connection, pending: PendingRequest) -> None:
-        known = own.knows(pending)
-        id = as_read(own.open_request(pending))
-        given = self.given[own.tag]
-        if known:
-            assert given[id] is pending, "its id has changed"
-        else:
-            assert id not in given, "the id was used before"
-            given[id] = pending
+        if opened := [pending for pending in self.asked if pending.open]:
+            data.draw(st.sampled_from(opened)).asked.add(self.connections[to].tag)
 
     @rule(data=st.data(), by=st.sampled_from([0, 1]))
     def answer(self, data: st.DataObject, by: int) -> None:
         own = self.connections[by]
-        text = data.draw(st.sampled_from([*IDS, *(as_written(id) for id in self.given[own.tag])]))
-        expected = self.given[own.tag].get(as_read(text.encode()))
-        if expected is None:
+        text = data.draw(st.sampled_from([*IDS, *self.given]))
+        expected = self.given.get(text)
+        if expected is None or expected not in self.asked or own.tag not in expected.asked:
             with pytest.raises(NobodyAsked):
                 own.request(text.encode())
         elif not expected.open:
@@ -409,18 +402,12 @@ class IdMap(RuleBasedStateMachine):
             pending = own.request(text.encode())
             assert pending is expected
             self.table.settle(pending, Outcome.ANSWERED, own.tag)
-            for one in self.connections:
-                one.settle(pending)
             assert all(other.open for other in others)
 
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
-        opened = [pending for pending in self.asked if pending.open]
-        if opened:
-            pending = data.draw(st.sampled_from(opened))
-            self.table.settle(pending, Outcome.CANCELLED, None)
-            for one in self.connections:
-                one.settle(pending)
+        if opened := [pending for pending in self.asked if pending.open]:
+            self.table.settle(data.draw(st.sampled_from(opened)), Outcome.CANCELLED, None)
 
     @rule(process=st.sampled_from(["p1", "p2"]), id=st.sampled_from(IDS))
     def find(self, process: str, id: str) -> None:
@@ -430,26 +417,11 @@ class IdMap(RuleBasedStateMachine):
         if [p for p in mine if p.open] == mine[-1:] != []:
             assert found is mine[-1]
 
-    @invariant()
-    def every_open_request_has_exactly_one_id(self) -> None:
-        for own in getattr(self, "connections", []):
-            given = self.given[own.tag]
-            opened = [pending for pending in given.values() if pending.open]
-            assert len(opened) == len({pending.key for pending in opened})
-            for id, pending in given.items():
-                if pending.open:
-                    assert own.request(as_written(id).encode()) is pending
-
 
 def as_read(id: bytes) -> object:
     """An id as a client reads it: a string, or a number by its text, since 1 and 1.0 differ."""
     return id.decode() if id[:1] != b'"' else json.loads(id).encode()
 
 
-def as_written(id: object) -> str:
-    """An id as a client writes it."""
-    return json.dumps(id.decode()) if isinstance(id, bytes) else str(id)
-
-
-TestIdMap = IdMap.TestCase
-TestIdMap.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestAnswers = Answers.TestCase
+TestAnswers.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)

@@ -23,10 +23,10 @@ ASKED: Json = {
 }
 
 
-async def decided(one: World, result: Json, id: object = 7) -> Json:
+async def decided(one: World, asked: str, result: Json) -> Json:
     """The decision after the client's answer."""
     await one.settled()
-    await one.from_client.answer(one.client, envelope(id=id, result=result))
+    await one.from_client.answer(one.client, envelope(id=asked, result=result))
     return [event["params"] for event in await one.events() if event.get("method") == DECISION][-1]
 
 
@@ -38,8 +38,8 @@ def why(reason: str) -> Json:
 def test_the_decision_on_a_question_has_its_id_and_the_answers() -> None:
     async def main() -> None:
         async with world() as one:
-            one.asks(7, QUESTION, **ASKED)
-            told = await decided(one, {"status": "answered", "answers": [["SQLite"]]})
+            asked = one.asks(7, QUESTION, **ASKED)
+            told = await decided(one, asked, {"status": "answered", "answers": [["SQLite"]]})
 
             assert (told["kind"], told["outcome"], told["questionId"]) == ("question", "answered", "q-1")
             assert told["answers"] == [["SQLite"]]
@@ -53,10 +53,10 @@ def test_the_decision_on_a_form_has_the_id_that_clients_saw_and_what_was_filled_
         async with world() as one:
             one.client = one.connect(clientCapabilities={"elicitation": {"form": {}}})
             one.hub.attach(one.client, one.session)
-            one.asks(7, "elicitation/create", **FORM)
+            asked = one.asks(7, "elicitation/create", **FORM)
             await one.settled()
             (pending,) = one.hub.pending.of_session(one.session)
-            told = await decided(one, {"action": "accept", "content": {"db": "SQLite"}})
+            told = await decided(one, asked, {"action": "accept", "content": {"db": "SQLite"}})
 
             assert (told["kind"], told["outcome"]) == ("elicitation", "answered")
             assert told["questionId"] == f"question-{pending.key}"
@@ -69,9 +69,9 @@ def test_the_decision_on_a_form_has_the_id_that_clients_saw_and_what_was_filled_
 def test_a_persons_reason_is_in_the_decision_and_before_the_next_prompt() -> None:
     async def main() -> None:
         async with world() as one:
-            one.asks(7)
+            asked = one.asks(7)
             rejected = {"outcome": {"outcome": "selected", "optionId": "no"}}
-            told = await decided(one, rejected | why("Not on a Friday."))
+            told = await decided(one, asked, rejected | why("Not on a Friday."))
             assert told["reason"] == "Not on a Friday."
 
             turn = one.prompt("go on")
@@ -105,8 +105,8 @@ def test_a_persons_reason_is_in_the_decision_and_before_the_next_prompt() -> Non
 def test_without_a_refusal_and_a_reason_the_next_prompt_is_as_it_was(result: Json) -> None:
     async def main() -> None:
         async with world() as one:
-            one.asks(7)
-            await decided(one, result)
+            asked = one.asks(7)
+            await decided(one, asked, result)
             turn = one.prompt("go on")
             sent = await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
             await turn

@@ -40,7 +40,7 @@ def test_a_prompt_that_could_not_be_sent_does_not_swallow_what_the_agent_asks_ne
 def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its_way_to_the_disk() -> None:
     async def main() -> None:
         async with world() as own:
-            own.asks(7)
+            asked = own.asks(7)
             kept, reached = asyncio.Event(), asyncio.Event()
 
             async def committed(position: int) -> None:
@@ -48,11 +48,11 @@ def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its
                 await kept.wait()
 
             own.log.committed = committed  # type: ignore[method-assign]
-            answer = asyncio.create_task(own.from_client.answer(own.client, envelope(id=7, result=ALLOW)))
+            answer = asyncio.create_task(own.from_client.answer(own.client, envelope(id=asked, result=ALLOW)))
             await reached.wait()
             with pytest.raises(AlreadyAnswered):
-                await own.from_client.answer(own.client, envelope(id=7, result=CANCELLED))
-            repeat = asyncio.create_task(own.from_client.answer(own.client, envelope(id=7, result=ALLOW)))
+                await own.from_client.answer(own.client, envelope(id=asked, result=CANCELLED))
+            repeat = asyncio.create_task(own.from_client.answer(own.client, envelope(id=asked, result=ALLOW)))
             cancel = envelope(method="session/cancel", params={"sessionId": "s"})
             await own.from_client.notify(own.client, cancel)
             kept.set()
@@ -72,19 +72,19 @@ def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its
 def test_an_answer_that_changes_nothing_is_no_conflict() -> None:
     async def main() -> None:
         async with world() as own:
-            own.asks(7)
-            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
-            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
-            await own.from_client.answer(own.client, envelope(id=7, error={"code": -32800, "message": "cancelled"}))
+            asked = own.asks(7)
+            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=asked, error={"code": -32800, "message": "cancelled"}))
             for other in (CANCELLED, REJECT):
                 with pytest.raises(AlreadyAnswered):
-                    await own.from_client.answer(own.client, envelope(id=7, result=other))
-            own.asks(8)
+                    await own.from_client.answer(own.client, envelope(id=asked, result=other))
+            second = own.asks(8)
             await own.from_client.notify(own.client, envelope(method="session/cancel", params={"sessionId": "s"}))
-            await own.from_client.answer(own.client, envelope(id=8, result=CANCELLED))
+            await own.from_client.answer(own.client, envelope(id=second, result=CANCELLED))
             for other in (ALLOW, REJECT):
                 with pytest.raises(AlreadyAnswered):
-                    await own.from_client.answer(own.client, envelope(id=8, result=other))
+                    await own.from_client.answer(own.client, envelope(id=second, result=other))
 
     run(main())
 
@@ -95,10 +95,10 @@ def test_the_same_answer_of_another_client_is_a_conflict() -> None:
         async with world() as own:
             other = own.hub.connections.open("a", {})
             own.hub.attach(other, own.session)
-            own.asks(7)
-            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+            asked = own.asks(7)
+            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
             with pytest.raises(AlreadyAnswered):
-                await own.from_client.answer(other, envelope(id=7, result=ALLOW))
+                await own.from_client.answer(other, envelope(id=asked, result=ALLOW))
 
     run(main())
 
@@ -107,7 +107,7 @@ def test_the_same_answer_of_another_client_is_a_conflict() -> None:
 def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
     async def main() -> None:
         async with world() as own:
-            own.asks(7)
+            asked = own.asks(7)
             committed = own.log.committed
 
             async def failing(position: int) -> None:
@@ -115,10 +115,10 @@ def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
 
             own.log.committed = failing  # type: ignore[method-assign]
             with pytest.raises(OSError, match="disk full"):
-                await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+                await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
             assert own.process.sent == []
             own.log.committed = committed  # type: ignore[method-assign]
-            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
             assert [one["result"] for one in own.process.sent] == [ALLOW]
 
     run(main())

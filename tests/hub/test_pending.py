@@ -9,6 +9,7 @@ import pytest
 from sandbox_agent.envelope import parse
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
 from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.wire.request_ids import RequestIds
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class FakeProcess:
     key: str
 
 
+IDS = RequestIds()
 P1, P2 = FakeProcess("agent-1"), FakeProcess("agent-2")
 OPTIONS = [
     {"optionId": "yes", "kind": "allow_once"},
@@ -41,7 +43,7 @@ def request(
 ) -> PendingRequest:
     params = {"options": OPTIONS} if params is None else params
     line = f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{json.dumps(params)}}}'
-    return PendingRequest(key, parse(line.encode()), process, of, asked_at, waits_since=asked_at)
+    return PendingRequest(key, IDS.make(key), parse(line.encode()), process, of, asked_at, waits_since=asked_at)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_its_kind_follows_from_its_method(method: str, kind: str) -> None:
 
 
 def test_it_is_open_until_it_has_an_outcome() -> None:
-    table, pending = PendingRequests(), request(1)
+    table, pending = PendingRequests(IDS), request(1)
     table.ask(pending)
     assert pending.open
 
@@ -64,7 +66,7 @@ def test_it_is_open_until_it_has_an_outcome() -> None:
 
 
 def test_it_is_found_under_its_agents_id_only_while_it_is_open() -> None:
-    table, pending = PendingRequests(), request(1, '"x"')
+    table, pending = PendingRequests(IDS), request(1, '"x"')
     table.ask(pending)
     assert table.find(P1, b'"x"') is pending
     assert table.find(P1, b'"\\u0078"') is pending, "spelled otherwise, it is the same id"
@@ -77,13 +79,13 @@ def test_it_is_found_under_its_agents_id_only_while_it_is_open() -> None:
 
 @pytest.mark.parametrize("other", ["1.0", '"1"', "10", "-1"])
 def test_ids_that_look_alike_are_not_the_same(other: str) -> None:
-    table, pending = PendingRequests(), request(1, "1")
+    table, pending = PendingRequests(IDS), request(1, "1")
     table.ask(pending)
     assert table.find(P1, other.encode()) is None
 
 
 def test_of_two_under_one_id_the_newer_is_found_and_settling_the_older_leaves_it() -> None:
-    table, older, newer = PendingRequests(), request(1, "5"), request(2, "5")
+    table, older, newer = PendingRequests(IDS), request(1, "5"), request(2, "5")
     table.ask(older)
     table.ask(newer)
     assert table.find(P1, b"5") is newer
@@ -95,7 +97,7 @@ def test_of_two_under_one_id_the_newer_is_found_and_settling_the_older_leaves_it
 
 
 def test_they_are_listed_by_session_process_and_age_in_the_order_they_were_asked() -> None:
-    table, s1, s2 = PendingRequests(), session("s1"), session("s2")
+    table, s1, s2 = PendingRequests(IDS), session("s1"), session("s2")
     first = request(1, of=s1, asked_at=10)
     second = request(2, of=s2, process=P2, asked_at=20)
     third = request(3, of=s1, process=P2, asked_at=30)

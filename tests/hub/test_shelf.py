@@ -175,12 +175,12 @@ def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> Non
 def test_nothing_rests_in_which_something_goes_on() -> None:
     async def main() -> None:
         async with world() as own:
-            own.asks(5)
+            asked = own.asks(5)
             own.hub.detach(own.client, own.session)
             await rest(own)
             assert own.hub.shelf._kept.keys() == {"s"}, "it waits for an answer"
             own.hub.attach(own.client, own.session)
-            await own.from_client.answer(own.client, envelope(id=5, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
             turn = own.request("session/prompt", {"sessionId": "s", "prompt": []})
             await own.process.has_been_sent(2)
             own.hub.detach(own.client, own.session)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sandbox_agent.envelope import parse
+from sandbox_agent.envelope import parse, success
 from sandbox_agent.opencode.naming import Facts, id_of
 from sandbox_agent.opencode.refusals import Refused
 from tests.opencode.bridging import ALWAYS, ONLY_ONCE, Json, answered, ask, bridged, is_answered
@@ -201,8 +201,9 @@ def test_the_first_answer_wins_and_the_other_side_closes_its_dialog() -> None:
             listener = bridge.listen()
             await ask(own, ALWAYS)
             asked = await listener.until("permission.asked")
-            line = {"jsonrpc": "2.0", "id": 0, "result": {"outcome": {"outcome": "selected", "optionId": "no"}}}
-            await own.from_client.answer(own.client, parse(json.dumps(line).encode()))
+            (pending,) = own.hub.pending.of_session(own.session)
+            line = success(pending.id, {"outcome": {"outcome": "selected", "optionId": "no"}})
+            await own.from_client.answer(own.client, parse(line))
 
             assert (await listener.until("permission.replied"))["reply"] == "reject"
             with pytest.raises(Refused):

@@ -221,9 +221,12 @@ class World:
     def says(self, **fields: Any) -> None:
         self.agent.says(**fields)
 
-    def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> None:
+    def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> str:
+        """The agent asks under an id of its own; gives the one that clients know, if they are asked."""
         options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
         self.says(id=id, method=method, params=params or {"sessionId": "s", "options": options})
+        pending = self.hub.pending.find(self.running, json.dumps(id).encode())
+        return "" if pending is None else json.loads(pending.id)
 
     def sent(self, method: str) -> Json:
         """The last request of a method that the agent was sent."""
@@ -276,7 +279,8 @@ class World:
         channels = [session_channel(session), agent_channel("a"), connection.channel]
         await self.log.flushed()
         chunks = await self.log.page(channels, 0, self.log.position)
-        return [json.loads(line) for chunk in chunks if chunk.exclude != connection.tag for line in chunk.lines]
+        seen = [chunk for chunk in chunks if chunk.exclude != connection.tag]
+        return [json.loads(line) for chunk in seen for line in connection.lines(chunk)]
 
     def connect(self, **introduction: Any) -> Connection:
         """Another client."""

@@ -37,12 +37,12 @@ from sandbox_agent.gateway.ingest import IsThere
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
-from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.clients import Delivery
 from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, Introduced
+from sandbox_agent.wire.request_ids import asker
 
 logger = logging.getLogger(__name__)
 

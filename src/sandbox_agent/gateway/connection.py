@@ -19,12 +19,12 @@ from msgspec import Raw, field
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, parse_answer, same_id, text_at, with_result
 from sandbox_agent.errors import NotAnEnvelope
-from sandbox_agent.gateway.trust import asker
 from sandbox_agent.http.acp import MAX_SESSION_ID
 from sandbox_agent.hub.connections import Connection, Window
 from sandbox_agent.log.event import Chunk, frames, session_channel
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit
+from sandbox_agent.wire.request_ids import asker
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -165,6 +165,10 @@ class FleetConnection(Connection, eq=False):
             settled[id] = None
             drop_oldest(settled, MOST_PENDING)
             self.requests.get(node, {}).pop(id, None)
+
+    def session_of_request(self, id: bytes) -> str | None:
+        name = same_id(id)
+        return self.requests.get(asker(name) or "", {}).get(name)
 
     def is_full(self, node: str) -> bool:
         """Whether a node has attached it to as many sessions as it may."""

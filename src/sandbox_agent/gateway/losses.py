@@ -31,11 +31,11 @@ from sandbox_agent.gateway.connection import (
 )
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
-from sandbox_agent.gateway.trust import run_of
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, Gone, SentTo
+from sandbox_agent.wire.request_ids import run_of
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,13 @@ A node asks under its own name, and speaks of its own sessions. One that floods 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from sandbox_agent.envelope import Kind, param, parse
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.request_ids import asker
 
 LONGEST_ID = 256
-"""Bytes of a request's id; those that nodes make have some 80."""
+"""Bytes of a request's id; those that nodes make have at most some 80."""
 LONGEST_SESSION_ID = 1024
 BURST = 2.0
 """Seconds' worth that a node may send at once."""
@@ -27,27 +26,6 @@ MOST_NODES = 10_000
 
 class Forged(Exception):
     """A node says what only another one could, or what no honest one would."""
-
-
-def asker(id: bytes) -> str | None:
-    """The node in the id of a request: `"<node>.<run>.<guest>.<number>"`."""
-    return _parts(id)[0]
-
-
-def run_of(id: bytes) -> str | None:
-    """The run of that node, by its nonce."""
-    return _parts(id)[1]
-
-
-def _parts(id: bytes) -> tuple[str | None, str | None]:
-    try:
-        text = msgspec.json.decode(id)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None, None
-    if not isinstance(text, str):
-        return None, None
-    node, _, rest = text.partition(".")
-    return node, rest.partition(".")[0]
 
 
 def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:

@@ -147,8 +147,7 @@ class Acp(Exchange, eq=False):
             return
         meant = envelope.session_id
         if envelope.kind is Kind.RESPONSE:
-            pending = connection.find_request(envelope.id or b"null")
-            meant = pending.session.id if pending is not None and pending.session is not None else None
+            meant = connection.session_of_request(envelope.id or b"null")
         if meant is not None and self._resolve(meant) != named:
             raise BadRequest(f"{headers.ACP_SESSION_ID} names another session than the envelope", sessionId=meant)
 

@@ -16,7 +16,6 @@ from sandbox_agent.errors import BadRequest, MethodNotAllowed
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
 from sandbox_agent.http.exchange import ClientGone, read_body
-from sandbox_agent.hub.connections import Guest
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.json_bounds import read
@@ -56,8 +55,7 @@ class Guests:
             return
         if not is_tag(asked.tag):
             raise BadRequest("the tag of a guest is one that a gateway makes")
-        run = scope["extensions"].get("sandbox_agent.run", "")
-        body = msgspec.json.encode(await self._introduce(asked, run))
+        body = msgspec.json.encode(await self._introduce(asked))
         await respond(send, 200, json_headers(body), body)
 
     async def note_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +75,7 @@ class Guests:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise BadRequest(f"not what gateways send: {error}") from error
 
-    async def _introduce(self, asked: Introduction, run: str) -> Introduced:
+    async def _introduce(self, asked: Introduction) -> Introduced:
         envelope = parse(bytes(asked.initialize))
         params = envelope.params()
         agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
@@ -87,7 +85,6 @@ class Guests:
         connection = self.hub.connections.find(asked.connection_id)
         known = connection is not None
         if connection is None:
-            guest = Guest(asked.tag, self.node, run)
-            connection = self.hub.connections.open(agent, params, asked.connection_id, guest)
+            connection = self.hub.connections.open(agent, params, asked.connection_id, asked.tag)
         connection.used_at = self.hub.monotonic()
         return Introduced(known, connection.agent, greeting)

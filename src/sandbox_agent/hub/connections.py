@@ -15,9 +15,18 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
+from sandbox_agent.envelope import META, Envelope, Object, object_at, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked, UnknownConnection
-from sandbox_agent.hub.pending import Outcome, PendingRequest, Speech, leaves_open, render, takes_back
+from sandbox_agent.hub.pending import (
+    Outcome,
+    PendingRequest,
+    PendingRequests,
+    Settled,
+    Speech,
+    leaves_open,
+    render,
+    takes_back,
+)
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import (
     Chunk,
@@ -33,10 +42,6 @@ from sandbox_agent.wire.fleet import AttachmentChange
 
 MAX_NAME = 200
 """Longest name that a client or a user may have."""
-REMEMBERED_REQUESTS = 10_000
-"""How many settled requests a connection remembers, to answer a late answer with what became of it."""
-REMEMBERED_BYTES = 1 << 20
-"""How much it remembers of what they asked, and how much their ids may take."""
 REMEMBERED_RECEIPTS = 1_000
 """How many of its notifications and answers a connection remembers by their keys, so that each is taken once."""
 
@@ -66,16 +71,6 @@ class Window(Struct):
         if self.start >= through:
             return 0
         return through if self.end is None else min(through, self.end)
-
-
-class Settled(Struct):
-    """What is left of a request: whose id it had, and what became of it."""
-
-    key: int
-    outcome: Outcome
-    asked: Envelope | None
-    """As it was asked, for a client that reads it again; forgotten first."""
-    answered_with: tuple[str, bytes] | None
 
 
 class Connection(Struct, eq=False):
@@ -117,20 +112,12 @@ class Connection(Struct, eq=False):
     """Requests of its whose answers come on the stream, and have not come."""
     opening: int = 0
     """Requests of its that make sessions, and whose transport says when the response has gone out."""
-    prefix: str = ""
-    """For a guest, whose client is at a gateway: what the ids of requests begin with, so that they lead back here."""
+    is_guest: bool = False
+    """Its client is at a gateway, and has no stream here: what is for it alone goes there, as it should read it."""
+    pending: PendingRequests | None = None
+    """What agents have asked; None where the nodes of a fleet know that."""
     receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
     """What became of the newest notifications and answers that came with a key."""
-    _forgetful: bool = False
-    """Requests have been forgotten, so it is not known any more which ids were never used."""
-    _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    _requests: dict[bytes, PendingRequest] = field(default_factory=dict[bytes, PendingRequest])
-    """Those that are open, by the id that this client knows."""
-    _settled: OrderedDict[bytes, Settled] = field(default_factory=OrderedDict[bytes, Settled])
-    _legible: list[bytes] = field(default_factory=list[bytes])
-    """Settled ones of which the question is still known, oldest first."""
-    _asked_bytes: int = 0
-    _id_bytes: int = 0
 
     def introduce(self, params: Object) -> None:
         """Take in what `initialize` says of the client."""
@@ -215,48 +202,24 @@ class Connection(Struct, eq=False):
         last = max(ends)
         return last if last > after else 0
 
-    @property
-    def is_guest(self) -> bool:
-        """It has no stream here: what is for it alone goes to its gateways, as it should read it."""
-        return bool(self.prefix)
-
-    def open_request(self, pending: PendingRequest) -> bytes:
-        """The id under which this client knows an agent's request: the agent's own while it was never used here.
-
-        Never used, not just free now: a late answer to an old request must not settle a new one.
-        """
-        id = self._ids.get(pending.key)
-        if id is None:
-            taken = self.is_guest or self._forgetful or self._was_used(same_id(pending.agent_id))
-            id = self._make_id(pending.key) if taken else pending.agent_id
-            self._ids[pending.key] = id
-            self._requests[same_id(id)] = pending
-        return id
-
-    def _make_id(self, key: int) -> bytes:
-        id = b'"%b%d"' % (self.prefix.encode() or b"request-", key)
-        while self._was_used(id):
-            # An agent has thought of the same string.
-            id = id[:-1] + b'+"'
-        return id
-
-    def _was_used(self, id: bytes) -> bool:
-        return id in self._requests or id in self._settled
-
-    def knows(self, pending: PendingRequest) -> bool:
-        return pending.key in self._ids
-
     def request(self, id: bytes) -> PendingRequest:
-        """The open request a client answers; raises NobodyAsked or AlreadyAnswered."""
-        settled = self._settled.get(same_id(id))
-        if settled is not None:
-            raise AlreadyAnswered(id.decode(), settled.outcome)
-        pending = self._requests.get(same_id(id))
-        if pending is None:
+        """The open request that its client answers; raises NobodyAsked or AlreadyAnswered."""
+        known = self._find_known(id)
+        if known is None:
             raise NobodyAsked(id.decode())
-        if not pending.open or pending.answering:
-            raise AlreadyAnswered(id.decode(), Outcome.ANSWERED if pending.open else pending.outcome)
-        return pending
+        if isinstance(known, Settled):
+            raise AlreadyAnswered(id.decode(), known.outcome)
+        if known.answering:
+            raise AlreadyAnswered(id.decode(), Outcome.ANSWERED)
+        return known
+
+    def _find_known(self, id: bytes) -> PendingRequest | Settled | None:
+        """What it was asked under an id; or what was settled meanwhile in a session that it is attached to."""
+        known = None if self.pending is None else self.pending.find_known(id)
+        if known is None or self.tag in known.asked:
+            return known
+        was_there = isinstance(known, Settled) and known.session_id is not None and self.attached(known.session_id)
+        return known if was_there else None
 
     def stands_by(self, answer: Envelope) -> bool:
         """Whether an answer that comes too late changes nothing, so that its client gets no conflict.
@@ -264,18 +227,17 @@ class Connection(Struct, eq=False):
         It repeats the answer that this client gave, or it says of a cancelled request that it is cancelled.
         """
         assert answer.id is not None
-        name = same_id(answer.id)
-        settled, pending = self._settled.get(name), self._requests.get(name)
-        kept = settled or pending
-        if kept is None:
+        known = self._find_known(answer.id)
+        if known is None:
             return False
-        if kept.answered_with == (self.tag, digest_of(answer)) and kept.outcome is not Outcome.CANCELLED:
+        if known.answered_with == (self.tag, digest_of(answer)) and known.outcome is not Outcome.CANCELLED:
             return True
-        return takes_back(answer) or (kept.outcome is Outcome.CANCELLED and leaves_open(answer))
+        return takes_back(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
 
-    def find_request(self, id: bytes) -> PendingRequest | None:
-        """The open request under an id that this client knows."""
-        return self._requests.get(same_id(id))
+    def session_of_request(self, id: bytes) -> str | None:
+        """The session in which an agent asked this connection under an id; None when nothing is open there."""
+        known = self._find_known(id)
+        return known.session_id if isinstance(known, PendingRequest) else None
 
     def frames(self, chunk: Chunk) -> bytes:
         """A chunk as this client should read it, as server-sent events."""
@@ -285,47 +247,17 @@ class Connection(Struct, eq=False):
 
     def lines(self, chunk: Chunk) -> list[bytes]:
         """A chunk's envelopes as this client should read them."""
-        id = None if chunk.request is None else self._ids.get(chunk.request)
-        if id is None or chunk.request is None:
-            # The oldest requests are forgotten, and with them what their ids were.
+        if chunk.request is None or self.pending is None:
             return chunk.lines
-        pending, settled = self._requests.get(same_id(id)), self._settled.get(same_id(id))
-        asked = pending.request if pending is not None else settled.asked if settled is not None else None
+        known = self.pending.find_asked(chunk.request)
+        # What the oldest ones asked is forgotten: then it comes as the agent said it.
+        asked = None if known is None else known.request
         line = chunk.lines[0] if asked is None else render(asked, self.speech, chunk.request)
-        return [with_id(line, id)]
+        return [with_id(line, self.pending.ids.make(chunk.request))]
 
     def render_request(self, pending: PendingRequest) -> bytes:
-        """An agent's request in the form this client understands, under the id that it may answer."""
-        return with_id(render(pending.request, self.speech, pending.key), self.open_request(pending))
-
-    def settle(self, pending: PendingRequest) -> None:
-        """A request has its outcome: of what this client knows of it, only as much stays as is bounded."""
-        id = self._ids.get(pending.key)
-        if id is None:
-            return
-        name, asked = same_id(id), pending.request
-        self._requests.pop(name, None)
-        self._settled[name] = Settled(pending.key, pending.outcome, asked, pending.answered_with)
-        self._legible.append(name)
-        self._asked_bytes += len(asked.line)
-        self._id_bytes += len(id)
-        while self._asked_bytes > REMEMBERED_BYTES:
-            self._forget_question(self._settled[self._legible[0]])
-        while len(self._settled) > REMEMBERED_REQUESTS or self._id_bytes > REMEMBERED_BYTES:
-            self._forget_oldest()
-
-    def _forget_question(self, settled: Settled) -> None:
-        """Of the oldest one of which it is known."""
-        if settled.asked is not None:
-            del self._legible[0]
-            self._asked_bytes -= len(settled.asked.line)
-            settled.asked = None
-
-    def _forget_oldest(self) -> None:
-        self._forgetful = True
-        _, settled = self._settled.popitem(last=False)
-        self._forget_question(settled)
-        self._id_bytes -= len(self._ids.pop(settled.key))
+        """An agent's request in the form this client understands, under the id that all clients know."""
+        return with_id(render(pending.request, self.speech, pending.key), pending.id)
 
 
 def digest_of(answer: Envelope) -> bytes:
@@ -334,15 +266,6 @@ def digest_of(answer: Envelope) -> bytes:
 
 
 logger = logging.getLogger(__name__)
-
-
-class Guest(Struct, frozen=True):
-    """A client of a gateway: its tag in the whole fleet, and the name of this node."""
-
-    tag: str
-    node: str
-    run: str = ""
-    """Of this node, by its nonce: what it asks is void when another run has taken its place."""
 
 
 class Watcher(Protocol):
@@ -358,8 +281,9 @@ class Watcher(Protocol):
 class Connections:
     """The table. Every connection follows its own channel, those of its agents, and those of its sessions."""
 
-    def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
+    def __init__(self, log: Log, monotonic: Callable[[], float], pending: PendingRequests) -> None:
         self._log = log
+        self._pending = pending
         self._monotonic = monotonic
         self._tags = count(1)
         self._by_id: dict[str, Connection] = {}
@@ -373,21 +297,21 @@ class Connections:
         agent: str,
         introduction: Object | None = None,
         connection_id: str | None = None,
-        guest: Guest | None = None,
+        guest: str | None = None,
     ) -> Connection:
         """A new one; `introduction` is what its client says of itself, the params of `initialize`.
 
-        `connection_id` is a new random one that its client knows already.
+        `connection_id` is a new random one that its client knows already; `guest` is the tag in the whole fleet of a
+        gateway's client.
         """
         connection = Connection(
             connection_id=connection_id or secrets.token_urlsafe(24),
-            tag=f"c{next(self._tags)}" if guest is None else guest.tag,
+            tag=f"c{next(self._tags)}" if guest is None else guest,
             agent=agent,
             used_at=self._monotonic(),
             opened_at=self._log.position,
-            # Never the same twice, also when this node has lost its disk and counts anew: no late answer to an old
-            # request may settle a new one.
-            prefix="" if guest is None else f"{guest.node}.{guest.run}.{secrets.token_hex(6)}.",
+            is_guest=guest is not None,
+            pending=self._pending,
         )
         connection.introduce(introduction or {})
         self._by_id[connection.connection_id] = connection
@@ -480,6 +404,8 @@ class Connections:
             self._log.unfollow(agent_channel(agent), connection)
         self._log.unfollow(connection.channel, connection)
         self._log.forget(connection.channel)
+        if not connection.is_guest:
+            self._pending.forget_connection(connection.tag)
         if connection.stream is not None:
             connection.stream.close(reason)
         logger.info("connection closed connection=%s reason=%s", connection.tag, reason)

@@ -33,6 +33,7 @@ from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.request_ids import RequestIds
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ class Hub:
         limits: HubLimits | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        node: str = "",
     ) -> None:
+        """`node` is the server's name in its fleet, if it is in one."""
         limits = limits or HubLimits()
         self.log = log
         self.clock = clock
@@ -66,9 +69,9 @@ class Hub:
         self.calls = Calls()
         self.budgets = Budgets(limits.memory)
         """What agent processes pin in memory."""
-        self.pending = PendingRequests(self.budgets, limits.pending)
+        self.pending = PendingRequests(RequestIds(node), self.budgets, limits.pending)
         self.changes = Changes()
-        self.connections = Connections(log, monotonic)
+        self.connections = Connections(log, monotonic, self.pending)
         self.shelf = Shelf(log, clock)
         self._watchers: list[Watcher] = []
         self._observers: list[Observer] = []
@@ -269,10 +272,13 @@ class Hub:
         self.connections.attach(connection, session)
         self.shelf.stir(session)
         for pending in self.pending.of_session(session):
-            if not pending.deciding and connection in self.audience(pending):
+            # A guest that its node has forgotten is attached once more: its client has the request already.
+            if connection.tag not in pending.asked and not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
+        for pending in self.pending.of_session(session):
+            pending.asked.discard(connection.tag)
         if self.connections.detach(connection, session.id, deleted=session.deleted):
             self.shelf.stir_by_id(session.id)
 
@@ -397,7 +403,8 @@ class Hub:
             process.dialect.translate_request(request),
             partial(process.dialect.translate_answer, request),
         )
-        return PendingRequest(key, asked, process, session, at, since, only_tag, translate=translate)
+        id = self.pending.ids.make(key)
+        return PendingRequest(key, id, asked, process, session, at, since, only_tag, translate=translate)
 
     def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
         """Record an agent's request and send it to all clients that may answer it."""
@@ -410,7 +417,7 @@ class Hub:
             if connection.is_guest:
                 self._deliver_request(connection, pending)
             else:
-                connection.open_request(pending)
+                pending.asked.add(connection.tag)
         for observer in self._observers:
             observer.request_opened(pending)
         return pending
@@ -463,8 +470,6 @@ class Hub:
         """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
-        for one in self.connections.all():
-            one.settle(pending)
         line = make_decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
@@ -512,16 +517,16 @@ class Hub:
             pending.session.heard_at = self.monotonic()
             self.shelf.stir(pending.session)
         for connection in self.audience(pending):
-            if connection is not by and connection.knows(pending):
-                line = make_withdrawal(pending, connection.open_request(pending), by.who if by else {})
+            if connection is not by and connection.tag in pending.asked:
+                line = make_withdrawal(pending, by.who if by else {})
                 self.tell_connection(connection, line, pending.session_id)
 
     def _deliver_request(self, connection: Connection, pending: PendingRequest) -> None:
         session_id = pending.session_id
+        pending.asked.add(connection.tag)
         if connection.is_guest:
             self.tell_connection(connection, connection.render_request(pending), session_id)
             return
-        connection.open_request(pending)
         asked = [pending.request.line]
         self.log.append(asked, FROM_AGENT, session_id, connection.channel, history=False, repeats=pending.key)
 

@@ -103,13 +103,13 @@ class Inventory:
         open = [one for one in asked if not one.deciding and not self._hub.belongs_to_other(one, connection)]
         return [self._pending(connection, one) for one in open]
 
-    @staticmethod
-    def _pending(connection: Connection, pending: PendingRequest) -> PendingView:
+    def _pending(self, connection: Connection, pending: PendingRequest) -> PendingView:
         assert pending.session is not None
-        id = connection.open_request(pending)
+        if connection in self._hub.audience(pending):
+            pending.asked.add(connection.tag)
         envelope = Raw(connection.render_request(pending))
         kind = kind_of(connection.speech.method(pending.request))
-        return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
+        return PendingView(Raw(pending.id), kind, pending.session.id, iso(pending.asked_at), envelope)
 
 
 def _activity(session: Session) -> ActivityView:

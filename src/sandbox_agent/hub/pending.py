@@ -4,7 +4,7 @@ Pure. The first answer wins. An agent asks by `elicitation/create` or by our que
 the other, or both.
 """
 
-from collections import Counter
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Literal, Protocol, cast
@@ -32,7 +32,12 @@ from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.question import is_url, question_id
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.request_ids import RequestIds
 
+REMEMBERED_REQUESTS = 10_000
+"""How many settled requests are remembered, to answer a late answer with what became of it."""
+REMEMBERED_BYTES = 8 << 20
+"""How much is remembered of what they asked."""
 QUESTION = methods.REQUEST_QUESTION
 PERMISSION = methods.REQUEST_PERMISSION
 ELICITATION = methods.ELICITATION
@@ -160,6 +165,8 @@ class PendingRequest(Struct, eq=False):
 
     key: int
     """Its position in the log."""
+    id: bytes
+    """Under which all clients know it, and no other request ever."""
     request: Envelope
     """The translated request; the log has the agent's original."""
     process: Process
@@ -182,6 +189,8 @@ class PendingRequest(Struct, eq=False):
     """What it has of the budget of its agent process."""
     deciding: bool = False
     """The rules are deciding it: no human is asked, at least not yet."""
+    asked: set[str] = field(default_factory=set[str])
+    """The connections that know it, by tag: they may answer it, and are told what became of it."""
 
     @property
     def size(self) -> int:
@@ -290,19 +299,35 @@ class Observer(Protocol):
     def session_deleted(self, session: Session) -> None: ...
 
 
+class Settled(Struct):
+    """What is left of a request that clients knew: what became of it, and who may be told."""
+
+    outcome: Outcome
+    request: Envelope | None
+    """As it was asked, for a client that reads it again; forgotten first."""
+    asked: tuple[str, ...]
+    session_id: str | None
+    answered_with: tuple[str, bytes] | None
+
+
 MOST = 10_000
 """How many requests of one agent process may be open."""
 
 
 class PendingRequests:
-    """All that are open."""
+    """All that are open, and the newest of those that are settled."""
 
-    def __init__(self, budgets: Budgets | None = None, most: int = MOST) -> None:
+    def __init__(self, ids: RequestIds, budgets: Budgets | None = None, most: int = MOST) -> None:
         """`most` is how many one agent process may have."""
+        self.ids = ids
         self._budgets = budgets or Budgets()
         self._most = most
         self._counts: Counter[str] = Counter()
         """By agent process."""
+        self._settled: OrderedDict[int, Settled] = OrderedDict()
+        self._legible: deque[int] = deque()
+        """Settled ones of which it is known what they asked, oldest first."""
+        self._legible_bytes = 0
         self._open: dict[int, PendingRequest] = {}
         self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
         self._of_session: dict[Session, dict[int, PendingRequest]] = {}
@@ -345,6 +370,43 @@ class PendingRequests:
         id = (pending.process.key, same_id(pending.agent_id))
         if self._by_agent_id.get(id) is pending:
             del self._by_agent_id[id]
+        if pending.asked:
+            self._remember(pending)
+
+    def _remember(self, pending: PendingRequest) -> None:
+        asked, session_id = tuple(pending.asked), pending.session_id
+        settled = Settled(pending.outcome, pending.request, asked, session_id, pending.answered_with)
+        self._settled[pending.key] = settled
+        self._legible.append(pending.key)
+        self._legible_bytes += len(pending.request.line)
+        while self._legible_bytes > REMEMBERED_BYTES:
+            self._forget_question()
+        if len(self._settled) > REMEMBERED_REQUESTS:
+            oldest = next(iter(self._settled))
+            if self._legible and self._legible[0] == oldest:
+                self._forget_question()
+            del self._settled[oldest]
+
+    def _forget_question(self) -> None:
+        """What the oldest one asked of which it is known."""
+        settled = self._settled[self._legible.popleft()]
+        assert settled.request is not None
+        self._legible_bytes -= len(settled.request.line)
+        settled.request = None
+
+    def find_known(self, id: bytes) -> PendingRequest | Settled | None:
+        """What clients know by an id, if it is open or was settled lately."""
+        key = self.ids.position(id)
+        return None if key is None else self.find_asked(key)
+
+    def find_asked(self, key: int) -> PendingRequest | Settled | None:
+        """The same, by its position in the log."""
+        return self._open.get(key) or self._settled.get(key)
+
+    def forget_connection(self, tag: str) -> None:
+        """It is gone, and answers nothing more."""
+        for pending in self._open.values():
+            pending.asked.discard(tag)
 
     def find(self, process: Process, agent_id: bytes) -> PendingRequest | None:
         return self._by_agent_id.get((process.key, same_id(agent_id)))
@@ -390,7 +452,12 @@ def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) ->
     """The notification for all attached clients; None for requests that no human answers, or without a session."""
     if pending.session is None or pending.kind == "request":
         return None
-    params: Object = {"sessionId": pending.session.id, "requestId": Raw(pending.agent_id), "kind": pending.kind}
+    params: Object = {
+        "sessionId": pending.session.id,
+        "requestId": Raw(pending.id),
+        "agentRequestId": Raw(pending.agent_id),
+        "kind": pending.kind,
+    }
     asked, result = pending.request.params(), {} if answer is None else parse(answer).result()
     chosen = text_at(result, "outcome", "optionId")
     further: Object = {
@@ -407,10 +474,10 @@ def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) ->
     return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})
 
 
-def make_withdrawal(pending: PendingRequest, id: bytes, who: Object) -> bytes:
-    """The notification for a client that knows a request by this id, and need not answer it: `who` has."""
-    about = {"outcome": pending.outcome, "answeredBy": pending.answered_by, "agentRequestId": Raw(pending.agent_id)}
-    return notification(methods.CANCEL_REQUEST, {"requestId": Raw(id), "_meta": {META: about | who}})
+def make_withdrawal(pending: PendingRequest, who: Object) -> bytes:
+    """The notification for a client that was asked, and need not answer it: `who` has."""
+    about = {"outcome": pending.outcome, "answeredBy": pending.answered_by}
+    return notification(methods.CANCEL_REQUEST, {"requestId": Raw(pending.id), "_meta": {META: about | who}})
 
 
 def read_reason(answer: Envelope) -> str | None:

@@ -144,10 +144,7 @@ class _Exchange:
             "query_string": opening.query,
             "headers": opening.headers,
             "state": {},
-            "extensions": {
-                "sandbox_agent.transport": FlowTransport(self._flow),
-                "sandbox_agent.run": opening.nonce,
-            },
+            "extensions": {"sandbox_agent.transport": FlowTransport(self._flow)},
         }
 
     async def receive(self) -> Message:

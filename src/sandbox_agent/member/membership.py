@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -157,6 +158,8 @@ class Identity:
     agents: Callable[[], list[str]]
     running: Callable[[], int]
     started: Callable[[], list[str]] = list
+    run: str = field(default_factory=partial(secrets.token_urlsafe, 12))
+    """By which this run of it is told from all others; what its agents ask has it in its id."""
 
 
 class Membership:
@@ -185,7 +188,7 @@ class Membership:
         self._most_waiting = backlog
         self._retry = retry
         self._flows = flows
-        self._nonce = secrets.token_urlsafe(12)
+        self._nonce = identity.run
         self._since = iso(time.time())
         self._gateways = Gateways(time.monotonic)
         self._bus: Bus | None = None

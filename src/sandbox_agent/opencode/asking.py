@@ -41,7 +41,7 @@ def request_id(pending: PendingRequest) -> str:
     prefix = "per" if pending.kind == "permission" else "que"
     # The position tells those of one millisecond apart, and keeps their order.
     tick = tick_of(milliseconds(pending.asked_at)) + (pending.key & 0xFFF)
-    return make_id(prefix, tick, pending.key)
+    return make_id(prefix, tick, pending.id)
 
 
 # Permissions

@@ -96,8 +96,7 @@ class HubClient:
             await self._answer(connection, pending, result)
 
     async def _answer(self, connection: Connection, pending: PendingRequest, result: Object) -> None:
-        id = connection.open_request(pending)
-        await self._from_client.answer(connection, parse(success(id, result)))
+        await self._from_client.answer(connection, parse(success(pending.id, result)))
 
     def may_answer(self, pending: PendingRequest) -> bool:
         """Whether it is for people, and not for another client alone."""

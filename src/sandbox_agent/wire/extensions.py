@@ -366,8 +366,10 @@ class DecisionParams(Struct, rename="camel"):
     """What became of a request."""
 
     session_id: str
-    request_id: object
-    """The agent's own id of it, as the log has it."""
+    request_id: str
+    """Its id, as all clients know it."""
+    agent_request_id: object
+    """The agent's own id of it, as the request itself has it in the log."""
     kind: Literal["permission", "question", "elicitation"]
     outcome: Literal["answered", "rejected", "cancelled"]
     by: Decider

@@ -366,7 +366,7 @@ class PendingView(Struct, rename="camel"):
     """A pending request, as clients list it."""
 
     id: Raw
-    """Under which this connection may answer."""
+    """Under which all clients know it, and no other request ever."""
     kind: str
     """`permission`, `question`, `elicitation`, or `request` for anything else."""
     session_id: str
