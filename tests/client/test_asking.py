@@ -244,7 +244,7 @@ def test_questions_are_answered_by_handlers(server: Server) -> None:
 
         assert result == {"status": "answered", "answers": [["blue"]]}
         [request] = asked
-        assert (request.id, request.prompt) == ("q-1", "Which color?")
+        assert (request.question_id, request.prompt) == ("q-1", "Which color?")
         [one] = request.questions
         assert [choice.id for choice in one.options] == ["red", "blue"]
         assert not one.multi_select
@@ -259,15 +259,37 @@ def test_a_question_can_be_left_open_and_answered_by_its_id(server: Server) -> N
             turn = play(session, asking(QUESTION, question("later")))
             [request] = await next_request(client)
             assert session.requests() == [request]
-            assert [each["kind"] for each in await session.pending()] == ["question"]
+            assert [(each["id"], each["kind"]) for each in await session.pending()] == [(request.id, "question")]
             with pytest.raises(ServerProblem) as wrong:
-                await client.reply_question("later", ["red", "too many"])
+                await client.reply_question(request.id, ["red", "too many"])
             assert wrong.value.slug == "wrong-answer"
-            await client.reply_question("later", ["red"])
+            await client.reply_question(request.id, ["red"])
             assert await answered(turn) == {"status": "answered", "answers": [["red"]]}
             assert client.requests() == []
-            with pytest.raises(ClientError, match="later"):
-                await client.reply_question("later", ["red"])
+            with pytest.raises(ServerProblem, match="its outcome is answered") as late:
+                await client.reply_question(request.id, ["red"])
+            assert (late.value.slug, late.value.status) == ("already-answered", 409)
+
+    run(scenario())
+
+
+def test_agents_that_call_their_questions_the_same_are_answered_each_by_its_own_id(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_question=lambda request: None) as client:
+            turns = {(session := await new_session(client, server)).id: session for _ in range(2)}
+            running = {id: play(session, asking(QUESTION, question("q-1"))) for id, session in turns.items()}
+            asked = await next_request(client, 2)
+            assert len({request.id for request in asked}) == 2
+            assert {request.question_id for request in asked} == {"q-1"}
+            for id in ("q-1", "0", "never"):
+                with pytest.raises(ServerProblem, match="attach to its session") as nobody:
+                    await client.reply_question(id, ["red"])
+                assert (nobody.value.slug, nobody.value.status) == ("nobody-asked", 404)
+            with pytest.raises(ServerProblem, match="nothing of this kind"):
+                await client.reply_permission(asked[0].id, "red")
+            for request, color in zip(asked, ("red", "blue"), strict=True):
+                await client.reply_question(request.id, [color])
+                assert (await answered(running[request.session_id]))["answers"] == [[color]]
 
     run(scenario())
 
@@ -374,7 +396,7 @@ def test_the_first_answer_wins_and_the_other_handler_is_cancelled(server: Server
                 await other.reply_permission(request.id, "yes")
                 await cancelled.wait()
             assert await answered(turn) == selected("yes")
-            with pytest.raises(ClientError):
+            with pytest.raises(ServerProblem, match="its outcome is answered"):
                 await client.reply_permission(request.id, "no")
 
     run(scenario())

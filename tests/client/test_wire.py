@@ -53,7 +53,7 @@ MORE: list[tuple[Any, Any, set[str]]] = [
 ]
 """And the members that only a gateway gives, or the SDK itself."""
 LESS: list[tuple[Any, Any, set[str], set[str]]] = [
-    (Decision, extensions.DecisionParams, {"raw", "sessionUpdate"}, {"sessionId", "requestId"}),
+    (Decision, extensions.DecisionParams, {"raw", "sessionUpdate"}, {"sessionId", "agentRequestId"}),
     (MetadataUpdated, extensions.MetadataUpdate, {"sessionUpdate"}, {"sessionId"}),
 ]
 """Those of the SDK alone, and those that an app finds elsewhere."""

@@ -105,10 +105,11 @@ export class Script {
     this.event("fromClient", { id, result: { outcome: { outcome: "selected", optionId } } });
   }
 
-  decision(requestId: number, optionId: string, by: Record<string, unknown> = { kind: "client", name: "c1", user: "ada" }): void {
+  decision(agentRequestId: number, optionId: string, by: Record<string, unknown> = { kind: "client", name: "c1", user: "ada" }): void {
     const allowed = optionId === "yes";
     const optionKind = allowed ? "allow_once" : "reject_once";
     const outcome = allowed || by["kind"] === "client" ? "answered" : "rejected";
-    this.server("decision", { requestId, kind: "permission", outcome, optionId, optionKind, by });
+    const requestId = `rq_run.${agentRequestId}`;
+    this.server("decision", { requestId, agentRequestId, kind: "permission", outcome, optionId, optionKind, by });
   }
 }

@@ -430,7 +430,7 @@ export class Fold {
   }
 
   #decided(entry: LogEvent, decision: Decision): void {
-    const place = this.#transcript.request(decision.requestId);
+    const place = this.#transcript.request(decision.agentRequestId as RpcId);
     const item = place && this.#transcript.item(place);
     if (place === undefined || item?.type !== "asked" || item.kind !== decision.kind) {
       this.#notice(entry, "decision", `${decision.kind}: ${decision.outcome}`);

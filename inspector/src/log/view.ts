@@ -160,7 +160,7 @@ export type Asked = AskedPermission | AskedQuestion | AskedForm;
 
 interface AskedCommon extends Common {
   readonly type: "asked";
-  /** The agent's own id of the request, as the log has it. */
+  /** The agent's own id of the request in what the log has; of what this page was asked, the one that clients know. */
   readonly requestId: RpcId;
   /** The session's turn that it belongs to. */
   readonly turnKey: string;

@@ -74,7 +74,7 @@ describe("the answer to a card", () => {
     expect(replies).toEqual([["c7-1", "yes"]]);
   });
 
-  it("prefers the agent's own id among requests that ask the same", async () => {
+  it("prefers the id that it shows among requests that ask the same", async () => {
     const { ask, answer, replies } = page();
     ask("1", running("ls"));
     ask("2", running("ls"));
@@ -107,7 +107,7 @@ describe("the answer to a card", () => {
     expect(replies).toEqual([]);
   });
 
-  it("is not sent to a request that was withdrawn, whose id another may have by now", async () => {
+  it("is not sent to a request that was withdrawn", async () => {
     const { client, replies } = page();
     const request = opened(PERMISSION, "1", running("ls"), AbortSignal.abort());
     await expect(give(client, request, ALLOW)).rejects.toThrow("settled already");

@@ -31,8 +31,8 @@ export class SettledAlready extends Error {
 /**
  * What is asked of this client under the request that the log has; undefined when it is not asked (yet).
  *
- * All that a person was shown must be the same: an agent may use an id again for something else, and this connection
- * may know the request by another id than the agent's own.
+ * All that a person was shown must be the same: the log has the agent's own id, which no client knows and which another
+ * request may have, too.
  */
 export function requestOf(asked: Asked, sessionId: string, open: readonly OpenRequest[]): OpenRequest | undefined {
   const candidates = open.filter((each) => each.sessionId === sessionId && asksTheSame(each, asked));
@@ -41,7 +41,6 @@ export function requestOf(asked: Asked, sessionId: string, open: readonly OpenRe
 
 /** Answers a request; rejects when it is settled already, or the answer does not fit. */
 export async function give(client: SandboxAgent, request: OpenRequest, answer: Answer): Promise<void> {
-  // After it, its id may be that of another.
   if (request.signal.aborted) throw new SettledAlready();
   if (request instanceof PermissionRequest) {
     if (answer.type === "option") return await client.replyPermission(request.id, answer.optionId);
@@ -95,7 +94,7 @@ function asksTheSame(request: OpenRequest, asked: Asked): boolean {
     return isSame(request.toolCall, asked.toolCall) && isSame(request.options, asked.options);
   }
   if (request instanceof QuestionRequest) {
-    if (asked.kind !== "question" || (asked.questionId ?? request.id) !== request.id) return false;
+    if (asked.kind !== "question" || (asked.questionId ?? request.questionId) !== request.questionId) return false;
     return request.prompt === asked.prompt && isSame(request.questions, asked.questions);
   }
   if (asked.kind !== "elicitation") return false;

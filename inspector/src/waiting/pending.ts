@@ -88,6 +88,6 @@ function askedOf(request: OpenRequest, key: string): Asked {
     const { message, mode, schema, url } = request;
     return { ...common, kind: "elicitation", message, mode, schema, url };
   }
-  const { prompt, questions } = request as QuestionRequest;
-  return { ...common, kind: "question", questionId: request.id, prompt, questions, toolCallId: undefined };
+  const { questionId, prompt, questions } = request as QuestionRequest;
+  return { ...common, kind: "question", questionId, prompt, questions, toolCallId: undefined };
 }

@@ -12,10 +12,10 @@ import {
   type RequestPermissionResponse,
 } from "@agentclientprotocol/sdk";
 
-import { ClientError, InvalidCall, ServerProblem } from "./errors.js";
+import { ClientError, ServerProblem } from "./errors.js";
 import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
-import { STILL_OPEN } from "./stream.js";
+import { idOf, STILL_OPEN } from "./stream.js";
 
 /** Decides on a permission; undefined defers it: `client.replyPermission(request.id, …)` answers it later. */
 export type PermissionHandler = (
@@ -110,7 +110,7 @@ export class Asking {
       asked.give = resolve;
     });
     // The stream may have announced a withdrawal before the request arrived here.
-    signal.addEventListener("abort", () => this.withdrawn(rpcId, this.#settled.get(String(rpcId))), { once: true });
+    signal.addEventListener("abort", () => this.withdrawn(rpcId, this.#settled.get(idOf(rpcId))), { once: true });
     if (known) this.#askAgain(known);
     else void this.#decide(asked);
     return await Promise.race([answer, aborted(signal)]);
@@ -147,11 +147,12 @@ export class Asking {
   withdrawn(rpcId: JsonRpcId, outcome: unknown): void {
     const asked = this.#open.get(rpcId);
     if (asked === undefined) {
-      this.#remember(String(rpcId), outcome);
+      this.#remember(idOf(rpcId), outcome);
       return;
     }
+    const { id } = asked.request;
     this.#settle(asked, outcome);
-    asked.replied?.reject(alreadyAnswered(asked.request.id, outcome));
+    asked.replied?.reject(outcome === undefined ? nobodyAsked(id) : alreadyAnswered(id, outcome));
   }
 
   // Called by users of the SDK
@@ -162,24 +163,8 @@ export class Asking {
     id: string,
     answer: (request: T) => Answer,
   ): Promise<void> {
-    const of = [...this.#open.values()].filter(
-      (each) => each.request instanceof kind && (each.request.id === id || String(each.rpcId) === id),
-    );
-    const [asked, ...others] = of.some((each) => each.request.id === id)
-      ? of.filter((each) => each.request.id === id)
-      : of;
-    if (others.length > 0) {
-      throw new InvalidCall(`the id ${JSON.stringify(id)} is open in several sessions; answer from a handler`);
-    }
-    if (asked === undefined) {
-      if (this.#settled.has(id)) throw alreadyAnswered(id, this.#settled.get(id));
-      throw new ServerProblem(
-        "nobody-asked",
-        "Nobody Asked",
-        404,
-        `nothing of this kind is open here under the id ${JSON.stringify(id)}; attach to its session to be asked`,
-      );
-    }
+    const asked = [...this.#open.values()].find(({ request }) => request.id === id && request instanceof kind);
+    if (asked === undefined) throw this.#settled.has(id) ? alreadyAnswered(id, this.#settled.get(id)) : nobodyAsked(id);
     if (asked.give === undefined) throw alreadyAnswered(id, "answered");
     const given = answer(asked.request as T);
     await new Promise<void>((resolve, reject) => {
@@ -197,7 +182,7 @@ export class Asking {
 
   #begin(method: AskingMethod, rpcId: JsonRpcId, params: Readonly<Record<string, unknown>>): Asked {
     const over = new AbortController();
-    const request = new KINDS[method](String(rpcId), params, over.signal, this.#log);
+    const request = new KINDS[method](idOf(rpcId), params, over.signal, this.#log);
     const asked: Asked = {
       rpcId,
       request,
@@ -284,6 +269,8 @@ export class Asking {
   }
 
   #remember(id: string, outcome: unknown): void {
+    // Without an outcome it may be open still, and be asked again.
+    if (outcome === undefined) return;
     this.#settled.set(id, outcome);
     if (this.#settled.size > REMEMBERED) this.#settled.delete(this.#settled.keys().next().value as string);
   }
@@ -295,7 +282,15 @@ function rejection(request: Request): Answer {
 }
 
 function alreadyAnswered(id: string, outcome: unknown): ServerProblem {
-  return new ServerProblem("already-answered", "Already Answered", 409, `the request ${id} is settled`, { outcome });
+  const detail = `the request ${id} is settled, and its outcome is ${String(outcome)}; there is nothing left to answer`;
+  return new ServerProblem("already-answered", "Already Answered", 409, detail, { outcome });
+}
+
+function nobodyAsked(id: string): ServerProblem {
+  const detail =
+    `nothing of this kind waits here under the id ${id}; attach to its session, and answer what it asks then: ` +
+    "a request that is still open comes again, under the same id unless the server was restarted";
+  return new ServerProblem("nobody-asked", "Nobody Asked", 404, detail);
 }
 
 /** Rejects when the signal aborts. */

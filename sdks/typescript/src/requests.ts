@@ -15,7 +15,7 @@ type Params = Readonly<Record<string, unknown>>;
 
 /** An agent asks whether it may do something. */
 export class PermissionRequest {
-  /** Its id, to answer it later: `client.replyPermission(id, …)`. */
+  /** Its id, to answer it later: `client.replyPermission(id, …)`. No other request ever has it. */
   readonly id: string;
   /** The session's id. */
   readonly sessionId: string;
@@ -110,8 +110,10 @@ export type QuestionAnswer =
 
 /** An agent asks one or several questions. */
 export class QuestionRequest {
-  /** Its id, to answer it later: `client.replyQuestion(id, …)`. */
+  /** Its id, to answer it later: `client.replyQuestion(id, …)`. No other request ever has it. */
   readonly id: string;
+  /** What the agent calls it, and a `Decision` too; another agent may call its own the same. */
+  readonly questionId: string | undefined;
   /** The session's id. */
   readonly sessionId: string;
   /** All of it in a sentence. */
@@ -123,7 +125,8 @@ export class QuestionRequest {
 
   /** @internal */
   constructor(id: string, params: Params, signal: AbortSignal) {
-    this.id = typeof params["questionId"] === "string" ? params["questionId"] : id;
+    this.id = id;
+    this.questionId = typeof params["questionId"] === "string" ? params["questionId"] : undefined;
     this.sessionId = String(params["sessionId"]);
     this.prompt = String(params["prompt"] ?? "");
     this.questions = Array.isArray(params["questions"]) ? (params["questions"] as Question[]) : [this.#short(params)];
@@ -150,7 +153,7 @@ export class QuestionRequest {
 
 /** An agent wants a form filled in (`mode` is `form`), or an address visited (`url`). */
 export class ElicitationRequest {
-  /** Its id, to answer it later: `client.replyElicitation(id, …)`. */
+  /** Its id, to answer it later: `client.replyElicitation(id, …)`. No other request ever has it. */
   readonly id: string;
   /** Absent when it belongs to no session, such as a login form. */
   readonly sessionId: string | undefined;

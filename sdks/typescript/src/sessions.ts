@@ -112,7 +112,7 @@ export interface Terminated {
 
 /** A request from an agent that is still open. */
 export interface PendingRequest {
-  /** Its id, to answer it: `client.replyPermission(id, …)` and its kin. */
+  /** Its id, to answer it: `client.replyPermission(id, …)` and its kin. No other request ever has it. */
   readonly id: string;
   /** What was asked; `request` is anything else. */
   readonly kind: "permission" | "question" | "elicitation" | "request";
@@ -249,7 +249,7 @@ export class Sessions {
       params,
       { agent },
     );
-    return pending.map((each) => ({ ...each, id: replyId(each) }));
+    return pending;
   }
 
   /** @internal */
@@ -289,9 +289,4 @@ export class Sessions {
 function told(answer: Answered): Pick<SessionStart, "offers" | "warnings"> {
   const ours = answer._meta?.[META] as { warnings?: string[] } | undefined;
   return { offers: answer, warnings: ours?.warnings ?? [] };
-}
-
-function replyId({ id, kind, envelope }: PendingRequest): string {
-  const params = ("params" in envelope ? envelope.params : undefined) as { questionId?: string } | undefined;
-  return kind === "question" ? (params?.questionId ?? String(id)) : String(id);
 }

@@ -55,6 +55,11 @@ const READS: ReadonlySet<string> = new Set([
 /** Requests that attach the connection: another connection must not be given the outcome on the first. */
 const ATTACHING: ReadonlySet<string> = new Set(["session/load", "session/resume"]);
 
+/** An agent's request's own id, of what upstream knows it by. */
+export function idOf(rpcId: JsonRpcId): string {
+  return String(rpcId).replace(/^\d+\//, "");
+}
+
 /** Refusals of an answer after which the agent's request is still open. */
 export const STILL_OPEN: ReadonlySet<string> = new Set(["wrong-answer", "log-unavailable", "node-unreachable"]);
 
@@ -322,9 +327,9 @@ export class RpcStream implements Stream, LinkUser {
     this.#enqueue({ ...envelope, params: { ...params, requestId: id } });
   }
 
-  /** What upstream knows an agent's request by: ids are those of one connection, and the next may use them again. */
+  /** What upstream knows an agent's request by: each connection asks it anew, under the id that it has for good. */
   #named(id: JsonRpcId): JsonRpcId {
-    return this.generation <= 1 ? id : `${this.generation}/${JSON.stringify(id)}`;
+    return this.generation <= 1 ? id : `${this.generation}/${String(id)}`;
   }
 
   /** An answer that came on the stream. */
@@ -339,7 +344,7 @@ export class RpcStream implements Stream, LinkUser {
   renewed(): void {
     this.#entered = 0;
     for (const [id, asked] of this.#asked) {
-      // What is still open is asked anew, and may come under another id.
+      // What is still open is asked anew.
       asked.withdrawn = true;
       this.#user.withdrawn(id, undefined);
       this.#enqueue({ jsonrpc: "2.0", method: "$/cancel_request", params: { requestId: id } });

@@ -39,8 +39,10 @@ export interface Decision {
   readonly sessionUpdate: "decision";
   /** The session's id. */
   readonly sessionId: string;
-  /** The agent's own id of the request. */
-  readonly requestId: string | number;
+  /** Of the request: `request.id`, as its handler got it. */
+  readonly requestId: string;
+  /** The agent's own id of it, under which the log has the request and its answer. */
+  readonly agentRequestId: string | number;
   /** What was asked. */
   readonly kind: "permission" | "question" | "elicitation";
   /** What became of it. */

@@ -399,7 +399,7 @@ describe("what agents ask", () => {
       const { result } = await answer(made.session, "_sandboxagent/session/request_question", QUESTION);
 
       assert.deepEqual(result, { status: "answered", answers: [["red"], ["s", "m"]] });
-      assert.deepEqual([requests[0]?.id, requests[0]?.prompt], ["q-1", "Which?"]);
+      assert.deepEqual([requests[0]?.questionId, requests[0]?.prompt], ["q-1", "Which?"]);
       assert.deepEqual(requests[0]?.questions, QUESTION.questions);
     });
 
@@ -417,23 +417,29 @@ describe("what agents ask", () => {
       });
     });
 
-    test("replyQuestion and rejectQuestion answer by the question's id", BOUNDED, async () => {
+    test("replyQuestion and rejectQuestion answer by the request's id, not by the agent's own", BOUNDED, async () => {
       let deferred = new Arrival<QuestionRequest>();
       await using made = await asked({ onQuestion: (request) => deferred.arrive(request) });
       const steps = program(["ask", "_sandboxagent/session/request_question", QUESTION], ["echo_answer"]);
       let turn = made.session.prompt(steps);
-      assert.equal((await deferred).id, "q-1");
+      const { id, questionId } = await deferred;
+      assert.match(id, /^rq_/);
+      assert.equal(questionId, "q-1");
       const [pending] = await made.client.pending(made.session.id);
-      assert.deepEqual([pending?.id, pending?.kind], ["q-1", "question"]);
+      assert.deepEqual([pending?.id, pending?.kind], [id, "question"]);
 
-      await assert.rejects(within(made.client.replyQuestion("q-1", ["red"])), problem("wrong-answer", 422));
-      await made.client.replyQuestion("q-1", ["a colour of my own", []]);
+      await assert.rejects(within(made.client.replyQuestion("q-1", ["red"])), problem("nobody-asked", 404));
+      await assert.rejects(within(made.client.replyPermission(id, "red")), problem("nobody-asked", 404));
+      await assert.rejects(within(made.client.replyQuestion(id, ["red"])), problem("wrong-answer", 422));
+      await made.client.replyQuestion(id, ["a colour of my own", []]);
       assert.deepEqual(JSON.parse(await turn.text()).result.answers, [["a colour of my own"], []]);
 
       deferred = new Arrival();
       turn = made.session.prompt(steps);
-      await deferred;
-      await made.client.rejectQuestion("q-1");
+      const second = await deferred;
+      assert.notEqual(second.id, id);
+      await assert.rejects(made.client.replyQuestion(id, ["red", []]), problem("already-answered", 409));
+      await made.client.rejectQuestion(second.id);
       assert.deepEqual(JSON.parse(await turn.text()).result, { status: "rejected" });
     });
 

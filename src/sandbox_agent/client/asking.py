@@ -6,6 +6,7 @@ On any doubt the answer is *reject*: a handler that fails, and an answer that do
 import asyncio
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
@@ -13,9 +14,10 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import ValidationError
 
-from sandbox_agent.client.errors import InvalidCall, RequestError, ServerProblem
+from sandbox_agent.client.errors import RequestError, ServerProblem
 from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import META, Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate
 from sandbox_agent.wire.reading import read
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 METHOD_NOT_FOUND = -32601
+REMEMBERED = 1000
+"""How many settled requests are remembered, so that a late answer gets the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class PermissionRequest:
     """An agent asks whether it may do something."""
 
     id: str
+    """Its id, to answer it later: `client.reply_permission(id, …)`. No other request ever has it."""
     session_id: str
     tool_call: ToolCallUpdate
     options: list[PermissionOption]
@@ -99,9 +104,12 @@ class QuestionRequest:
     """An agent asks one or several questions."""
 
     id: str
+    """Its id, to answer it later: `client.reply_question(id, …)`. No other request ever has it."""
     session_id: str
     prompt: str
     questions: list[Question]
+    question_id: str | None = None
+    """What the agent calls it, and a `Decision` too; another agent may call its own the same."""
 
     def answer(self, *answers: str | Sequence[str]) -> Answer:
         """Answer each question: an option's id or a text of your own, or several where several may be chosen."""
@@ -118,6 +126,7 @@ class ElicitationRequest:
     """An agent wants a form filled in (`mode` "form"), or an address visited ("url")."""
 
     id: str
+    """Its id, to answer it later: `client.reply_elicitation(id, …)`. No other request ever has it."""
     session_id: str | None
     message: str
     mode: str
@@ -200,6 +209,8 @@ class Asking:
         self._alone = alone
         """Whether no other client can be there to answer what we have no handler for."""
         self._open: dict[RequestId, Request] = {}
+        self._settled: OrderedDict[str, str] = OrderedDict()
+        """What became of the newest requests that are settled, by id."""
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
         """Requests that wait for an answer, including those this client cannot read."""
         self._working: set[asyncio.Task[None]] = set()
@@ -229,6 +240,7 @@ class Asking:
             if self._tasks.get(key) is asyncio.current_task():
                 del self._tasks[key]
                 self._open.pop(key, None)
+        self._remember(id, "answered")
         await self._send(key, outcome)
 
     def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -260,32 +272,32 @@ class Asking:
 
     async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
         """Answer a request by its id. Raises ServerProblem when it is too late, or the answer does not fit."""
-        named = [
-            (key, request, given)
-            for key, request in self._open.items()
-            if request.id == id and (given := answer(request))
-        ]
-        if not named:
-            raise InvalidCall(
-                f"nothing of this kind is open here under the id {id!r}; attach to its session to be asked"
-            )
-        if len(named) > 1:
-            sessions = ", ".join(str(request.session_id) for _, request, _ in named)
-            raise InvalidCall(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
-        [(key, _, given)] = named
-        await self._reply(key, given.result)
-        self.withdraw(key)
+        for key, request in self._open.items():
+            if request.id == id and (given := answer(request)) is not None:
+                await self._reply(key, given.result)
+                self.withdraw(key, "answered")
+                return
+        if id in self._settled:
+            raise _already_answered(id, self._settled[id])
+        raise _nobody_asked(id)
 
     def requests(self) -> list[Request]:
         """What waits for an answer here."""
         return list(self._open.values())
 
-    def withdraw(self, key: RequestId) -> None:
-        """It was answered, or the agent withdrew it."""
-        self._open.pop(key, None)
+    def withdraw(self, key: RequestId, outcome: str | None = None) -> None:
+        """It was settled, when an outcome is known; else it is only no longer for this client."""
+        request = self._open.pop(key, None)
+        if request is not None and outcome is not None:
+            self._remember(request.id, outcome)
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
+
+    def _remember(self, id: str, outcome: str) -> None:
+        self._settled[id] = outcome
+        if len(self._settled) > REMEMBERED:
+            self._settled.popitem(last=False)
 
     def withdraw_session(self, session_id: str) -> None:
         """The session's agent no longer sends its requests to this client."""
@@ -328,6 +340,19 @@ class Asking:
             what = "rejected" if self._alone else "left open for other clients"
             logger.warning("no handler on_%s, so it is %s session=%s", kind, what, session)
         return rejection(request) if self._alone else None
+
+
+def _already_answered(id: str, outcome: str) -> ServerProblem:
+    detail = f"the request {id} is settled, and its outcome is {outcome}; there is nothing left to answer"
+    return ServerProblem(AlreadyAnswered.slug, AlreadyAnswered.title, 409, detail, {"outcome": outcome})
+
+
+def _nobody_asked(id: str) -> ServerProblem:
+    detail = (
+        f"nothing of this kind waits here under the id {id}; attach to its session, and answer what it asks then: "
+        "a request that is still open comes again, under the same id unless the server was restarted"
+    )
+    return ServerProblem(NobodyAsked.slug, NobodyAsked.title, 404, detail)
 
 
 def _check_answer(answer: object) -> Answer | None:
@@ -375,8 +400,8 @@ def _read(method: str, params: Object, id: str) -> Request | None:
             tool_call = read(params.get("toolCall"), ToolCallUpdate)
             return PermissionRequest(id, session_id or "", tool_call, _options(params))
         case methods.REQUEST_QUESTION:
-            name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""
-            return QuestionRequest(name, session_id or "", prompt, _questions(params))
+            name, prompt = text_at(params, "questionId"), text_at(params, "prompt") or ""
+            return QuestionRequest(id, session_id or "", prompt, _questions(params), name)
         case methods.ELICITATION:
             mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
             schema, url = object_at(params, "requestedSchema"), text_at(params, "url")

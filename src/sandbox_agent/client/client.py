@@ -239,7 +239,11 @@ class SandboxAgent:
         return handler
 
     async def reply_permission(self, id: str, option_id: str) -> None:
-        """Answer a permission that its handler has left open. Raises ServerProblem when it is settled."""
+        """Answer a permission that its handler has left open.
+
+        Raises:
+            ServerProblem: it is settled (`already-answered`), or does not wait here (`nobody-asked`).
+        """
         await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
 
     async def reject_permission(self, id: str, *, reason: str | None = None) -> None:
@@ -250,7 +254,8 @@ class SandboxAgent:
         """Answer a question that its handler has left open: one answer, or a list of them, for each question.
 
         Raises:
-            ServerProblem: it is settled (`already-answered`), or the answers do not fit (`wrong-answer`): try again.
+            ServerProblem: it is settled (`already-answered`), does not wait here (`nobody-asked`), or the answers do
+                not fit (`wrong-answer`): try again.
         """
         await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
 

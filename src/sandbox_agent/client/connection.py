@@ -327,7 +327,8 @@ class ClientConnection:
             self.asking.ask(method, params, RequestId.of(arrival, id), str(id))
             return
         if method == methods.CANCEL_REQUEST:
-            self.asking.withdraw(RequestId.of(arrival, params.get("requestId")))
+            outcome = text_at(params, "_meta", META, "outcome")
+            self.asking.withdraw(RequestId.of(arrival, params.get("requestId")), outcome)
             return
         if method == methods.TURN:
             self._note_turn(params)

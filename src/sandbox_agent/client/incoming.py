@@ -32,7 +32,7 @@ class Arrival(NamedTuple):
 
 
 class RequestId(NamedTuple):
-    """What an agent's request is called: ids are those of one connection, the next may use them for something else."""
+    """An agent's request as one connection has asked it: an answer to it goes there, and not to the next connection."""
 
     generation: int
     text: str

@@ -101,6 +101,8 @@ class Decision:
     reason: str | None
     """A person's own words, or the server's."""
     raw: Object = field(repr=False)
+    request_id: str = ""
+    """Of the request: `request.id`, as its handler got it."""
     tool_call_id: str | None = None
     """Of a permission: what it was for."""
     option_id: str | None = None
@@ -234,6 +236,7 @@ def _decision(params: Object) -> Decision:
         by=object_at(params, "by"),
         reason=text_at(params, "reason"),
         raw=params,
+        request_id=str(params.get("requestId")),
         tool_call_id=text_at(params, "toolCallId"),
         option_id=text_at(params, "optionId"),
         option_kind=text_at(params, "optionKind"),
