@@ -15,6 +15,8 @@ import pytest
 from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
 from sandbox_agent.cli.fleet.local import PORTS, LocalFleet, find_places
 from sandbox_agent.cli.main import main
+from sandbox_agent.client import RequestError
+from sandbox_agent.client.sync import SandboxAgent
 from sandbox_agent.gateway import run as gateway_run
 from sandbox_agent.settings import OPTIONS
 from tests.support.client import NO_CERTIFICATES
@@ -192,8 +194,15 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
         assert main(["fleet", "pin", "--undo", "node-2", *reach]) == 0
         eventually(lambda: described("node-2") == own)
 
+        def open_named(node: str) -> str:
+            with SandboxAgent.connect(fleet.gateways[0], fleet.token) as client:
+                return client.sessions.create("mock", cwd=tmp_path, session_id="by name", node=node).id
+
+        open_named("node-1")
+        with pytest.raises(RequestError, match="taken"):
+            open_named("node-2")
         assert main(["fleet", "forget", "node-1", *reach]) == 0
-        assert "sessions off the list  1" in capsys.readouterr().out
+        assert "sessions off the list  2" in capsys.readouterr().out
         assert "node-1" not in (tmp_path / "fleet" / "authorization.conf").read_text()
         eventually(lambda: sessions() == [])
         # The servers have not read their configuration again: its credential still works, and gateways refuse it.
@@ -207,6 +216,12 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
             )
         )
         assert states() == {"node-1": "forgotten", "node-2": "there"}
+        # Another session may have the name now.
+        named = open_named("node-2")
+        found = httpx.get(
+            f"{fleet.gateways[0]}/v1/sessions/by%20name", headers=headers, timeout=BOUND, verify=NO_CERTIFICATES
+        ).json()
+        assert (found["sessionId"], found["node"]) == (named, "node-2")
         assert main(["fleet", "status"]) == 2
         assert "--join" in capsys.readouterr().err
     finally:

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import cast
 
 from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
@@ -20,6 +21,7 @@ from sandbox_agent.envelope import (
     Kind,
     Object,
     failure,
+    object_at,
     objects_at,
     parse_answer,
     same_id,
@@ -27,7 +29,15 @@ from sandbox_agent.envelope import (
     text_at,
     with_result,
 )
-from sandbox_agent.errors import LogUnavailable, MissingAgent, NobodyAsked, NotAnEnvelope, RpcError, SandboxAgentError
+from sandbox_agent.errors import (
+    InvalidParams,
+    LogUnavailable,
+    MissingAgent,
+    NobodyAsked,
+    NotAnEnvelope,
+    RpcError,
+    SandboxAgentError,
+)
 from sandbox_agent.fleet_errors import NodeUnreachable, NoNode
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
@@ -188,6 +198,7 @@ class FleetCalls:
         await self._connections.settling.caught_up(connection, node, _position(answer), session_id)
         if response.succeeded:
             await self._until_listed(node, envelope, response)
+            line = self._with_lost_alias(envelope, response)
             if envelope.method in methods.MAKE_SESSIONS:
                 connection.note_opened(text_at(response.result(), "sessionId") or "", node)
             if envelope.method == methods.ATTACH:
@@ -280,6 +291,19 @@ class FleetCalls:
             case _:
                 return None
 
+    def _with_lost_alias(self, envelope: Envelope, response: Envelope) -> bytes:
+        """The answer to `session/new`; it says so when another session of the fleet was quicker to get its alias."""
+        alias = _alias_of(envelope)
+        seen = None if alias is None else self._roster.find(text_at(response.result(), "sessionId") or "")
+        if seen is None or seen.alias == alias:
+            return response.line
+        meta = object_at(response.result(), "_meta")
+        ours = object_at(meta, META)
+        said = ours.get("warnings")
+        warnings = [*(cast("list[object]", said) if isinstance(said, list) else ())]
+        warnings.append(f"requestedSessionId {alias!r} is taken in this fleet by now; the session goes by its id alone")
+        return with_result(response.line, "_meta", meta | {META: ours | {"warnings": warnings}})
+
     def _with_position(self, connection: FleetConnection, node: str, attached: bool, response: Envelope) -> bytes:
         """A node's positions are its own: its clients here know others.
 
@@ -332,12 +356,14 @@ class FleetCalls:
     async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
         wish = Wish.read(envelope.params(), connection.agent)
         if key is None:
+            await self._check_alias(envelope)
             return await self._choose(wish)
         # The same key leads to the same node, through every gateway: that node knows what came of it.
         name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
         try:
             kept = await self._keys.get(name)
             if kept is None:
+                await self._check_alias(envelope)
                 node = await self._choose(wish)
                 with suppress(Conflict):
                     await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
@@ -348,6 +374,12 @@ class FleetCalls:
         if kept is None or kept.value is None:
             raise LogUnavailable.of_fleet("the table of keys has lost one")
         return kept.value.decode()
+
+    async def _check_alias(self, envelope: Envelope) -> None:
+        """A node knows its own sessions alone. Raises InvalidParams, as a server does."""
+        alias = _alias_of(envelope)
+        if alias is not None and await self._methods.owner(alias) is not None:
+            raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
 
     def pass_on(
         self,
@@ -422,6 +454,13 @@ class FleetDelivery(Delivery):
         if after is not None:
             after()
         return 0
+
+
+def _alias_of(envelope: Envelope) -> str | None:
+    """The alias that a new session is to have."""
+    if envelope.method != methods.NEW:
+        return None
+    return text_at(object_at(envelope.params(), "_meta", META), "requestedSessionId")
 
 
 def _is_about_all(envelope: Envelope) -> bool:

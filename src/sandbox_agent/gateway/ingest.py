@@ -56,6 +56,10 @@ NODE_RATE = 32 << 20
 """Bytes a second that are taken of each node."""
 MOST_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
+LONGEST_ALIAS = 256
+"""Characters, as at a server."""
+SHOWN = 80
+"""Characters of a name that a mark shows."""
 MOST_CORRECTED = 1_000
 """Revisions of listed sessions that the leader was asked for and that wait to be used."""
 CLAIMS = 5
@@ -84,6 +88,8 @@ class _End:
     last: int
     dropped: int = 0
     """Of a session that has no events any more: the sequence up to which it had some."""
+    is_alias: bool = False
+    """No session has this id: it is the alias of one."""
 
     def view(self) -> End:
         return End(self.sequence, self.last, self.owner, self.epoch)
@@ -387,7 +393,7 @@ class Ingest:
         else:
             record = await self._events.last(subject)
             end = _NOTHING if record is None else _end_at(record)
-        if end.owner:
+        if end.owner and not end.is_alias:
             self._remember(subject, end)
         return end
 
@@ -399,6 +405,8 @@ class Ingest:
             owner = await self._owners.claim(subject, wire.ownership(record.headers).node)
         if owner is None:
             return _NOTHING
+        if owner.session:
+            return _End(0, owner.node, 0, 0, is_alias=True)
         if record is not None:
             return replace(_end_at(record), owner=owner.node)
         return _End(0, owner.node, owner.epoch, owner.last, await self._owners.dropped(subject))
@@ -509,6 +517,7 @@ class Ingest:
                 if msgspec.json.decode(facts.get("sessionId", b"null")) != session_id:
                     refused[session_id] = "its facts are about another session"
                     continue
+                await self._check_alias(node, session_id, facts)
                 session = msgspec.Raw(msgspec.json.encode(facts))
                 entry = msgspec.json.encode(fleet.Listed(node, session))
                 over = self._exceeds(node, key, len(entry))
@@ -519,6 +528,24 @@ class Ingest:
                 revision = await self._write_listed(key, entry, revisions[session_id])
                 self._unheard.setdefault(node, {})[key] = (revision, len(entry))
         return refused
+
+    async def _check_alias(self, node: str, session_id: str, facts: dict[str, msgspec.Raw]) -> None:
+        """Leave an alias out by which clients know another session: the first one keeps it."""
+        if "alias" not in facts:
+            return
+        alias = msgspec.json.decode(facts["alias"])
+        if not isinstance(alias, str) or len(alias) > LONGEST_ALIAS:
+            del facts["alias"]
+            return
+        seen = self._roster.sessions.get(subjects.token(session_id))
+        if seen is not None and (seen.node, seen.alias) == (node, alias):
+            return
+        # Also one that was granted before there was a table of owners.
+        other = await self._end(subjects.session_events(alias))
+        is_id = alias != session_id and other.owner not in ("", node)
+        if is_id or not await self._owners.claim_alias(subjects.session_events(session_id), node, alias):
+            del facts["alias"]
+            self._marks.note(node, f"the alias {alias[:SHOWN]!r} of {session_id[:SHOWN]!r} is another session's name")
 
     def _exceeds(self, node: str, key: str, size: int) -> str | None:
         """Why an entry of the list is not taken: it is too large, or its node has too much in it already."""

@@ -1,10 +1,12 @@
-"""Whose each session is: a table of the fleet, kept apart from the events.
+"""Whose each session is, and each alias: a table of the fleet, kept apart from the events.
 
 Events are dropped when they are old, or many. That a session belongs to a node holds until its node deletes it: no
-other node gets it because nothing is left of it.
+other node gets it because nothing is left of it. Ids and aliases are keys of the same table, so that no node can call a
+session by what clients call another one.
 """
 
 import asyncio
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -18,9 +20,13 @@ GONE_FOR = 3600.0
 
 
 class Owner(Struct, frozen=True, omit_defaults=True):
-    """The node that a session was granted to."""
+    """The node that a session, or an alias, was granted to."""
 
     node: str
+    session: str = ""
+    """The session that an alias means, by the token of its id; empty for a session."""
+    alias: str = ""
+    """The only alias that a session may have: the first that its node has named."""
     epoch: int = 1
     since: int = 0
     """Where the stream ended then: all events of the session came after it."""
@@ -44,19 +50,47 @@ class Owners:
 
     async def claim(self, subject: str, node: str) -> Owner:
         """Grant a session to a node, unless it belongs to one; returns to which one it does."""
-        key = subjects.session_token(subject)
         _, since = await self._events.ends()
-        owner = Owner(node, since=since)
+        return await self._put_first(subjects.session_token(subject), Owner(node, since=since))
+
+    async def claim_alias(self, subject: str, node: str, alias: str) -> bool:
+        """Grant an alias to a session of a node; returns whether that session has it.
+
+        Not when another session has it as its alias or its id, nor when it has another alias.
+        """
+        key, wanted = subjects.session_token(subject), subjects.token(alias)
+        while True:
+            entry = await self._table.get(key)
+            owner = None if entry is None or entry.value is None else msgspec.json.decode(entry.value, type=Owner)
+            if entry is None or owner is None or owner.node != node or owner.session:
+                return False
+            if owner.alias == alias:
+                break
+            if owner.alias:
+                return False
+            # First, so that no node holds more aliases than it has sessions.
+            named = msgspec.structs.replace(owner, alias=alias)
+            with suppress(Conflict):
+                await self._table.put(key, msgspec.json.encode(named), expected=entry.revision)
+                break
+        if wanted == key:
+            return True
+        holder = await self._put_first(wanted, Owner(node, session=key))
+        return (holder.node, holder.session) == (node, key)
+
+    async def _put_first(self, key: str, owner: Owner) -> Owner:
+        """Put an owner where there is none; returns the one that is there then."""
         expected = 0
         while True:
             try:
                 await self._table.put(key, msgspec.json.encode(owner), expected=expected)
             except Conflict:
-                found = await self.find(subject)
-                if found is not None:
-                    return found
-                # It was deleted, which the table remembers.
+                # Taken before the look: one that is put in between is not replaced.
                 expected = await self._table.revision(key)
+                entry = await self._table.get(key)
+                if entry is not None and entry.value is not None:
+                    return msgspec.json.decode(entry.value, type=Owner)
+                # It was deleted, which the table remembers.
             else:
                 return owner
 
@@ -78,8 +112,22 @@ class Owners:
             return
 
     async def forget(self, subject: str) -> None:
-        """A session was deleted by its node: another one may have its id."""
-        await self._table.delete(subjects.session_token(subject), ttl=GONE_FOR)
+        """A session was deleted by its node: another one may have its id, and its alias."""
+        owner, key = await self.find(subject), subjects.session_token(subject)
+        if owner is not None and owner.alias:
+            await self._forget_alias(owner, key)
+        await self._table.delete(key, ttl=GONE_FOR)
+
+    async def _forget_alias(self, owner: Owner, key: str) -> None:
+        wanted = subjects.token(owner.alias)
+        entry = await self._table.get(wanted)
+        if entry is None or entry.value is None:
+            return
+        holder = msgspec.json.decode(entry.value, type=Owner)
+        if (holder.node, holder.session) == (owner.node, key):
+            # Another session that has it by now keeps it.
+            with suppress(Conflict):
+                await self._table.delete(wanted, expected=entry.revision, ttl=GONE_FOR)
 
     async def dropped(self, subject: str) -> int:
         """The sequence up to which events of a session were dropped that has none; 0 when it never had one."""

@@ -16,7 +16,7 @@ from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, TableEntry
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.gateway import roster
+from sandbox_agent.gateway import owners, roster
 from sandbox_agent.wire import fleet
 
 T = TypeVar("T")
@@ -177,4 +177,10 @@ async def forget(bus: NatsBus, node: str) -> int:
     own = [key for key, value in values.items() if msgspec.json.decode(value, type=fleet.Listed).node == node]
     for key in own:
         await listed.delete(key)
+    # Others may have its aliases. Not its ids: clients may still ask for these sessions.
+    granted = bus.open_table(owners.TABLE)
+    for key, value in (await _read_table(bus, owners.TABLE)).items():
+        owner = msgspec.json.decode(value, type=owners.Owner)
+        if owner.node == node and owner.session:
+            await granted.delete(key)
     return len(own)
