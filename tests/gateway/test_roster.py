@@ -289,7 +289,8 @@ def test_facts_of_a_node_that_are_too_deep_are_not_listed_and_the_others_are() -
         bus = MemoryBus(Cluster())
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed = await bus.table("nodes"), await bus.table("sess")
-        gateway = Ingest("a", events, leases, listed, {"n1": Lease("n1", "run", "", {}, [], 0)})
+        owners, holders = Owners(await bus.table("owners"), events), {"n1": Lease("n1", "run", "", {}, [], 0)}
+        gateway = Ingest("a", events, owners, leases, listed, holders)
         views: dict[str, bytes | None] = {}
         for name, levels in (("deep", 970), ("fine", 100)):
             chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, name, session_channel(name), 0.0)

@@ -26,7 +26,7 @@ GATEWAY_FLAGS = frozenset(
         *("default_agent", "node_rate", "node_sessions", "node_views", "session_view", "node_line", "require_pins"),
         *("log_max_bytes", "log_max_age", "replay_bytes", "session_streams", "connection_ttl", "max_body"),
         *("anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout", "heartbeat", "peer_timeout"),
-        *("pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
+        *("pong_timeout", "stream_buffer", "stream_requests", "stall_timeout", "log_level", "log_format", "quiet"),
     }
 )
 """The options that count for a gateway."""
