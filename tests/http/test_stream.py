@@ -4,6 +4,7 @@ whatever else happens. Contract, section 4."""
 import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
@@ -34,6 +35,33 @@ def test_a_stream_begins_with_a_comment(world: StreamWorld) -> None:
         assert first is not None
         assert first.startswith(b":")
         assert sse.parse(first)[0] == []
+
+    world.run(step())
+
+
+def test_a_stream_that_fails_at_an_event_reads_it_from_the_log(world: StreamWorld) -> None:
+    client = open_client(world, "s")
+
+    async def step() -> None:
+        await client.connect(0)
+        assert client.stream is not None
+        await client.drain()
+        taken = client.stream._encoding
+
+        class Failing:
+            def __getattr__(self, name: str) -> object:
+                raise ZeroDivisionError("injected")
+
+        client.stream._encoding = cast("Any", Failing())
+        client.stream.direct = lambda _: True
+        writer = asyncio.ensure_future(client.stream.next())
+        await asyncio.sleep(0)
+        first = await say(world, "s")
+        client.stream._encoding, client.stream.direct = taken, None
+        second = await say(world, "s")
+        data = await writer
+        assert data is not None
+        assert [event.id for event in sse.parse(data)[0]] == [str(first), str(second)]
 
     world.run(step())
 

@@ -68,6 +68,58 @@ def test_a_follower_may_leave_while_it_is_called() -> None:
     run(main())
 
 
+class Failing(Follower):
+    """Raises at every chunk."""
+
+    def appended(self, chunk: Chunk) -> None:
+        super().appended(chunk)
+        raise ZeroDivisionError("injected")
+
+
+def test_a_follower_that_fails_leaves_no_hole_on_disk_and_keeps_nothing_from_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with opened(Database(tmp_path / "log.db")) as log:
+            start, failing, other, historian = log.position, Failing(), Follower(), Failing()
+            log.follow(S, failing)
+            log.follow(S, other)
+            log.follow_history(historian)
+            log.follow_history(other)
+            chunks = [say(log, "s") for _ in range(3)]
+            await log.committed(log.position)
+
+            expected = [chunk.first for chunk in chunks]
+            assert await page(log, S, after=start) == expected
+            assert failing.positions == historian.positions == expected
+            assert other.positions == sorted([*expected, *expected])
+            assert log.position == expected[-1]
+
+    run(main())
+    assert len([one for one in caplog.records if "follower failed" in one.message]) == 6
+
+
+def test_what_a_follower_appends_comes_after_what_it_was_told_of_on_disk_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(Database(tmp_path / "log.db")) as log:
+
+            class Answering(Follower):
+                def appended(self, chunk: Chunk) -> None:
+                    super().appended(chunk)
+                    if len(self.chunks) == 1:
+                        say(log, "s", b"{}")
+
+            start, answering = log.position, Answering()
+            log.follow(S, answering)
+            say(log, "s", b"{}")
+            group = [chunk.first for chunk in log._writer.group.chunks]
+            assert group == sorted(group) == [start + 1, start + 2]
+            await log.committed(log.position)
+            assert await page(log, S, after=start) == [start + 1, start + 2]
+
+    run(main())
+
+
 def test_followers_share_frames_which_memory_does_not_keep() -> None:
     class Reader(Follower):
         def appended(self, chunk: Chunk) -> None:

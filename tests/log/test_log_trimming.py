@@ -1,12 +1,13 @@
 """What the log drops, when it does, and how it says so."""
 
 import asyncio
+import threading
 
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import connection_channel
 from sandbox_agent.log.log import Limits
-from tests.support.logs import S, opened, page, run, say, until
+from tests.support.logs import S, opened, page, run, say, trim, until
 
 
 def test_a_log_that_is_too_large_is_trimmed_without_being_asked_and_says_what_is_gone() -> None:
@@ -52,12 +53,12 @@ def test_what_is_too_old_is_trimmed_without_being_asked() -> None:
         async with opened(database, Limits(max_age=60, tail_bytes=0)) as log:
             old = say(log)
             await log.committed(old.last)
-            await log._read(log._trim)
+            await trim(log)
             now += 50
             new = say(log)
             await log.committed(new.last)
             now += 20
-            await log._read(log._trim)
+            await trim(log)
 
             assert await page(log, S) == [new.first]
 
@@ -73,10 +74,10 @@ def test_what_is_known_to_be_gone_never_becomes_less() -> None:
             log.save_session("t", b"{}", Card("t", "a", "t", None, "/", None, 0.0, None))
             say(log, "s", b"x" * 10_000, channel=channel)
             gone = say(log, "t", b"x" * 30_000, channel=channel)
-            await log._read(log._trim)
+            await trim(log)
             assert log.trims[channel] == gone.last
             now += 2e6
-            await log._read(log._trim)
+            await trim(log)
 
             assert await page(log, channel) == []
             assert log.trims[channel] == gone.last
@@ -97,5 +98,29 @@ def test_events_of_a_deleted_session_are_known_to_be_gone() -> None:
             kept = await page(log, S, channel)
             assert last.first in kept or log.trims.get(S, 0) >= last.last
             assert delivered.first in kept or log.trims.get(channel, 0) >= delivered.last
+
+    run(main())
+
+
+def test_what_was_trimmed_is_noted_by_the_event_loop_alone_and_before_any_later_read() -> None:
+    async def main() -> None:
+        threads: set[int] = set()
+
+        class Noted(dict[str, int]):
+            def __setitem__(self, channel: str, through: int) -> None:
+                threads.add(threading.get_ident())
+                super().__setitem__(channel, through)
+
+        async with opened(Database(None), Limits(max_bytes=400_000, tail_bytes=0)) as log:
+            log.trims = Noted()
+            for _ in range(300):
+                say(log, "s", b"x" * 2000)
+            await log.committed(log.position)
+            log._writer._trim_now()
+            # Asked for before anything is trimmed, and answered after.
+            assert S not in log.trims
+            kept = await page(log, S, after=0)
+            assert kept[0] == log.trims[S] + 1
+            assert threads == {threading.get_ident()}
 
     run(main())

@@ -45,6 +45,11 @@ class FragileDatabase(Database):
         return trims
 
 
+async def trim(log: Log) -> None:
+    """Have it trimmed now, and not when it is time."""
+    log._note_trims(await log._read(log._trim))
+
+
 class Follower:
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []

@@ -19,6 +19,7 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import Direction, session_channel
 from sandbox_agent.log.log import Limits, Log
 from tests.support import sse
+from tests.support.logs import trim
 from tests.support.running import BOUND
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class StreamWorld:
         await self.log.flushed()
 
     async def trim(self) -> None:
-        await self.log._read(self.log._trim)
+        await trim(self.log)
 
     def close(self) -> None:
         self.run(self.release())

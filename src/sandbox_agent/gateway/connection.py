@@ -267,8 +267,7 @@ class FleetConnection(Connection, eq=False):
         self.last_event = max(self.last_event, chunk.last)
         if chunk.channel != session_channel(chunk.session_id or ""):
             self._note_own(chunk)
-        if self.stream is not None:
-            self.stream.push(chunk)
+        self.push(chunk)
 
     def _note_own(self, chunk: Chunk) -> None:
         if self.unanswered:

@@ -160,8 +160,17 @@ class Connection(Struct, eq=False):
         if chunk.exclude == self.tag:
             return
         self.last_event = chunk.last
+        self.push(chunk)
+
+    def push(self, chunk: Chunk) -> None:
+        """Hand a chunk to its stream."""
         if self.stream is not None:
-            self.stream.push(chunk)
+            try:
+                self.stream.push(chunk)
+            except Exception:
+                logger.exception("stream failed connection=%s", self.tag)
+                # What it has missed, it reads from the log.
+                self.stream.look_back()
 
     def sees(self, chunk: Chunk) -> bool:
         """Whether a chunk read from the log was meant for it."""

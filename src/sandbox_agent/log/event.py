@@ -4,12 +4,16 @@ Events that arrive together and go the same way are kept together as one Chunk: 
 memory, and one set of SSE frames that all its readers share. Knows nothing of where chunks are kept.
 """
 
+import logging
 from collections import deque
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+logger = logging.getLogger(__name__)
 
 
 class Direction(StrEnum):
@@ -149,3 +153,12 @@ class Follower(Protocol):
     """Gets each new chunk of the channels that it follows."""
 
     def appended(self, chunk: Chunk) -> None: ...
+
+
+def tell(followers: Iterable[Follower], chunk: Chunk) -> None:
+    """Hand a chunk to followers; one that fails keeps it neither from the others nor from the log."""
+    for follower in followers:
+        try:
+            follower.appended(chunk)
+        except Exception:
+            logger.exception("follower failed position=%d", chunk.first)

@@ -22,7 +22,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
-from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than
+from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, tell
 from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
 from sandbox_agent.log.writer import GATHER, Writer, call_back
 
@@ -115,7 +115,7 @@ class Log:
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_EVERY, limits.max_age / 2)
-        told = self._on_kept, self._on_stored, self._on_failed
+        told = self._on_kept, self._on_stored, self._on_failed, self._note_trims
         self._writer = Writer(database, loop, *told, self._trim, trim_every, limits.max_bytes, gather)
 
     def append(
@@ -144,17 +144,17 @@ class Log:
         self._tail.append(chunk)
         self._tail_size += size + CHUNK_COST
         self._backlog += size
+        # Before anybody hears of it: whatever they do, the disk has no hole, and the order of positions.
+        self._writer.group.chunks.append(chunk)
         if channel:
             entry = self._channels.get(channel) or self._channel(channel)
             if isinstance(entry.tail, deque):
                 entry.tail.append(chunk)
             else:
                 entry.tail = deque((chunk,))
-            for follower in tuple(entry.followers):
-                follower.appended(chunk)
+            tell(tuple(entry.followers), chunk)
             # Readers that keep up have written theirs by now.
             chunk.drop_frames()
-        self._writer.group.chunks.append(chunk)
         if self.publisher is not None and channel and not can_wait:
             self._awaited = chunk.last
             if self.publisher.is_idle:
@@ -164,8 +164,7 @@ class Log:
         if self.position > self._reserved - RESERVE // 2:
             self._reserved = self._writer.group.reserve = self.position + RESERVE
         if self._historians and history and session_id is not None:
-            for historian in self._historians:
-                historian.appended(chunk)
+            tell(self._historians, chunk)
         return chunk
 
     def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
@@ -214,7 +213,6 @@ class Log:
 
     def keep_trims(self, channels: Container[str]) -> None:
         """Forget what was dropped from channels that no connection can ask for any more."""
-        # A copy of the names, in one step: the writer's thread adds to them.
         for name in list(self.trims):
             if name not in channels:
                 self.trims.pop(name, None)
@@ -324,7 +322,7 @@ class Log:
         self._channel(channel).followers.add(follower)
 
     def follow_history(self, follower: Follower) -> None:
-        """Call back for everything that becomes part of a session's history. It must not raise."""
+        """Call back for everything that becomes part of a session's history."""
         self._historians.append(follower)
 
     def unfollow(self, channel: str, follower: Follower) -> None:
@@ -480,8 +478,8 @@ class Log:
             elif not waiter.done():
                 waiter.set_exception(LogUnavailable(reason))
 
-    def _trim(self, database: Database) -> None:
-        """Runs on the writer's thread."""
+    def _trim(self, database: Database) -> dict[str, int]:
+        """On the writer's thread. Gives the last dropped position per channel."""
         limits = self.limits
         try:
             ended = database.ended_sessions() if database.size > limits.max_bytes else ()
@@ -489,10 +487,10 @@ class Log:
             trims = database.trim(limits.max_bytes, limits.max_age, ended, through)
         except DatabaseError as error:
             logger.error("log not trimmed reason=%s", error)
-            return
+            return {}
         if trims:
             logger.info("log trimmed channels=%d size=%d", len(trims), database.size)
-            self._note_trims(trims)
+        return trims
 
     def _note_trims(self, trims: dict[str, int]) -> None:
         for channel, through in trims.items():

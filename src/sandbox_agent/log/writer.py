@@ -76,12 +76,16 @@ class Writer:
         kept: Callable[[Group], None],
         stored: Callable[[Group, dict[str, int]], None],
         failed: Callable[[str], None],
-        trim: Callable[[Database], None],
+        trimmed: Callable[[dict[str, int]], None],
+        trim: Callable[[Database], dict[str, int]],
         trim_every: float,
         trim_above: int,
         gather: float,
     ) -> None:
-        """`kept` is called when a group is safe, `stored` when the database has it, too."""
+        """`kept` is called when a group is safe, `stored` when the database has it, too.
+
+        `trim` works on the thread; `trimmed` hears what came of it before any later read comes back.
+        """
         self._gather = gather
         self._database = database
         self._loop = loop
@@ -89,6 +93,7 @@ class Writer:
         self._on_kept = kept
         self._on_stored = stored
         self._failed = failed
+        self._trimmed = trimmed
         self._trim = trim
         self._trim_every = trim_every
         self._trim_above = trim_above
@@ -430,9 +435,11 @@ class Writer:
         self._next_trim = None
         self._worker.submit(self._trim, self._on_trimmed)
 
-    def _on_trimmed(self, outcome: Exception | None) -> None:
-        if outcome is not None:
+    def _on_trimmed(self, outcome: dict[str, int] | Exception) -> None:
+        if isinstance(outcome, Exception):
             logger.error("log not trimmed", exc_info=outcome)
+        else:
+            self._trimmed(outcome)
         self._next_trim = self._loop.call_later(self._trim_every, self._trim_now)
 
 
