@@ -59,7 +59,7 @@ def test_what_was_handed_over_is_safe_when_it_is_called_back() -> None:
             await calls.number(2)
 
             assert not calls.failures
-            assert log.outcome("scope", "key") == (b"digest", b"answer")
+            assert await log.outcome("scope", "key") == (b"digest", b"answer")
 
     run(main())
 

@@ -461,9 +461,9 @@ def test_a_session_s_record_and_outcomes_are_kept_with_the_events_before_them(tm
             say(log)
             log.save_session("s", b"{}")
             log.save_outcome("s", "key", b"digest", None)
-            assert log.outcome("s", "key") == (b"digest", None)
+            assert await log.outcome("s", "key") == (b"digest", None)
             log.save_outcome("s", "key", b"digest", b"answer")
-            assert log.outcome("s", "key") == (b"digest", b"answer")
+            assert await log.outcome("s", "key") == (b"digest", b"answer")
             await log.flushed()
             other = Database(tmp_path / "log.db")
 

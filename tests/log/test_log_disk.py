@@ -120,15 +120,15 @@ def test_an_outcome_is_known_at_once_and_is_on_disk_after_a_flush(tmp_path: Path
         async with opened(database) as log:
             database.go.clear()
             log.save_outcome("s", "key", b"digest", None)
-            assert log.outcome("s", "key") == (b"digest", None)
+            assert await log.outcome("s", "key") == (b"digest", None)
             log.forget_outcome("s", "key")
-            assert log.outcome("s", "key") is None
+            assert await log.outcome("s", "key") is None
             log.save_outcome("s", "key", b"digest", b"answer")
             database.go.set()
             await log.flushed()
             other = Database(tmp_path / "log.db")
 
-            assert other.outcome("s", "key") == log.outcome("s", "key") == (b"digest", b"answer")
+            assert other.outcome("s", "key") == await log.outcome("s", "key") == (b"digest", b"answer")
             other.close()
 
     run(main())

@@ -175,17 +175,20 @@ class Idempotency:
     ) -> Accepted:
         """Begin a request, unless it was begun before; raises IdempotencyMismatch for another body under its key."""
         digest = hashlib.sha256(envelope.line).digest()
-        running = self._running.get((scope, key))
+        name, kept = (scope, key), None
+        if name not in self._running and not self.log.is_new(*name):
+            kept = await self.log.outcome(*name)
+        # Another caller may have begun it meanwhile.
+        running = self._running.get(name)
         if running is None:
-            kept = self.log.outcome(scope, key)
             if kept is not None:
                 begun_with, response = kept
                 if begun_with != digest:
                     raise IdempotencyMismatch(key)
                 return Accepted(0, _repeat_outcome(envelope, response))
-            running = self._running[scope, key] = _Running(digest, _Stage(), _Stage(), _Stage())
+            running = self._running[name] = _Running(digest, _Stage(), _Stage(), _Stage())
             # A task of its own: the callers may leave before it has come to its end.
-            self._run(self._begin((scope, key), running, begin))
+            self._run(self._begin(name, running, begin))
         elif running.digest != digest:
             raise IdempotencyMismatch(key)
         return Accepted(await running.accepted.wait(), self._answer(running))
@@ -200,13 +203,13 @@ class Idempotency:
         waiter: Waiter,
         on_accepted: Callable[[int], None] | None = None,
     ) -> bool:
-        """Begin a request without a task; False when it was begun before.
+        """Begin a request without a task; False when it may have been begun before.
 
         `start` passes it on, once it is on disk that it was begun, and returns where its record is; when that is no
         longer possible, `begin` does. `on_accepted` learns of that position.
         """
         name = scope, key
-        if name in self._running or self.log.outcome(scope, key) is not None:
+        if name in self._running or not self.log.is_new(*name):
             return False
         passed = _Passed(self, name, hashlib.sha256(envelope.line).digest(), start, begin, waiter, on_accepted)
         self._running[name] = passed.running

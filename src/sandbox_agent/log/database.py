@@ -1,6 +1,6 @@
 """The SQLite file: schema and queries. No SQL leaves this module, but for looking for damage and mending it.
 
-Used by one thread (see worker.py), but for `cards` and `outcome`: these are read by the event loop. `--no-persist` is
+Used by one thread (see worker.py), but for `cards`, which the event loop reads. `--no-persist` is
 the same code on a database in memory.
 """
 
@@ -320,12 +320,24 @@ class Database:
                 break
         return chunks
 
+    def names_of_outcomes(self, after: int, limit: int) -> list[tuple[int, str, str]]:
+        """Scopes and keys under which something is kept, with their places, those after one."""
+        query = "select rowid, scope, key from outcomes where rowid > ? order by rowid limit ?"
+        with _translate_errors():
+            return self._sqlite.execute(query, (after, limit)).fetchall()
+
+    def count_outcomes(self) -> int:
+        """About how many are kept."""
+        with _translate_errors():
+            return self._sqlite.execute("select coalesce(max(rowid) - min(rowid) + 1, 0) from outcomes").fetchone()[0]
+
     def outcome(self, scope: str, key: str) -> KeptOutcome | None:
-        """What is kept under an idempotency key. Read by the event loop, at any time, as `cards` are."""
-        rows = self._ask("select * from outcomes where scope = ? and key = ?", (scope, key))
-        if not rows:
+        """What is kept under an idempotency key."""
+        with _translate_errors():
+            row = self._sqlite.execute("select * from outcomes where scope = ? and key = ?", (scope, key)).fetchone()
+        if row is None:
             return None
-        *values, check = rows[0]
+        *values, check = row
         if check is not None and check != checksum(*values):
             # Not "unknown": the request would run a second time.
             self._damage.report(f"what came of the request with the idempotency key {key!r} is damaged")

@@ -24,6 +24,7 @@ from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, tell
 from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
+from sandbox_agent.log.seen import Seen
 from sandbox_agent.log.writer import GATHER, Writer, call_back
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,10 @@ PUBLISH_PAGE = 8 << 20
 """Bytes in memory that a publisher gets at a time."""
 PUBLISH_PATIENCE = 10.0
 """Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
+LOOK_UP_PATIENCE = 10.0
+"""Seconds that a request waits until the disk says what is kept under its idempotency key."""
+SEEN_AT_ONCE = 2000
+"""How many idempotency keys are read from disk at a time."""
 TRIM_EVERY = 5.0
 """How often the log is looked through for what is too old. What is too much goes at once."""
 
@@ -68,6 +73,7 @@ class Log:
         damage: Damage | None = None,
         gather: float = GATHER,
         beginning: int = 0,
+        look_up_patience: float = LOOK_UP_PATIENCE,
     ) -> None:
         """`gather` is how long events wait for more before they are written, unless a caller waits for them.
 
@@ -83,6 +89,7 @@ class Log:
         """What carries the log on to a fleet, if the server has joined one."""
         self.limits = limits
         self._clock = clock
+        self._look_up_patience = look_up_patience
         given_out = database.load().reserved
         self.position = given_out or beginning
         self._reserved = self.position + RESERVE
@@ -111,12 +118,18 @@ class Log:
         """Session id → up to where it is about to be deleted on disk."""
         self._unwritten_outcomes: dict[tuple[str, str], KeptOutcome | None] = {}
         """Scope and key → the outcome that is on its way to the disk."""
+        self._seen: Seen | None = None
+        """Names of outcomes that the disk may have; None while that is not known."""
+        self._seen_since: list[tuple[str, str]] | None = None
+        """Those that were added while these are read."""
         self.evicted = given_out
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_EVERY, limits.max_age / 2)
         told = self._on_kept, self._on_stored, self._on_failed, self._note_trims
         self._writer = Writer(database, loop, *told, self._trim, trim_every, limits.max_bytes, gather)
+        self._seen_since = []
+        self._begin_seen(database.count_outcomes())
 
     def append(
         self,
@@ -226,17 +239,80 @@ class Log:
         self._write_outcome(scope, key, None)
 
     def _write_outcome(self, scope: str, key: str, outcome: KeptOutcome | None) -> None:
-        self._unwritten_outcomes[scope, key] = outcome
-        self._writer.group.outcomes[scope, key] = outcome
+        name = scope, key
+        self._unwritten_outcomes[name] = outcome
+        self._writer.group.outcomes[name] = outcome
+        if self._seen_since is not None:
+            self._seen_since.append(name)
+        if self._seen is not None:
+            self._seen.add(name)
+            if self._seen.room <= 0 and self._seen_since is None:
+                self._load_seen()
 
-    def outcome(self, scope: str, key: str) -> KeptOutcome | None:
-        """What is kept under an idempotency key, at once. Raises LogUnavailable."""
-        if (scope, key) in self._unwritten_outcomes:
-            return self._unwritten_outcomes[scope, key]
+    def is_new(self, scope: str, key: str) -> bool:
+        """Whether it is certain, without a look at the disk, that nothing is kept under an idempotency key."""
+        return self._seen is not None and (scope, key) not in self._seen
+
+    async def outcome(self, scope: str, key: str) -> KeptOutcome | None:
+        """What is kept under an idempotency key, as of when the caller goes on. Raises LogUnavailable."""
+        name = scope, key
+        if name in self._unwritten_outcomes:
+            return self._unwritten_outcomes[name]
+        future: asyncio.Future[KeptOutcome | None] = asyncio.get_running_loop().create_future()
+
+        def then(found: KeptOutcome | Exception | None) -> None:
+            if future.done():
+                return
+            if name in self._unwritten_outcomes:
+                # It came while the disk was read. What is no longer here has been written before, and was found.
+                future.set_result(self._unwritten_outcomes[name])
+            elif isinstance(found, Exception):
+                future.set_exception(LogUnavailable(str(found)))
+            else:
+                future.set_result(found)
+
+        self._writer.look_up(lambda database: database.outcome(scope, key), then)
         try:
-            return self._database.outcome(scope, key)
-        except DatabaseError as error:
-            raise LogUnavailable(str(error)) from error
+            async with asyncio.timeout(self._look_up_patience):
+                return await future
+        except TimeoutError:
+            raise LogUnavailable("the disk is slow") from None
+
+    def _load_seen(self) -> None:
+        """Learn from the disk which keys are there, a part at a time: until then, those that are added count twice."""
+        # What is not on disk yet is not found there, either.
+        self._seen_since = list(self._unwritten_outcomes)
+        self._writer.look_up(Database.count_outcomes, self._begin_seen)
+
+    def _begin_seen(self, count: int | Exception) -> None:
+        if isinstance(count, Exception):
+            self._give_up_seen(count)
+        elif count == 0:
+            self._end_seen(Seen())
+        else:
+            self._read_seen(Seen(count), 0)
+
+    def _read_seen(self, seen: Seen, after: int) -> None:
+        def then(names: list[tuple[int, str, str]] | Exception) -> None:
+            if isinstance(names, Exception):
+                self._give_up_seen(names)
+                return
+            seen.add_all((scope, key) for _, scope, key in names)
+            if len(names) == SEEN_AT_ONCE:
+                self._read_seen(seen, names[-1][0])
+            else:
+                self._end_seen(seen)
+
+        self._writer.look_up(lambda database: database.names_of_outcomes(after, SEEN_AT_ONCE), then)
+
+    def _end_seen(self, seen: Seen) -> None:
+        seen.add_all(self._seen_since or ())
+        self._seen, self._seen_since = seen, None
+
+    def _give_up_seen(self, error: Exception) -> None:
+        """Every key is looked up on the disk then."""
+        logger.warning("idempotency keys not read reason=%s", error)
+        self._seen = self._seen_since = None
 
     async def committed(self, position: int) -> None:
         """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""

@@ -214,6 +214,13 @@ class Writer:
         self._worker.submit(query, partial(_resolve, future))
         return await future
 
+    def look_up(self, query: Callable[[Database], T], then: Callable[[T | Exception], None]) -> None:
+        """Run a query as the database is, and call back with what came of it, in the order of all that it does."""
+        if self._worker.is_closed:
+            then(DatabaseError("the log is closed"))
+        else:
+            self._worker.submit(query, then)
+
     def close(self) -> None:
         """Write what is left and end the thread."""
         self._schedule(None)

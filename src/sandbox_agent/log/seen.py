@@ -1,0 +1,44 @@
+"""Which idempotency keys may be on disk, in a few bits of memory for each: that a key is new is known without reading.
+
+A Bloom filter: it may take a new key for one that was seen, never the other way round. Knows nothing of the disk.
+"""
+
+from collections.abc import Iterable
+
+Name = tuple[str, str]
+"""The scope of a key, and the key."""
+
+BITS_EACH = 16
+"""With three places for each name, one new name in two hundred looks as if it had been seen."""
+FEWEST, MOST = 1 << 19, 1 << 27
+"""Bits: 64 KiB to 16 MiB."""
+
+
+class Seen:
+    """Names that were added, and few others."""
+
+    __slots__ = ("_bits", "_mask", "room")
+
+    def __init__(self, expected: int = 0) -> None:
+        size = min(max(FEWEST, 1 << (2 * BITS_EACH * expected).bit_length()), MOST)
+        self._bits = bytearray(size >> 3)
+        self._mask = size - 1
+        self.room = size // BITS_EACH
+        """How many more may be added before too many others look as if they had been."""
+
+    def add(self, name: Name) -> None:
+        bits, mask, number = self._bits, self._mask, hash(name)
+        self.room -= 1
+        for place in (number & mask, (number >> 18) & mask, (number >> 36) & mask):
+            bits[place >> 3] |= 1 << (place & 7)
+
+    def add_all(self, names: Iterable[Name]) -> None:
+        for name in names:
+            self.add(name)
+
+    def __contains__(self, name: Name) -> bool:
+        bits, mask, number = self._bits, self._mask, hash(name)
+        first, second, third = number & mask, (number >> 18) & mask, (number >> 36) & mask
+        return bool(
+            bits[first >> 3] >> (first & 7) & bits[second >> 3] >> (second & 7) & bits[third >> 3] >> (third & 7) & 1
+        )
