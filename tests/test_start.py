@@ -11,7 +11,7 @@ from tests.support.running import TOKEN, Server
 
 LATER = {
     "anyio": "Starlette's",
-    "click": "uvicorn's command line",
+    "click": "nothing's",
     "dataclasses": "nothing's: structs are made with a tenth of the work, and do not import it",
     "h11": "the SDK's, and calls of gateways",
     "httpx": "the SDK's, and installs",
@@ -38,6 +38,7 @@ LATER = {
     "tarfile": "archives'",
     "unittest": "nothing's",
     "urllib.request": "installs",
+    "uvicorn": "nothing's",
     "watchfiles": "watching files",
     "websockets": "a WebSocket's",
     "xml": "nothing's",

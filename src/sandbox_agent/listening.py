@@ -3,7 +3,6 @@
 What it reports about itself afterwards, a constant phrase, then key=value, goes to stderr, as text or as JSON.
 """
 
-import asyncio
 import json
 import logging
 import os
@@ -14,16 +13,13 @@ import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from functools import partial
 from ipaddress import ip_address
-from typing import cast
 
 from sandbox_agent import __version__
 from sandbox_agent.data_directory import Notice, keep_token, publish_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.http.asgi import App
-from sandbox_agent.http.light_uvicorn import Config, Server
-from sandbox_agent.http.protocol import Protocol
+from sandbox_agent.http.http1 import HttpServer
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.processes.table import read_process
 from sandbox_agent.server_log import ReportHandler, log_file
@@ -175,30 +171,10 @@ def provide_token(settings: Settings, listener: socket.socket) -> Generator[Sett
             path.unlink(missing_ok=True)
 
 
-class HttpServer(Server):
-    """Uvicorn without its signal handlers: agents and streams are ended first, elsewhere."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
-
-
-def make_server(app: App, settings: Settings) -> tuple[HttpServer, Sockets]:
-    """A server that only has to be given its listener; and its sockets, whose clock has to run."""
-    sockets = Sockets(_limits(settings))
-    config = Config(
-        app,
-        http=cast("type[asyncio.Protocol]", partial(Protocol, sockets)),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=max(sockets.limits.anonymous, 64),
-        timeout_graceful_shutdown=1,
-    )
-    return HttpServer(config), sockets
+def make_server(app: App, settings: Settings) -> HttpServer:
+    """A server that only has to be given its listener; the clock of its sockets has to run."""
+    limits = _limits(settings)
+    return HttpServer(app, Sockets(limits), backlog=max(limits.anonymous, 64))
 
 
 def _limits(settings: Settings) -> SocketLimits:
@@ -234,5 +210,4 @@ def set_up_logging(settings: Settings) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # What requests look like is ours to report, and never with a query in it; the rest is of no interest here.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -330,15 +330,14 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         logger.warning("ended processes of an earlier server processes=%d", left_over)
     parts = build(settings, children)
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
-    server, sockets = make_server(parts.app, settings)
+    server = make_server(parts.app, settings)
+    sockets = server.sockets
     running: list[Coroutine[None, None, None]] = [parts.housekeeping.run(), parts.streams.run(), sockets.run()]
     flows = _make_flows(settings, parts) if settings.join else None
     if flows is not None:
         running.append(_join_fleet(settings, parts, flows))
     clocks = [asyncio.create_task(each) for each in running]
-    serving = asyncio.create_task(server.serve([listener]))
-    while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
-        await asyncio.sleep(0)
+    await server.start(listener)
     # Everything allocated so far stays: the collector need not scan it again, not even once.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -363,8 +362,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
             parts.terminals.close(LAST_GRACE),
         )
         # Not before: a client that waits for an agent gets its answer when the agent has ended.
-        server.should_exit = True
-        await serving
+        await server.stop()
         for clock in clocks:
             clock.cancel()
         children.close()

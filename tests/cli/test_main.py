@@ -49,7 +49,6 @@ def test_the_version_needs_neither_the_settings_nor_the_server() -> None:
         "sandbox_agent.server",
         "sandbox_agent.settings",
         "tomllib",
-        "uvicorn",
     }
     assert "sandbox_agent.cli.main" in loaded
     assert heavy & set(loaded) == set()

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.http.framing import MAX_HEAD
 from tests.support.in_process import READ, PretendedSocket, Site, head
-from tests.support.running import TOKEN
+from tests.support.running import BOUND, TOKEN
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "http").iterdir())
 SECRET = TOKEN.encode()
@@ -73,18 +73,18 @@ async def _play(pieces: Sequence[bytes]) -> Outcome:
     for piece in pieces:
         await socket.send(piece)
         assert_bounded(socket)
-    await site.until(lambda: not socket.protocol._backlog or socket.protocol._socket.is_closing())
+    await site.until(lambda: not socket.protocol._backlog or socket.protocol.transport.is_closing())
     await site.settle()
     statuses = answers(socket.written, site.methods)
-    closed = socket.protocol._socket.is_closing()
+    closed = socket.protocol.transport.is_closing()
     if not closed and socket.protocol._framing.part.name == "HEAD" and not socket.protocol._begun:
         assert len(statuses) == len(site.methods), "every request has one answer"
     assert len(site.methods) - 1 <= len(statuses) <= len(site.methods) + 1, (
         "one may be under way, and one may be refused"
     )
     await socket.closes()
-    assert not site.state.tasks, "nothing goes on for a client that has left"
-    assert not site.state.connections
+    assert not site.server.tasks, "nothing goes on for a client that has left"
+    await asyncio.wait_for(site.sockets.closed(), BOUND)
     assert site.failures == []
     for scope in site.reached.scopes:
         if scope["path"].startswith("/v1/"):
@@ -99,9 +99,8 @@ async def _play(pieces: Sequence[bytes]) -> Outcome:
 def assert_bounded(socket: PretendedSocket) -> None:
     protocol = socket.protocol
     assert len(protocol._backlog) <= 2 * READ
-    assert not protocol.pipeline
     assert protocol._framing.overhead <= MAX_HEAD
-    assert sum(len(name) + len(value) for name, value in protocol.headers or ()) <= 2 * MAX_HEAD
+    assert sum(len(name) + len(value) for name, value in protocol._headers) <= 2 * MAX_HEAD
 
 
 def answers(written: bytes, methods: Sequence[str]) -> list[int]:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sandbox_agent.http.protocol import Flag
+from sandbox_agent.http.sockets import Flag
 from tests.support.running import BOUND
 
 

@@ -184,7 +184,6 @@ _IMPORTED = (
     # What the first server of a process imports, whatever it serves.
     "encodings.idna",
     "encodings.utf_8_sig",
-    "uvicorn.lifespan.off",
 )
 _IMPORTED_FOR = {
     PYTHON: ("sandbox_agent.client.sync", "sandbox_agent.client.embedded"),

@@ -8,13 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from uvicorn import Config
-from uvicorn.server import ServerState
-
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond
 from sandbox_agent.http.guard import Guard
-from sandbox_agent.http.protocol import Protocol
+from sandbox_agent.http.http1 import Http1, HttpServer
 from sandbox_agent.http.sockets import MAX_STEP, SocketLimits, Sockets
 from tests.support.running import TOKEN
 
@@ -113,7 +110,7 @@ class Site:
         self.reached = Reached()
         self.sockets = Sockets(limits or SocketLimits())
         self.failures: list[dict[str, Any]] = []
-        self.protocols: weakref.WeakSet[Protocol] = weakref.WeakSet()
+        self.protocols: weakref.WeakSet[Http1] = weakref.WeakSet()
         self._now = time.monotonic()
         guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
         health: Any = None
@@ -126,8 +123,7 @@ class Site:
             self.methods.append(scope["method"])
             await app(scope, receive, send)
 
-        self.config = Config(counted, interface="asgi3", ws="none", lifespan="off", log_config=None, access_log=False)
-        self.state = ServerState()
+        self.server = HttpServer(counted, self.sockets)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.failures.append(context))
 
     def connect(self) -> "PretendedSocket":
@@ -152,7 +148,7 @@ class Site:
         """Let the loop run until all is answered that can be, or a few turns when something waits."""
         for _ in range(60):
             await asyncio.sleep(0)
-            if not self.state.tasks and not any(each._backlog for each in self.protocols):
+            if not self.server.tasks and not any(each._backlog for each in self.protocols):
                 break
 
 
@@ -162,7 +158,7 @@ class PretendedSocket:
     def __init__(self, site: Site, transport: PretendedTransport | None = None) -> None:
         self.site = site
         self.transport = transport or PretendedTransport()
-        self.protocol = Protocol(site.sockets, site.config, site.state, {}, asyncio.get_running_loop())
+        self.protocol = Http1(site.server)
         self.transport.protocol = self.protocol
         site.protocols.add(self.protocol)
         self.protocol.connection_made(self.transport)

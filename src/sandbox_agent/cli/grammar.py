@@ -253,7 +253,6 @@ EXTRAS = {
     "psutil": "server",
     "starlette": "server",
     "uv": "server",
-    "uvicorn": "server",
     "uvloop": "server",
     "websockets": "websocket",
 }

@@ -150,21 +150,19 @@ async def _serve_on(
     )
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
     app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui, lambda: bus.cut_off_for)
-    server, sockets = make_server(app, settings)
+    server = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)
         for each in (
             streams.run(),
-            sockets.run(),
+            server.sockets.run(),
             flows.run(),
             shares.run(),
             _show(bus, name),
             _keep(connections, guests),
         )
     ]
-    serving = asyncio.create_task(server.serve([listener]))
-    while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
-        await asyncio.sleep(0)
+    await server.start(listener)
     announce(settings, listener, name)
     lost = asyncio.create_task(bus.lost())
     told = asyncio.create_task(stopping.wait())
@@ -178,8 +176,7 @@ async def _serve_on(
         told.cancel()
         connections.stopping = True
         streams.close("the gateway is stopping")
-        server.should_exit = True
-        await serving
+        await server.stop()
         for clock in clocks:
             clock.cancel()
         await connections.close_all()

@@ -7,7 +7,7 @@ lines, trailers, extensions of chunks) are counted, and bounded.
 A client repeats its head on a socket, request after request, but for two values in it. One that was parsed and checked
 is recognized by its bytes around the length of the body and the idempotency key (`KnownHead`); all that was found out
 about it still holds: who sends it, and what it asks for. A POST with such a head and a whole body (`Post`) goes the
-short way, and stands where uvicorn has a cycle of ASGI.
+short way, and stands where other requests have a cycle of ASGI.
 """
 
 import re
@@ -16,8 +16,7 @@ from enum import Enum, auto
 from typing import Protocol
 
 from sandbox_agent.errors import BadRequest, HeadersTooLarge, SandboxAgentError
-from sandbox_agent.http.asgi import Reply, problem_document, problem_headers
-from sandbox_agent.http.light_uvicorn import STATUS_LINE
+from sandbox_agent.http.asgi import STATUS_LINE, Reply, problem_document, problem_headers
 from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 MAX_HEAD = 64 << 10
@@ -218,12 +217,6 @@ class PostSocket(Protocol):
     def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None: ...
 
 
-class _NoBodyToCome:
-    """Nothing waits for more of a body that is whole."""
-
-    def set(self) -> None: ...
-
-
 class Post:
     """One of them, until it is answered."""
 
@@ -231,7 +224,6 @@ class Post:
 
     response_started = False
     more_body = False
-    message_event = _NoBodyToCome()
 
     def __init__(self, line: PostSocket, body: bytes, key: bytes | None) -> None:
         self._line: PostSocket | None = line

@@ -70,6 +70,45 @@ class OpenSocket(Protocol):
 
     def abort(self) -> None: ...
 
+    def shutdown(self) -> None:
+        """Close it when what is being answered is answered."""
+        ...
+
+
+class Flag:
+    """An `asyncio.Event` without a deque before one waits: each request has one, and each socket another."""
+
+    __slots__ = ("_is_set", "_waiting")
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._is_set = is_set
+        self._waiting: list[asyncio.Future[None]] | tuple[()] = ()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Let those go on that wait."""
+        self._is_set = True
+        waiting, self._waiting = self._waiting, ()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def clear(self) -> None:
+        self._is_set = False
+
+    async def wait(self) -> bool:
+        """Wait until it is set."""
+        if not self._is_set:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting = [*self._waiting, future]
+            try:
+                await future
+            finally:
+                self._waiting = [each for each in self._waiting if each is not future]
+        return True
+
 
 class Sockets:
     """The open ones. Anonymous is one that has not shown the token, whether it is a stranger's or a client's."""
@@ -84,6 +123,7 @@ class Sockets:
         self._surplus = 0
         """Closed because there were too many, since the last report."""
         self._reported_at = -REPORT
+        self._all_closed = Flag(is_set=True)
 
     @property
     def in_use(self) -> bool:
@@ -97,6 +137,7 @@ class Sockets:
         """
         socket.waited_since = self.clock
         self._open.add(socket)
+        self._all_closed.clear()
         self._anonymous[socket] = None
         if len(self._anonymous) > 2 * self.limits.anonymous:
             self._abort_oldest(2 * self.limits.anonymous)
@@ -108,6 +149,17 @@ class Sockets:
     def remove(self, socket: OpenSocket) -> None:
         self._open.discard(socket)
         self._anonymous.pop(socket, None)
+        if not self._open:
+            self._all_closed.set()
+
+    def shut_down(self) -> None:
+        """Close all of them, each when it is answered."""
+        for socket in list(self._open):
+            socket.shutdown()
+
+    async def closed(self) -> None:
+        """Wait until none is open."""
+        await self._all_closed.wait()
 
     def tick(self, now: float) -> None:
         """Close what has kept the server waiting for too long, and what is too many."""
@@ -267,3 +319,37 @@ class GatheringTransport(asyncio.Transport):
         self._on_admitted = None
         if self.lingering is not None:
             self.lingering.cancel()
+
+
+class FlowControl:
+    """Whether a socket is read and written now, as its two sides want it."""
+
+    __slots__ = ("_read_paused", "_transport", "_writable", "write_paused")
+
+    def __init__(self, transport: GatheringTransport) -> None:
+        self._transport = transport
+        self._read_paused = False
+        self.write_paused = False
+        self._writable = Flag(is_set=True)
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough, or is gone."""
+        await self._writable.wait()
+
+    def pause_reading(self) -> None:
+        if not self._read_paused:
+            self._read_paused = True
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._read_paused:
+            self._read_paused = False
+            self._transport.resume_reading()
+
+    def pause_writing(self) -> None:
+        self.write_paused = True
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self.write_paused = False
+        self._writable.set()

@@ -9,7 +9,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from uvicorn.protocols.http.flow_control import FlowControl
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -19,7 +18,7 @@ from websockets.typing import Subprotocol
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.http.asgi import Scope
-from sandbox_agent.http.sockets import GatheringTransport, Wait
+from sandbox_agent.http.sockets import FlowControl, GatheringTransport, Wait
 from sandbox_agent.wire.headers import PLAIN, WITH_IDS
 
 UNREAD = 64 << 10

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
-from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond
 from sandbox_agent.http.framing import MAX_HEAD
+from sandbox_agent.http.http1 import Cycle
 from tests.support.in_process import READ, PretendedSocket, Site, head
 
 SMALL = b"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -45,7 +45,7 @@ def test_of_requests_one_behind_another_one_is_read_and_the_rest_waits_outside()
             await respond(send, 200, [(b"content-length", b"0")])
 
         site.reached.handle = handle
-        before = sum(type(each) is RequestResponseCycle for each in gc.get_objects())
+        before = sum(type(each) is Cycle for each in gc.get_objects())
         socket = site.connect()
         burst = head("GET /v1/x") * 60_000
         taken = socket.give(burst)
@@ -53,7 +53,7 @@ def test_of_requests_one_behind_another_one_is_read_and_the_rest_waits_outside()
         taken += socket.give(burst[taken:])
         assert taken <= 2 * READ < len(burst)
         assert len(site.reached.requests) == 1
-        cycles = sum(type(each) is RequestResponseCycle for each in gc.get_objects()) - before
+        cycles = sum(type(each) is Cycle for each in gc.get_objects()) - before
         assert cycles == 1
         await socket.closes()
         blocked.set()
@@ -107,7 +107,9 @@ def test_a_socket_that_is_gone_leaves_nothing_for_the_collector_of_garbage() -> 
             await socket.send(SMALL * 50 + head("POST /v1/rpc", "Content-Length: 3") + b"abc" + SMALL * 50)
             socket.give(head("POST /v1/rpc", CHUNKED))
             socket.give(b"2\r\nab\r\n" + SMALL)
-            remains = [weakref.ref(each) for each in (socket.protocol, socket.protocol.cycle, socket.protocol._socket)]
+            remains = [
+                weakref.ref(each) for each in (socket.protocol, socket.protocol.cycle, socket.protocol.transport)
+            ]
             await socket.closes()
             site.reached.scopes.clear()
             del socket
@@ -194,7 +196,7 @@ def test_what_is_neither_head_nor_body_is_bounded(what: str) -> None:
             socket.give(b"A: ")
         piece = b"A: b\r\n" * 100 if what == "many trailers" else b"x" * 1000
         sent = 0
-        while not socket.protocol._socket.is_closing():
+        while not socket.protocol.transport.is_closing():
             sent += socket.give(piece)
             assert sent < 4 * MAX_HEAD
         await site.settle()
@@ -212,7 +214,7 @@ def test_chunks_that_make_no_sense_end_the_request_that_waits_for_them() -> None
         await socket.send(b"nonsense\r\n")
         assert socket.statuses == [400]
         assert site.reached.bodies == []
-        assert not site.state.tasks
+        assert not site.server.tasks
 
     on_site(test)
 
@@ -283,7 +285,7 @@ def test_a_body_that_stops_is_a_408_and_one_that_is_slow_is_not(end: str) -> Non
         assert socket.statuses == [408]
         assert "body" in detail(socket)
         assert site.reached.bodies == []
-        assert not site.state.tasks
+        assert not site.server.tasks
 
     on_site(test)
 
