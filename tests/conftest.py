@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
-from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -62,15 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--opencode-itself", action="store_true", help="try the tests of the bridge on OpenCode's own server"
     )
     parser.addoption("--gateway", action="store_true", help="put a gateway in front of every server that tests start")
-    parser.addoption("--read-every-head", action="store_true", help="no request goes the short way at any server")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # In the environment, so that it also counts in programs that tests run.
     if config.getoption("--gateway"):
         os.environ[THROUGH_GATEWAY] = "1"
-    if config.getoption("--read-every-head"):
-        os.environ["SANDBOX_AGENT_READ_EVERY_HEAD"] = "true"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -81,9 +77,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 STORAGE = {"test_idempotency", "test_post", "test_sse"}
-"""Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
-`--no-persist`, and there with `--read-every-head`, so that no request goes the short way. All else is the same code:
-without a file, the log is a database in memory."""
+"""Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`. All else is the
+same code: without a file, the log is a database in memory."""
 AT_GATEWAY = {"test_turns", "test_asking", "test_api_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
@@ -97,22 +92,14 @@ whose tests take longest, so that no worker has a long test left when the others
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests about storage on both kinds of it, and every second other one of the contract without the short way."""
+    """Run tests about storage on both kinds of it."""
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     module = metafunc.module.__name__.rpartition(".")[2]
     if "gateway" in metafunc.fixturenames and module in AT_GATEWAY and not metafunc.config.getoption("--gateway"):
         ways = {"server": False, "gateway": True}
         metafunc.parametrize("gateway", list(ways.values()), ids=list(ways), indirect=True, scope="session")
-    if "server" in metafunc.fixturenames and "server" not in chosen:
-        if module in STORAGE:
-            metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
-        elif metafunc.module.__name__.startswith("tests.contract.") and reads_every_head(metafunc.function.__name__):
-            metafunc.parametrize("server", ["every-head"], indirect=True, scope="session")
-
-
-def reads_every_head(test: str) -> bool:
-    """Of the contract's tests, every second one has a server where no request goes the short way."""
-    return crc32(test.encode()) % 2 == 1
+    if "server" in metafunc.fixturenames and "server" not in chosen and module in STORAGE:
+        metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
 
 
 def pytest_collection_finish() -> None:
@@ -166,14 +153,8 @@ def persisting_server() -> Generator[Server]:
 
 
 @pytest.fixture(scope="session")
-def thorough_server() -> Generator[Server]:
-    with Server("--read-every-head", agents=AGENTS) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
 def forgetting_server() -> Generator[Server]:
-    with Server("--no-persist", "--read-every-head", agents=AGENTS) as running:
+    with Server("--no-persist", agents=AGENTS) as running:
         yield running
 
 
@@ -205,5 +186,5 @@ def gateway(request: pytest.FixtureRequest) -> bool | None:
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
     """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    names = {"persist": "persisting_server", "no-persist": "forgetting_server", "every-head": "thorough_server"}
+    names = {"persist": "persisting_server", "no-persist": "forgetting_server"}
     return request.getfixturevalue(names[getattr(request, "param", "persist")])

@@ -130,7 +130,7 @@ def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:
     from sandbox_agent.cli.grammar import how_to_install
 
     assert how_to_install(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) is None
-    assert how_to_install(ModuleNotFoundError("No module named 'uvicorn.main'", name="uvicorn.main")) is not None
+    assert how_to_install(ModuleNotFoundError("No module named 'nats.aio'", name="nats.aio")) is not None
 
 
 def name_of(requirement: str) -> str:

@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from sandbox_agent import __version__
 from sandbox_agent.data_directory import Notice, keep_token, publish_notice
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.http.asgi import App
+from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.http1 import HttpServer
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.processes.table import read_process
@@ -171,10 +171,10 @@ def provide_token(settings: Settings, listener: socket.socket) -> Generator[Sett
             path.unlink(missing_ok=True)
 
 
-def make_server(app: App, settings: Settings) -> HttpServer:
+def make_server(app: FrontDoor, settings: Settings) -> HttpServer:
     """A server that only has to be given its listener; the clock of its sockets has to run."""
     limits = _limits(settings)
-    return HttpServer(app, Sockets(limits), backlog=max(limits.anonymous, 64))
+    return HttpServer(app, Sockets(limits), app.read_post, max(limits.anonymous, 64))
 
 
 def _limits(settings: Settings) -> SocketLimits:

@@ -269,7 +269,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     delivery = Delivery(clients, from_client, settings.stream_requests)
     duplex = Duplex(clients, from_client, streams, delivery, settings.max_body)
     shared = (clients, from_client, streams, delivery, duplex, settings.max_body)
-    rpc, acp = Rpc(*shared, not settings.read_every_head), Acp(*shared, settings.session_streams)
+    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     app = App(guard, rpc, acp, health, opencode, control)
     housekeeping = Housekeeping(
         hub,

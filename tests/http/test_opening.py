@@ -8,7 +8,6 @@ import pytest
 
 from sandbox_agent.envelope import Envelope
 from sandbox_agent.http.acp import Acp
-from sandbox_agent.http.asgi import Message, Scope, group_headers
 from sandbox_agent.http.clients import Delivery, HubClients
 from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.rpc import Rpc
@@ -16,7 +15,7 @@ from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection
 from tests.support.client import run
-from tests.support.in_process import PretendedTransport
+from tests.support.in_process import Site, head
 from tests.support.world import World, world
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
@@ -52,36 +51,21 @@ def test_a_connection_is_closed_whose_client_left_before_it_was_open(
 ) -> None:
     async def main() -> None:
         async with world() as served:
-            clients, agent, transport = HubClients(served.hub), SlowAgent(served), PretendedTransport()
+            clients, agent, site = HubClients(served.hub), SlowAgent(served), Site()
             intake: Any = agent
             parts = (clients, intake, Streams(served.log, StreamLimits()))
             delivery = Delivery(clients, served.from_client, 10)
-            handle = make(*parts, delivery, Duplex(*parts, delivery, 1 << 20))
-            headers = [(b"content-type", b"application/json")]
-            scope: Scope = {
-                "method": "POST",
-                "path": path,
-                "query_string": b"",
-                "headers": headers,
-                "headers_by_name": group_headers(headers),
-                "extensions": {"sandbox_agent.transport": transport},
-            }
-            sent: list[Message] = []
-
-            async def receive() -> Message:
-                return {"type": "http.request", "body": INITIALIZE}
-
-            async def send(message: Message) -> None:
-                sent.append(message)
-
-            posting = asyncio.create_task(handle(scope, receive, send))
+            site.take_envelopes(make(*parts, delivery, Duplex(*parts, delivery, 1 << 20)))
+            socket = site.connect()
+            more = ("Content-Type: application/json", f"Content-Length: {len(INITIALIZE)}")
+            socket.protocol.data_received(head(f"POST {path}", *more) + INITIALIZE)
             await agent.asked.wait()
             if leaves:
-                transport.close()
+                socket.transport.close()
             agent.greets.set()
-            await posting
+            await site.until(lambda: agent.connection.closed if leaves else GREETING in socket.written)
             assert agent.connection.closed is leaves
             assert (await clients.find(agent.connection.connection_id) is None) is leaves
-            assert [each.get("body") for each in sent] == ([] if leaves else [None, GREETING])
+            assert socket.statuses == ([] if leaves else [200])
 
     run(main())

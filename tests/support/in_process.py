@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.http1 import Http1, HttpServer
+from sandbox_agent.http.posts import PostHead
+from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.sockets import MAX_STEP, SocketLimits, Sockets
 from tests.support.running import TOKEN
 
@@ -115,6 +118,7 @@ class Site:
         guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
         health: Any = None
         rpc: Any = self.reached
+        self._guard = guard
         app = App(guard, rpc, rpc, health, lambda: self.reached, lambda: self.reached)
         self.methods: list[str] = []
         """Of requests whose head was whole and good, those included that the guard refused."""
@@ -128,6 +132,17 @@ class Site:
 
     def connect(self) -> "PretendedSocket":
         return PretendedSocket(self)
+
+    def take_envelopes(self, transport: Rpc | Acp) -> None:
+        """Let POSTs of envelopes go to a transport itself, as they do at a server."""
+        either: Any = transport
+        app = App(self._guard, either, either, either, lambda: self.reached, lambda: self.reached)
+
+        def counted(scope: Scope) -> PostHead | None:
+            self.methods.append(scope["method"])
+            return app.read_post(scope)
+
+        self.server.read_post = counted
 
     def pass_time(self, seconds: float) -> None:
         """Let the sockets' clock go on, as if this much time had passed."""

@@ -87,7 +87,9 @@ class MessagePath:
         hub_clients = HubClients(world.hub)
         parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
         delivery = Delivery(hub_clients, world.from_client, 1000)
-        site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
+        rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
+        site.reached.handle = rpc
+        site.take_envelopes(rpc)
         self._world = world
         self._keys = count()
         self._database = Database(None)

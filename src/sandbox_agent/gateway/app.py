@@ -7,6 +7,7 @@ document has these routes as a server has them, with `node`.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 from urllib.parse import unquote, unquote_plus
@@ -29,6 +30,8 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, 
 from sandbox_agent.http.control import Ui, make_control_app
 from sandbox_agent.http.guard import OPENCODE, OPENCODE_HEALTH, Guard, is_opencode
 from sandbox_agent.http.health import HealthCheck
+from sandbox_agent.http.posts import Post
+from sandbox_agent.http.rpc import PATH as RPC
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.views import Endpoint, Installs, Views, read_query
 from sandbox_agent.hub.hub import Hub
@@ -183,15 +186,34 @@ class GatewayApp(FrontDoor):
         self._forwarding = forwarding
         self._control = make_control_app(views.endpoints(), ui, describe_forwarded)
 
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        if path == RPC:
+            return self._rpc
+        return self._acp if path == ACP or path.startswith(f"{ACP}/") else None
+
+    def read_envelopes(self, transport: Rpc | Acp, scope: Scope) -> Callable[[Post], None]:
+        self._check_fleet()
+        return partial(self._take, super().read_envelopes(transport, scope))
+
+    def _take(self, take: Callable[[Post], None], post: Post) -> None:
+        try:
+            self._check_fleet()
+        except FleetUnreachable as error:
+            post.refuse(error)
+        else:
+            take(post)
+
+    def _check_fleet(self) -> None:
+        if self._cut_off_for() > PATIENCE:
+            raise FleetUnreachable
+
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        is_acp = path == ACP or path.startswith(f"{ACP}/")
-        if (path == "/v1/rpc" or is_acp or is_forwarded(path)) and self._cut_off_for() > PATIENCE:
-            raise FleetUnreachable
-        if path == "/v1/rpc":
-            await self._rpc(scope, receive, send)
-        elif is_acp:
-            await self._acp(scope, receive, send)
+        transport = self.transport_of(path)
+        if transport is not None or is_forwarded(path):
+            self._check_fleet()
+        if transport is not None:
+            await transport(scope, receive, send)
         elif path == "/v1/health" and method == "GET":
             await _send_json(send, self._views.health())
         elif is_forwarded(path):

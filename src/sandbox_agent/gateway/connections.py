@@ -105,10 +105,13 @@ class FleetConnections:
         connection.used_at = time.monotonic()
         return connection
 
-    def get(self, connection_id: str) -> FleetConnection:
+    def look_up(self, connection_id: str) -> FleetConnection | None:
         connection = self._by_tag.get(connection_id.partition(".")[0])
-        if connection is None or not connection.is_called(connection_id):
+        if connection is None or connection_id in self._loading:
+            return None
+        if not connection.is_called(connection_id):
             raise UnknownConnection
+        connection.used_at = time.monotonic()
         return connection
 
     async def close(self, connection: Connection, reason: str) -> None:

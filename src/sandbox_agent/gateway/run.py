@@ -138,8 +138,7 @@ async def _serve_on(
     delivery = FleetDelivery(connections, calls, settings.stream_requests)
     duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
     shared = (connections, calls, streams, delivery, duplex, settings.max_body)
-    # The short way has no time to look a connection up in the fleet's table.
-    rpc, acp = Rpc(*shared, short_way=False), Acp(*shared, settings.session_streams)
+    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     views = GatewayViews(

@@ -6,6 +6,7 @@ upgraded GET is a WebSocket for everything. All responses come on a stream, but 
 
 import secrets
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
     Receive,
+    Reply,
     Scope,
     Send,
     check_accept,
@@ -35,9 +37,11 @@ from sandbox_agent.http.asgi import (
     respond,
     transport,
 )
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, query, read_body
+from sandbox_agent.http.exchange import METHODS, Exchange, as_problem, query
+from sandbox_agent.http.posts import Post
 from sandbox_agent.http.stream import StreamPart
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 
 PATH = "/acp"
@@ -61,11 +65,10 @@ class Acp(Exchange, eq=False):
     """Requests that wait for their answers, by connection and session."""
     _affinity: str = field(default_factory=_make_affinity)
     """A balancer in front may send a client that returns it to the same server; to us it means nothing."""
+    _tasks: Tasks = field(default_factory=Tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
-            case "POST":
-                await self._post(scope, receive, send)
             case "GET":
                 await self._get(scope, send)
             case "DELETE":
@@ -75,41 +78,56 @@ class Acp(Exchange, eq=False):
 
     # POST
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def read_post(self, scope: Scope) -> Callable[[Post], None]:
+        """Who takes POSTs with this head. Raises what is wrong with it."""
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
-        agent, connection = self._agent(scope), await self._find_connection(scope)
+        agent, connection_id, session = self._agent(scope), _connection_id(scope), _session_named(scope)
+        if connection_id is None:
+            return partial(self._take_first, agent)
+        self.clients.look_up(connection_id)
+        return partial(self._take, connection_id, session)
+
+    def _take(self, connection_id: str, session: str | None, post: Post) -> None:
+        self._tasks.run(self._answering(post, self._accept(connection_id, session, post)), "answer a post")
+
+    def _take_first(self, agent: str | None, post: Post) -> None:
+        self._tasks.run(self._answering(post, self._open(agent, post)), "open a connection")
+
+    async def _answering(self, post: Post, reply: Awaitable[Reply | None]) -> None:
         try:
-            body = await read_body(scope, receive, self.max_body)
-        except ClientGone:
-            return
-        if body.lstrip()[:1] == b"[":
-            raise BatchNotSupported
-        envelope = parse(body)
-        if connection is None:
-            await self._open(scope, envelope, agent, send)
-            return
+            answer = await reply
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+        else:
+            if answer is not None:
+                post.reply(answer)
+
+    async def _accept(self, connection_id: str, session: str | None, post: Post) -> Reply:
+        connection, envelope = await self.connection(connection_id), _parse(post.body)
         connection.used_at = self.clients.monotonic()
-        self._check_session(scope, connection, envelope)
+        self._check_session(session, connection, envelope)
         if envelope.kind is Kind.REQUEST:
             await self.clients.kept(connection, await self._begin(connection, envelope))
         else:
             await self.delivery.take(connection, envelope)
-        await respond(send, 202, _ACCEPTED)
+        return Reply(202, _ACCEPTED)
 
-    async def _open(self, scope: Scope, envelope: Envelope, agent: str | None, send: Send) -> None:
+    async def _open(self, agent: str | None, post: Post) -> Reply | None:
+        envelope = _parse(post.body)
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
         try:
             connection, answer = await self.intake.open(envelope, agent)
-            if await self.has_left(scope, connection):
-                return
+            if post.is_gone():
+                await self.close_unheard(connection)
+                return None
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
             connection_id, line = secrets.token_urlsafe(24), failure(envelope.id, error)
         identity = [(_CONNECTION, connection_id.encode()), (b"set-cookie", self._affinity.encode())]
-        await respond(send, 200, [*json_headers(line), *identity], line)
+        return Reply(200, [*json_headers(line), *identity], line)
 
     async def _begin(self, connection: Connection, envelope: Envelope) -> int:
         session_id = self._resolve(envelope.session_id or "")
@@ -140,11 +158,11 @@ class Acp(Exchange, eq=False):
         if stream is not None:
             await stream.flushed()
 
-    def _check_session(self, scope: Scope, connection: Connection, envelope: Envelope) -> None:
+    def _check_session(self, header: str | None, connection: Connection, envelope: Envelope) -> None:
         """The header may be missing, and may not name another session than the envelope does."""
-        named = self._session(scope)
-        if named is None or envelope.method == methods.CANCEL_REQUEST:
+        if header is None or envelope.method == methods.CANCEL_REQUEST:
             return
+        named = self._resolve(header)
         meant = envelope.session_id
         if envelope.kind is Kind.RESPONSE:
             meant = connection.session_of_request(envelope.id or b"null")
@@ -214,12 +232,8 @@ class Acp(Exchange, eq=False):
         return None if connection_id is None else await self.connection(connection_id)
 
     def _session(self, scope: Scope) -> str | None:
-        value = header(scope, _SESSION)
-        if value is None:
-            return None
-        if not 0 < len(value) <= MAX_SESSION_ID:
-            raise BadRequest(f"{headers.ACP_SESSION_ID} must be 1 to {MAX_SESSION_ID} characters long")
-        return self._resolve(value.decode("latin-1"))
+        named = _session_named(scope)
+        return None if named is None else self._resolve(named)
 
     def _resolve(self, session_id: str) -> str:
         """An alias as the id of its session; a session need not be known yet."""
@@ -243,3 +257,18 @@ def _connection_id(scope: Scope) -> str | None:
     if len(found) > 1:
         raise BadRequest(f"{headers.ACP_CONNECTION_ID} and {headers.CONNECTION_ID} name two connections")
     return next(iter(found), None)
+
+
+def _session_named(scope: Scope) -> str | None:
+    value = header(scope, _SESSION)
+    if value is None:
+        return None
+    if not 0 < len(value) <= MAX_SESSION_ID:
+        raise BadRequest(f"{headers.ACP_SESSION_ID} must be 1 to {MAX_SESSION_ID} characters long")
+    return value.decode("latin-1")
+
+
+def _parse(body: bytes) -> Envelope:
+    if body.lstrip()[:1] == b"[":
+        raise BatchNotSupported
+    return parse(body)

@@ -29,6 +29,8 @@ from sandbox_agent.http.asgi import (
 )
 from sandbox_agent.http.guard import Guard, is_opencode
 from sandbox_agent.http.health import HealthCheck
+from sandbox_agent.http.posts import Post, PostHead
+from sandbox_agent.http.rpc import PATH as RPC
 from sandbox_agent.http.rpc import Rpc
 
 logger = logging.getLogger(__name__)
@@ -45,6 +47,30 @@ class FrontDoor:
         if header(scope, b"origin") is not None:
             send = _add_headers(send, self._guard.cors(scope))
         await self._answer(self._route_guarded, scope, receive, send)
+
+    def read_post(self, scope: Scope) -> PostHead | None:
+        """Check the head of a POST that carries an envelope; None for another one."""
+        transport = self.transport_of(scope["path"])
+        if transport is None:
+            return None
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        more = self._guard.cors(scope) if header(scope, b"origin") is not None else ()
+        try:
+            self._guard_head(scope)
+            return PostHead(self.read_envelopes(transport, scope), transport.max_body, more)
+        except SandboxAgentError as error:
+            return PostHead(_refused, transport.max_body, more, error)
+        except Exception:
+            logger.exception("request failed method=POST path=%s", scope["path"])
+            return PostHead(_refused, transport.max_body, more, InternalError())
+
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        """What takes envelopes under a path."""
+        raise NotImplementedError
+
+    def read_envelopes(self, transport: Rpc | Acp, scope: Scope) -> Callable[[Post], None]:
+        """Who takes envelopes with this head. Raises SandboxAgentError."""
+        return transport.read_post(scope)
 
     async def answer_gateway(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that came through a flow: the guard of the gateway has let it through."""
@@ -64,16 +90,23 @@ class FrontDoor:
             await send_problem(send, InternalError())
 
     async def _route_guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._guard.check(scope):
-            admit(scope)
+        self._guard_head(scope)
         if self._guard.is_preflight(scope):
             await respond(send, 204, [])
         else:
             await self.route(scope, receive, send)
 
+    def _guard_head(self, scope: Scope) -> None:
+        if self._guard.check(scope):
+            admit(scope)
+
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that may be made. Raises SandboxAgentError."""
         raise NotImplementedError
+
+
+def _refused(_: Post) -> None:
+    """Nothing comes of a request that may not be made."""
 
 
 def _add_headers(send: Send, headers: Headers) -> Send:
@@ -109,12 +142,16 @@ class App(FrontDoor):
         self._make_control = control
         self._control: Asgi | None = None
 
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        if path == RPC:
+            return self._rpc
+        return self._acp if path == ACP or path.startswith(f"{ACP}/") else None
+
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        if path == "/v1/rpc":
-            await self._rpc(scope, receive, send)
-        elif path == ACP or path.startswith(f"{ACP}/"):
-            await self._acp(scope, receive, send)
+        transport = self.transport_of(path)
+        if transport is not None:
+            await transport(scope, receive, send)
         elif path == "/v1/health" and scope["method"] == "GET":
             body = msgspec.json.encode(self._health.view())
             await respond(send, 200, json_headers(body), body)

@@ -80,13 +80,6 @@ def admit(scope: Scope) -> None:
     scope["extensions"]["sandbox_agent.transport"].admit()
 
 
-def remember(scope: Scope, take: Callable[[Any], None]) -> None:  # pyright: ignore[reportExplicitAny] - a Post
-    """Let further requests with the same head on this socket go to `take`, if the server's protocol can do that."""
-    extension = scope["extensions"].get("sandbox_agent.remember")
-    if extension is not None:
-        extension(take)
-
-
 def offers_websocket(scope: Scope) -> bool:
     """Whether a request offers to go on as a WebSocket."""
     return "sandbox_agent.websocket" in scope.get("extensions", ())

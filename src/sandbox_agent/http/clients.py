@@ -63,8 +63,8 @@ class Clients(Protocol):
 
     async def find(self, connection_id: str) -> Connection | None: ...
 
-    def get(self, connection_id: str) -> Connection:
-        """One that was found before, at once. Raises UnknownConnection."""
+    def look_up(self, connection_id: str) -> Connection | None:
+        """Find one at once; None when others have to be asked. Raises UnknownConnection for one that nobody knows."""
         ...
 
     async def close(self, connection: Connection, reason: str) -> None: ...
@@ -149,7 +149,7 @@ class HubClients(Struct, frozen=True):
     async def find(self, connection_id: str) -> Connection | None:
         return self.hub.connections.find(connection_id)
 
-    def get(self, connection_id: str) -> Connection:
+    def look_up(self, connection_id: str) -> Connection:
         return self.hub.connections.get(connection_id)
 
     async def close(self, connection: Connection, reason: str) -> None:

@@ -18,6 +18,7 @@ from sandbox_agent.envelope import REQUEST, Envelope, failure, parse
 from sandbox_agent.errors import (
     BadRequest,
     BodyTooLarge,
+    InternalError,
     InvalidRequest,
     LogUnavailable,
     NotAnEnvelope,
@@ -313,21 +314,23 @@ class Exchange(Struct, eq=False):
             raise UnknownConnection
         return connection
 
-    async def has_left(self, scope: Scope, connection: Connection) -> bool:
-        """Whether the client left before it learnt the id of its new connection, which is closed then.
-
-        Nothing else knows that id.
-        """
-        if not is_gone(scope):
-            return False
+    async def close_unheard(self, connection: Connection) -> None:
+        """Close a connection whose client left before it learnt the id: nothing else knows it."""
         await self.clients.close(connection, "the client left before it was open")
-        return True
 
     async def close(self, connection_id: str) -> None:
         """Close a connection for its client, if it is there."""
         connection = await self.clients.find(connection_id)
         if connection is not None:
             await self.clients.close(connection, "the client closed the connection")
+
+
+def as_problem(error: Exception, path: str) -> SandboxAgentError:
+    """What a client reads of a failure."""
+    if isinstance(error, SandboxAgentError):
+        return error
+    logger.error("request failed method=POST path=%s", path, exc_info=error)
+    return InternalError()
 
 
 async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:

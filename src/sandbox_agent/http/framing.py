@@ -5,18 +5,15 @@ given a piece at a time, and no piece goes beyond the end of a request. Bytes th
 lines, trailers, extensions of chunks) are counted, and bounded.
 
 A client repeats its head on a socket, request after request, but for two values in it. One that was parsed and checked
-is recognized by its bytes around the length of the body and the idempotency key (`KnownHead`); all that was found out
-about it still holds: who sends it, and what it asks for. A POST with such a head and a whole body (`Post`) goes the
-short way, and stands where other requests have a cycle of ASGI.
+is recognized by its bytes around the length of the body and the idempotency key (`KnownHead`): what was found out about
+it still holds, and it is not parsed again.
 """
 
 import re
 from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Protocol
 
-from sandbox_agent.errors import BadRequest, HeadersTooLarge, SandboxAgentError
-from sandbox_agent.http.asgi import STATUS_LINE, Reply, problem_document, problem_headers
+from sandbox_agent.errors import BadRequest, HeadersTooLarge
 from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 MAX_HEAD = 64 << 10
@@ -205,55 +202,3 @@ def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> KnownHead
         between = head[first.end(2) : second.start(2)]
         return KnownHead(head[: first.start(2)], between, head[second.end(2) :], is_key_first=names[0] == _KEY)
     return None
-
-
-class PostSocket(Protocol):
-    """The socket that a POST came on."""
-
-    def is_gone(self) -> bool:
-        """Whether its client has left."""
-        ...
-
-    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None: ...
-
-
-class Post:
-    """One of them, until it is answered."""
-
-    __slots__ = ("_line", "body", "disconnected", "keep_alive", "key", "response_complete")
-
-    response_started = False
-    more_body = False
-
-    def __init__(self, line: PostSocket, body: bytes, key: bytes | None) -> None:
-        self._line: PostSocket | None = line
-        self.body = body
-        self.key = key
-        self.keep_alive = True
-        self.disconnected = False
-        """Its socket is gone, or has become something else."""
-        self.response_complete = False
-
-    def is_gone(self) -> bool:
-        return self._line is None or self._line.is_gone()
-
-    def lose_line(self) -> None:
-        """Its socket is gone."""
-        self._line = None
-
-    def reply(self, reply: Reply) -> None:
-        """Answer it. A client that has left gets nothing."""
-        head = [b"%b: %b\r\n" % pair for pair in reply.headers]
-        self.respond(b"".join([STATUS_LINE[reply.status], *head]), reply.body)
-
-    def refuse(self, error: SandboxAgentError) -> None:
-        body = problem_document(error)
-        self.reply(Reply(error.status, problem_headers(error, body), body))
-
-    def respond(self, head: bytes, body: bytes) -> None:
-        """The same, for a head that is written already, without its end."""
-        self.response_complete = True
-        # The socket keeps this object until the next request.
-        self.body = b""
-        if self._line is not None and not self.disconnected:
-            self._line.reply(head, body, keep_alive=self.keep_alive)

@@ -32,14 +32,15 @@ from sandbox_agent.http.framing import (
     LONGEST_KNOWN_HEAD,
     Framing,
     KnownHead,
-    Post,
     body_length,
     check_head,
     learn_head,
     offers_websocket,
     without_upgrade,
 )
+from sandbox_agent.http.posts import Post, PostHead
 from sandbox_agent.http.sockets import Flag, FlowControl, GatheringTransport, Sockets, Wait
+from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 if TYPE_CHECKING:
     from sandbox_agent.http.websocket import WebSocket
@@ -50,8 +51,8 @@ UNREAD = 1 << 20
 PROTOCOL_ERROR, GOING_AWAY = 1002, 1001
 """Codes of a WebSocket's close frame."""
 
-SHORT = 64 << 10
-"""Bytes of a request that goes the short way."""
+KNOWN = 64 << 10
+"""Bytes of a request whose head is looked for among those that are known."""
 
 BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
@@ -63,6 +64,7 @@ BODY = 64 << 10
 LAST_ANSWERS = 1.0
 """Seconds that a server which stops gives to the answers that are under way."""
 
+_KEY = raw(IDEMPOTENCY_KEY)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _UNSAFE = re.compile(rb"[\x00\r\n]")
 """What would end a header, and begin one that nobody meant."""
@@ -73,8 +75,16 @@ logger = logging.getLogger(__name__)
 class HttpServer:
     """What all sockets of a server share: the app, their clock, the tasks that answer, and the date."""
 
-    def __init__(self, app: App, sockets: Sockets, backlog: int = 64) -> None:
+    def __init__(
+        self,
+        app: App,
+        sockets: Sockets,
+        read_post: Callable[[Scope], PostHead | None] | None = None,
+        backlog: int = 64,
+    ) -> None:
         self.app = app
+        self.read_post = read_post or _leave_to_app
+        """Checks the head of a POST; None for one that the app is to answer."""
         self.sockets = sockets
         self.tasks: set[asyncio.Task[None]] = set()
         self._backlog = backlog
@@ -117,6 +127,10 @@ class HttpServer:
         if second != self._second:
             self._second, self._date = second, b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
         return self._date
+
+
+def _leave_to_app(_: Scope) -> None:
+    return None
 
 
 class Cycle:
@@ -269,7 +283,7 @@ class Cycle:
 
 
 Request: TypeAlias = Cycle | Post
-"""What is being answered."""
+"""What is being answered: envelopes without the app, and everything else."""
 
 
 class Http1(asyncio.Protocol):
@@ -292,9 +306,7 @@ class Http1(asyncio.Protocol):
         "_offers_websocket",
         "_parser",
         "_partial",
-        "_scope",
         "_sockets",
-        "_take",
         "_url",
         "_websocket",
         "cycle",
@@ -320,8 +332,6 @@ class Http1(asyncio.Protocol):
         self._parser = self._make_parser()
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._scope: Scope | None = None
-        """Of the newest request that was not a `Post`."""
         self._expects_continue = False
         self._begun = False
         """The first bytes of the next request have arrived; blank lines before it do not count."""
@@ -337,9 +347,8 @@ class Http1(asyncio.Protocol):
         """What the socket has become; HTTP is over then."""
         self._head = b""
         """The head of the request under way, if it came in one piece."""
-        self._known: KnownHead | None = None
-        """The head of an earlier request, and who takes all that have the same:"""
-        self._take: Callable[[Post], None]
+        self._known: tuple[KnownHead, PostHead] | None = None
+        """The head of an earlier request, and what it says."""
         self._partial = b""
         """The beginning of a request whose head is known: many clients send their bodies by themselves."""
 
@@ -370,8 +379,6 @@ class Http1(asyncio.Protocol):
             self.cycle.lose_line()
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnect()
-        if self._scope is not None:
-            self._scope["extensions"].pop("sandbox_agent.remember", None)
         self.flow.resume_writing()
         if exc is None:
             self.transport.close()
@@ -396,7 +403,7 @@ class Http1(asyncio.Protocol):
             return
         if self._partial:
             data, self._partial = self._partial + data, b""
-        if self._known is not None and self._take_known(self._known, data):
+        if self._known is not None and self._take_known(*self._known, data):
             return
         if self._framing.part is not HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
@@ -404,21 +411,21 @@ class Http1(asyncio.Protocol):
         self._backlog = self._backlog + data if self._backlog else data
         self._read_backlog()
 
-    def _take_known(self, known: KnownHead, data: bytes) -> bool:
-        """Let a request whose head is known go the short way; False when it has to go the long one."""
+    def _take_known(self, known: KnownHead, head: PostHead, data: bytes) -> bool:
+        """Take a request whose head is known; False when it has to be parsed."""
         if self._backlog or self._begun or self._framing.part is not HEAD or not self._answered:
             return False
         read = known.read(data)
-        if read is None or len(data) > read[1] or read[1] > SHORT:
+        if read is None or len(data) > read[1] or read[1] > KNOWN:
             return False
         self.waited_since = self._sockets.clock
         begin, end, key = read
         if len(data) < end:
             self._partial = data
             return True
-        post = Post(self, data[begin:], key)
-        self.cycle = post
-        self._take(post)
+        self.cycle = post = Post(self, head, key)
+        post.take_body(data[begin:])
+        post.end_body()
         return True
 
     def is_gone(self) -> bool:
@@ -426,7 +433,7 @@ class Http1(asyncio.Protocol):
         return self.transport.is_closing()
 
     def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None:
-        """Answer a request that went the short way; the head is without its end."""
+        """Answer a POST; the head is without its end."""
         if self.transport.is_closing():
             return
         end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
@@ -434,11 +441,6 @@ class Http1(asyncio.Protocol):
         if not keep_alive:
             self.transport.close()
         self.on_response_complete()
-
-    def _remember(self, take: Callable[[Post], None]) -> None:
-        """Let further requests with this head go to `take`, at once: all that was asked of the head is known."""
-        if self.cycle is not None and self.cycle.keep_alive and not self._expects_continue and self._head:
-            self._known, self._take = learn_head(self._head, self._headers), take
 
     def _read_backlog(self) -> None:
         """Let the parser read on, up to the end of a request that is not answered yet."""
@@ -508,17 +510,23 @@ class Http1(asyncio.Protocol):
         check_head(method, self._url, version, self._headers)
         if self._parser.should_upgrade():
             return
-        self._scope = scope = self._make_scope(method, version)
+        scope = self._make_scope(method, version)
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
-        self.cycle = cycle = Cycle(self, scope, expects_continue=self._expects_continue, keep_alive=keep_alive)
-        self._expect_body(cycle, body_length(self._headers))
-        self.server.run(cycle)
+        head = self.server.read_post(scope) if method == b"POST" else None
+        length = body_length(self._headers)
+        if head is None:
+            self.cycle = cycle = Cycle(self, scope, expects_continue=self._expects_continue, keep_alive=keep_alive)
+            self._expect_body(cycle, length)
+            self.server.run(cycle)
+            return
+        self.cycle = post = Post(self, head, scope["headers_by_name"].get(_KEY), keep_alive=keep_alive)
+        self._expect_body(post, length)
+        post.begin(length)
+        if self._expects_continue and not post.response_complete:
+            self.transport.write(_CONTINUE)
 
     def _make_scope(self, method: bytes, version: str) -> Scope:
-        extensions: dict[str, object] = {
-            "sandbox_agent.transport": self.transport,
-            "sandbox_agent.remember": self._remember,
-        }
+        extensions: dict[str, object] = {"sandbox_agent.transport": self.transport}
         if self._offers_websocket:
             extensions["sandbox_agent.websocket"] = self._open_websocket
         url = httptools.parse_url(self._url)
@@ -540,7 +548,7 @@ class Http1(asyncio.Protocol):
             "extensions": extensions,
         }
 
-    def _expect_body(self, cycle: Cycle, length: int | None) -> None:
+    def _expect_body(self, cycle: Request, length: int | None) -> None:
         """Until it is whole, an answer closes the socket, unless little is left to read."""
         if length == 0:
             return
@@ -556,7 +564,7 @@ class Http1(asyncio.Protocol):
     def on_body(self, body: bytes) -> None:
         """A part of its body."""
         self._framing.count_body(len(body))
-        if isinstance(self.cycle, Cycle):
+        if self.cycle is not None:
             self.cycle.take_body(body)
 
     def on_message_complete(self) -> None:
@@ -566,13 +574,21 @@ class Http1(asyncio.Protocol):
         self._begun = False
         self._framing.expect_head()
         self.transport.unread = False
-        if not isinstance(self.cycle, Cycle):
+        cycle = self.cycle
+        if cycle is None:
             return
         if self._kept_if_whole:
             self._kept_if_whole = False
-            self.cycle.keep_alive = not self.cycle.response_started
-        if not self.cycle.response_complete:
-            self.cycle.end_body()
+            cycle.keep_alive = not cycle.response_started
+        if isinstance(cycle, Post) and self._head and cycle.keep_alive and not self._expects_continue:
+            self._remember(self._head, cycle.head)
+        cycle.end_body()
+
+    def _remember(self, head: bytes, says: PostHead) -> None:
+        """Take requests that repeat this head without parsing it."""
+        if says.refusal is None and not says.more:
+            known = learn_head(head, self._headers)
+            self._known = None if known is None else (known, says)
 
     # Answers
 
@@ -613,7 +629,7 @@ class Http1(asyncio.Protocol):
         """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""
         if self.transport.is_closing():
             return
-        if isinstance(self.cycle, Cycle) and not self._answered:
+        if self.cycle is not None and not self._answered:
             if self.cycle.response_started:
                 # Its answer is under way, and closes the socket.
                 self._broken = True

@@ -12,8 +12,6 @@ from msgspec import field
 from sandbox_agent.envelope import NOTIFICATION, REQUEST, Envelope, parse
 from sandbox_agent.errors import (
     BadRequest,
-    BodyTooLarge,
-    InternalError,
     LogUnavailable,
     MethodNotAllowed,
     MissingConnection,
@@ -33,13 +31,12 @@ from sandbox_agent.http.asgi import (
     json_headers,
     offers_websocket,
     problem_document,
-    remember,
     respond,
     transport,
     wants_async,
 )
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, query, read_body
-from sandbox_agent.http.framing import Post
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, as_problem, query, read_body
+from sandbox_agent.http.posts import Post
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.from_client import answer_failure
@@ -48,6 +45,7 @@ from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT
 
+PATH = "/v1/rpc"
 _CONNECTION = headers.raw(headers.CONNECTION_ID)
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _AFTER = headers.raw(headers.RESUME_AFTER)
@@ -68,8 +66,6 @@ logger = logging.getLogger(__name__)
 class Rpc(Exchange, eq=False):
     """The transport of the contract, sections 2 to 4."""
 
-    short_way: bool = True
-    """A socket remembers the head of a POST, and does not take it apart again."""
     _tasks: Tasks = field(default_factory=Tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,24 +77,85 @@ class Rpc(Exchange, eq=False):
             case "DELETE":
                 await self._delete(scope, send)
             case method:
-                raise MethodNotAllowed(method, "/v1/rpc", METHODS)
+                raise MethodNotAllowed(method, PATH, METHODS)
 
     # POST
 
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def read_post(self, scope: Scope) -> Callable[[Post], None]:
+        """Who takes POSTs with this head. Raises what is wrong with it."""
+        connection_id, is_async = self._read_head(scope)
+        if connection_id is None:
+            return self._take_first
+        # One that cannot be there is refused before its body is read.
+        self.clients.look_up(connection_id)
+        return partial(self._take, connection_id, is_async)
+
+    def _read_head(self, scope: Scope) -> tuple[str | None, bool]:
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
         connection_id = header(scope, _CONNECTION)
-        connection = None if connection_id is None else await self.connection(connection_id.decode("latin-1"))
         is_async = wants_async(header(scope, _PREFER))
-        if connection is not None and self.short_way and header(scope, b"origin") is None:
-            remember(scope, partial(self._take, connection.connection_id, is_async))
+        return None if connection_id is None else connection_id.decode("latin-1"), is_async
+
+    def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
+        """Take an envelope from a client."""
+        try:
+            connection = self.clients.look_up(connection_id)
+            envelope = parse(post.body)
+        except SandboxAgentError as error:
+            post.refuse(error)
+            return
+        if connection is None:
+            self.run(self._find(connection_id, envelope, is_async, post))
+        else:
+            self._take_from(connection, envelope, is_async, post)
+
+    async def _find(self, connection_id: str, envelope: Envelope, is_async: bool, post: Post) -> None:
+        """Take an envelope from a client whose connection has to be asked for."""
+        try:
+            connection = await self.connection(connection_id)
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+        else:
+            self._take_from(connection, envelope, is_async, post)
+
+    def _take_from(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
+        self.begin(connection)
+        if envelope.kind is REQUEST and (self._pass_async if is_async else self._pass_on)(connection, envelope, post):
+            return
+        self.run(self._take_slowly(connection, envelope, is_async, post))
+
+    def _take_first(self, post: Post) -> None:
+        """Take the envelope that opens a connection."""
+        try:
+            envelope = parse(post.body)
+            if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
+                raise MissingConnection
+        except SandboxAgentError as error:
+            post.refuse(error)
+            return
+        self.run(self._open(envelope, post))
+
+    async def _open(self, envelope: Envelope, post: Post) -> None:
+        try:
+            connection, answer = await self.intake.open(envelope)
+            if post.is_gone():
+                await self.close_unheard(connection)
+                return
+            ours = [(_CONNECTION, connection.connection_id.encode()), (_LAST_EVENT, b"%d" % connection.last_event)]
+            post.reply(Reply(200, [*json_headers(answer.line), *ours], answer.line))
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take an envelope from a gateway, whose requests come by a flow and not on a socket."""
+        connection_id, is_async = self._read_head(scope)
+        if connection_id is None:
+            raise MissingConnection
+        connection = await self.connection(connection_id)
         try:
             envelope = parse(await read_body(scope, receive, self.max_body))
         except ClientGone:
-            return
-        if connection is None:
-            await self._open(scope, envelope, send)
             return
         self.begin(connection)
         try:
@@ -181,15 +238,6 @@ class Rpc(Exchange, eq=False):
         finally:
             connection.opening -= opens
 
-    async def _open(self, scope: Scope, envelope: Envelope, send: Send) -> None:
-        if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
-            raise MissingConnection
-        connection, answer = await self.intake.open(envelope)
-        if await self.has_left(scope, connection):
-            return
-        identity = (_CONNECTION, connection.connection_id.encode())
-        await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
-
     async def _answer(
         self, connection: Connection, answer: Answer, is_gone: Callable[[], bool], opened: Callable[[], None] | None
     ) -> Reply | None:
@@ -206,23 +254,6 @@ class Rpc(Exchange, eq=False):
             # A gateway gives its client the response, and says when.
             opened = None
         return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line, opened)
-
-    # POST, the short way
-
-    def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
-        """Take a POST whose head was checked before. Does not raise: what goes wrong is its answer."""
-        try:
-            connection = self.clients.get(connection_id)
-            if len(post.body) > self.max_body:
-                raise BodyTooLarge(self.max_body)
-            envelope = parse(post.body)
-        except SandboxAgentError as error:
-            post.refuse(error)
-            return
-        self.begin(connection)
-        if envelope.kind is REQUEST and (self._pass_async if is_async else self._pass_on)(connection, envelope, post):
-            return
-        self.run(self._take_slowly(connection, envelope, is_async, post))
 
     def _pass_on(self, connection: Connection, envelope: Envelope, post: Post) -> bool:
         passing = _Passing(self, connection, envelope, post)
@@ -249,7 +280,7 @@ class Rpc(Exchange, eq=False):
                 if reply.opened is not None:
                     reply.opened()
         except Exception as error:
-            post.refuse(_as_problem(error))
+            post.refuse(as_problem(error, PATH))
         finally:
             self.end(connection)
 
@@ -318,11 +349,11 @@ class _Passing:
         try:
             self.set_result(answer_failure(self._envelope, error))
         except Exception as problem:
-            self._finish(_as_problem(problem))
+            self._finish(as_problem(problem, PATH))
 
     def _on_committed(self, failure: Exception | None) -> None:
         if failure is not None:
-            self._finish(_as_problem(failure))
+            self._finish(as_problem(failure, PATH))
             return
         stream, last = self._connection.stream, self._connection.last_event
         if stream is None or stream.has_handed(last):
@@ -369,7 +400,7 @@ class _Accepting:
         if failure is None:
             self._post.respond(_ACCEPTED, b"")
         else:
-            self._post.refuse(_as_problem(failure))
+            self._post.refuse(as_problem(failure, PATH))
         self._rpc.end(self._connection)
 
 
@@ -381,14 +412,3 @@ def _idempotency_key(value: bytes) -> str:
     if not value or len(value) > MAX_KEY:
         raise BadRequest(f"Idempotency-Key must be 1 to {MAX_KEY} characters long")
     return value.decode("latin-1")
-
-
-def _as_problem(error: Exception) -> SandboxAgentError:
-    if isinstance(error, SandboxAgentError):
-        return error
-    logger.error("request failed method=POST path=/v1/rpc", exc_info=error)
-    return InternalError()
-
-
-async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    await respond(send, 200, [*json_headers(body), *headers], body)

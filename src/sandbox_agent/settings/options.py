@@ -221,11 +221,6 @@ class Settings:
     )
     connection_ttl = option(_TRAFFIC, DURATION, "30m", "Time after which an unused connection is closed.")
     max_body = option(_TRAFFIC, SIZE, "32MiB", "Largest request body.")
-    read_every_head = switch(
-        _TRAFFIC,
-        "Parse and check the head of every request, even when it repeats the one before it on its socket. Slower; for "
-        "finding faults.",
-    )
     anonymous_sockets = option(
         _TRAFFIC,
         COUNT,

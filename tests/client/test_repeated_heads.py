@@ -1,4 +1,4 @@
-"""The Python SDK's own prompts go the short way through the server: their heads are alike."""
+"""The Python SDK's own prompts repeat their heads, which the server then does not parse again."""
 
 from tests.support.client import run
 from tests.support.cutting import proxy

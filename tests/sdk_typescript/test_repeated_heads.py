@@ -1,4 +1,4 @@
-"""The TypeScript SDK's own prompts go the short way through the server: their heads are alike."""
+"""The TypeScript SDK's own prompts repeat their heads, which the server then does not parse again."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Requests whose head is known go a shorter way, and clients notice nothing of that."""
+"""POSTs of envelopes: a head that is known is not parsed again, and clients notice nothing of that."""
 
 import asyncio
 import json
@@ -68,8 +68,8 @@ async def sender(folder: Path) -> AsyncGenerator[Sender]:
         yield one
 
 
-def ways(one: Sender) -> int:
-    """How many requests went the long way."""
+def parsed(one: Sender) -> int:
+    """How many heads were parsed since."""
     return len(one.site.methods) - 2
 
 
@@ -81,7 +81,7 @@ def alike(response: bytes) -> bytes:
 @pytest.mark.parametrize("envelope", ENVELOPES.values(), ids=ENVELOPES.keys())
 @pytest.mark.parametrize("key", [(), ("Idempotency-Key: {}",)], ids=["no key", "key"])
 @pytest.mark.parametrize("prefer", [(), ("Prefer: respond-async",)], ids=["waits", "async"])
-def test_both_ways_give_the_same_answer(
+def test_a_known_head_gets_the_same_answer(
     envelope: object, key: tuple[str, ...], prefer: tuple[str, ...], tmp_path: Path
 ) -> None:
     async def main() -> None:
@@ -102,7 +102,7 @@ def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_a
     envelope: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guarded: list[str] = []
-    parsed: list[bytes] = []
+    read: list[bytes] = []
     check = Guard.check
 
     def note_check(guard: Guard, scope: Scope) -> bool:
@@ -110,7 +110,7 @@ def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_a
         return check(guard, scope)
 
     def note_parse(line: bytes) -> Envelope:
-        parsed.append(line)
+        read.append(line)
         return parse(line)
 
     async def main() -> None:
@@ -120,7 +120,7 @@ def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_a
             monkeypatch.setattr(rpc, "parse", note_parse)
             for times in (1, 2):
                 await one.answer(one.request(envelope))
-                assert (guarded.count("POST"), len(parsed)) == (1, times)
+                assert (guarded.count("POST"), len(read)) == (1, times)
 
     uvloop.run(main())
 
@@ -142,12 +142,12 @@ def test_a_body_may_come_by_itself_and_in_pieces(tmp_path: Path) -> None:
             first, middle = whole.index(b"\r\n\r\n") + 4, len(whole) - 5
             response = await one.answer(whole[:first], whole[first:middle], whole[middle:])
             assert response.startswith(b"HTTP/1.1 200")
-            assert ways(one) == 0
+            assert parsed(one) == 0
 
     uvloop.run(main())
 
 
-def test_a_head_in_pieces_and_requests_one_behind_another_go_the_long_way(tmp_path: Path) -> None:
+def test_a_head_in_pieces_and_requests_one_behind_another_are_parsed(tmp_path: Path) -> None:
     async def main() -> None:
         async with sender(tmp_path) as one:
             whole = one.request(CALL)
@@ -156,7 +156,7 @@ def test_a_head_in_pieces_and_requests_one_behind_another_go_the_long_way(tmp_pa
             one.protocol.data_received(one.request(CALL) + one.request({**CALL, "id": 2}))
             await one.site.until(lambda: one.statuses == [200, 200])
             assert one.written.index(b'"id":1') < one.written.index(b'"id":2')
-            assert ways(one) == 3
+            assert parsed(one) == 3
 
     uvloop.run(main())
 
@@ -165,7 +165,7 @@ def test_a_head_without_the_token_is_not_taken_for_the_one_before(tmp_path: Path
     async def main() -> None:
         async with sender(tmp_path) as one:
             assert (await one.answer(one.request(CALL, token=False))).startswith(b"HTTP/1.1 401")
-            assert ways(one) == 1
+            assert parsed(one) == 1
 
     uvloop.run(main())
 

@@ -1,0 +1,127 @@
+"""A POST that carries an envelope: what its head says, and the request until it is answered."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from sandbox_agent.errors import BodyTooLarge, SandboxAgentError
+from sandbox_agent.http.asgi import STATUS_LINE, Headers, Reply, problem_document, problem_headers
+
+
+class PostHead(Struct, frozen=True):
+    """What a head that was checked says; it holds for every request that repeats the head."""
+
+    take: Callable[["Post"], None]
+    """Takes a request when its body is whole. Does not raise: what goes wrong is the answer."""
+    most: int
+    """Bytes that a body may have."""
+    more: Headers = ()
+    """Headers of every answer."""
+    refusal: SandboxAgentError | None = None
+    """Why the request may not be made."""
+
+
+class PostSocket(Protocol):
+    """The socket that a POST came on."""
+
+    def is_gone(self) -> bool:
+        """Whether its client has left."""
+        ...
+
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None: ...
+
+
+class Post:
+    """One of them, until it is answered."""
+
+    __slots__ = (
+        "__weakref__",
+        "_line",
+        "_parts",
+        "_size",
+        "body",
+        "disconnected",
+        "head",
+        "keep_alive",
+        "key",
+        "more_body",
+        "response_complete",
+    )
+
+    def __init__(self, line: PostSocket, head: PostHead, key: bytes | None = None, *, keep_alive: bool = True) -> None:
+        self._line: PostSocket | None = line
+        self.head = head
+        self.key = key
+        """The idempotency key."""
+        self.keep_alive = keep_alive
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.body = b""
+        """When it is whole."""
+        self.more_body = True
+        self.disconnected = False
+        """Its socket is gone, or has become something else."""
+        self.response_complete = False
+
+    @property
+    def response_started(self) -> bool:
+        return self.response_complete
+
+    def begin(self, length: int | None) -> None:
+        """Refuse at once what needs no body to be refused."""
+        if self.head.refusal is not None:
+            self.refuse(self.head.refusal)
+        elif length is not None and length > self.head.most:
+            self.refuse(BodyTooLarge(self.head.most))
+
+    def take_body(self, part: bytes) -> None:
+        """A part of the body has come."""
+        if self.response_complete:
+            return
+        self._size += len(part)
+        if self._size > self.head.most:
+            self.refuse(BodyTooLarge(self.head.most))
+        else:
+            self._parts.append(part)
+
+    def end_body(self) -> None:
+        """The body is whole: the request is taken."""
+        self.more_body = False
+        if not self.response_complete:
+            self.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            self._parts.clear()
+            self.head.take(self)
+
+    def disconnect(self) -> None:
+        """Nothing more comes from the client, and nothing more is sent."""
+        self.disconnected = True
+
+    def is_gone(self) -> bool:
+        return self._line is None or self._line.is_gone()
+
+    def lose_line(self) -> None:
+        """Its socket is gone."""
+        self._line = None
+
+    def reply(self, reply: Reply) -> None:
+        """Answer it. A client that has left gets nothing."""
+        self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
+
+    def refuse(self, error: SandboxAgentError) -> None:
+        body = problem_document(error)
+        self.reply(Reply(error.status, problem_headers(error, body), body))
+
+    def respond(self, head: bytes, body: bytes) -> None:
+        """The same, for a head that is written already, without its end."""
+        self.response_complete = True
+        # The socket keeps this object until the next request.
+        self.body = b""
+        self._parts.clear()
+        if self._line is not None and not self.disconnected:
+            more = b"".join((head, *_lines(self.head.more))) if self.head.more else head
+            self._line.reply(more, body, keep_alive=self.keep_alive)
+
+
+def _lines(headers: Headers) -> list[bytes]:
+    return [b"%b: %b\r\n" % pair for pair in headers]
