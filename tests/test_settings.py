@@ -115,6 +115,16 @@ def test_the_log_is_smaller_in_memory_unless_its_size_is_given(load_with: Load) 
     assert load_with(no_persist=True, log_max_bytes="5k").log_max_bytes == 5 * 1024
 
 
+def test_people_run_commands_from_opencode_unless_there_are_roots_or_it_is_turned_off(
+    load_with: Load, tmp_path: Path
+) -> None:
+    assert load_with().opencode_shell == "on"
+    assert load_with(fs_root=[str(tmp_path)]).opencode_shell == "off"
+    assert load_with({"SANDBOX_AGENT_FS_ROOT": str(tmp_path)}).opencode_shell == "off"
+    assert load_with(fs_root=[str(tmp_path)], opencode_shell="on").opencode_shell == "on"
+    assert load_with(opencode_shell="off").opencode_shell == "off"
+
+
 # --- how values are written -------------------------------------------------------------------------------------------
 
 

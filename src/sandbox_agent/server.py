@@ -169,7 +169,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
     host = HostMethods(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     rules = load_rules(settings.permissions_file)
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)
-    from_agent = FromAgent(hub, turns, host, Ruling(hub, policy, settings.rules_time), os.environ)
+    ruling = Ruling(hub, policy, settings.rules_time)
+    from_agent = FromAgent(hub, turns, host, ruling, os.environ)
     boots = open_boots(settings, children, os.environ, secret)
     installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
@@ -248,8 +249,9 @@ def build(settings: Settings, children: Children) -> ServerParts:
         host_files = HostFiles(roots, searches, pools.files)
         environment = allowed_environment(os.environ, ())
         bridge = make_bridge(
-            *(hub, from_client, agent_views, terminals, host_files, environment, settings.default_agent),
+            *(hub, from_client, agent_views, terminals, host_files, ruling, environment, settings.default_agent),
             bridge_limits,
+            shell=settings.opencode_shell == "on",
         )
         bridges.append(bridge)
         return bridge.app

@@ -386,6 +386,135 @@ def test_an_agents_text_of_any_content_does_not_hold_up_other_clients(server: Se
     run(main())
 
 
+async def run_shell(program: OpenCode, session: str, command: str) -> httpx.Response:
+    return await program.http.post(
+        f"/session/{session}/shell", json={"agent": "build", "model": MODEL, "command": command}
+    )
+
+
+async def shell_output(program: OpenCode, session: str, command: str) -> str:
+    answer = await run_shell(program, session, command)
+    assert answer.status_code == 200, answer.text
+    (part,) = [part for part in answer.json()["parts"] if part["type"] == "tool"]
+    return part["state"]["output"]
+
+
+def refusal(answer: httpx.Response) -> str:
+    """What a command was refused with, in OpenCode's shape."""
+    assert (answer.status_code, answer.json()["name"]) == (400, "BadRequest"), answer.text
+    return answer.json()["data"]["message"]
+
+
+@pytest.mark.requirement("15.shell")
+@pytest.mark.server_alone("about the settings of a node")
+def test_people_run_commands_unless_that_is_turned_off(server: Server) -> None:
+    async def main() -> None:
+        async with opencode(server) as program:
+            session = await program.new_session(model={"providerID": "scripted", "id": "small"})
+            assert (await shell_output(program, session, "pwd; echo $((6 * 7))")).split() == [server.work, "42"]
+            unknown = await run_shell(program, "ses_x", "true")
+            assert unknown.status_code == 404
+
+        with Server("--no-persist", "--opencode-shell", "off") as other:
+            async with opencode(other) as program:
+                session = await program.new_session(model={"providerID": "scripted", "id": "small"})
+                marker = Path(other.work) / "ran"
+                said = refusal(await run_shell(program, session, f"touch {marker}"))
+                assert "--opencode-shell on" in said
+                assert not marker.exists()
+                # Nothing else is off, and no session was begun for it.
+                assert await program.get(f"/session/{session}/message") == []
+
+    run(main())
+
+
+@pytest.mark.requirement("15.shell")
+@pytest.mark.requirement("15.shell-roots")
+@pytest.mark.server_alone("about the settings of a node")
+def test_with_roots_commands_are_off_and_turned_on_they_stay_within_them(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    for each in (root, elsewhere):
+        each.mkdir()
+    (root / "out").symlink_to(elsewhere)
+
+    async def begin(program: OpenCode, directory: Path) -> str:
+        body = {"model": {"providerID": "scripted", "id": "small"}}
+        made = await program.http.post("/session", json=body, params={"directory": str(directory)})
+        return made.json()["id"]
+
+    async def main() -> None:
+        with Server("--no-persist", "--fs-root", str(root)) as server:
+            async with opencode(server) as program:
+                said = refusal(await run_shell(program, await begin(program, root), "true"))
+                assert "--opencode-shell on" in said
+                assert "--fs-root" in said
+        with Server("--no-persist", "--fs-root", str(root), "--opencode-shell", "on") as server:
+            async with opencode(server) as program:
+                assert (await shell_output(program, await begin(program, root), "pwd")).strip() == str(root)
+                for directory in (elsewhere, root / "out", tmp_path):
+                    said = refusal(await run_shell(program, await begin(program, directory), "touch ran"))
+                    assert "--fs-root" in said
+                assert not list(elsewhere.iterdir())
+
+    run(main())
+
+
+SHELL_RULES = """
+[[rules]]
+name = "no pushing"
+command = "git push"
+action = "reject"
+reason = "People push elsewhere."
+
+[[rules]]
+command = "printf *"
+action = "ask"
+
+[[rules]]
+command = "echo *"
+action = "allow"
+"""
+
+
+@pytest.mark.requirement("15.shell-rules")
+@pytest.mark.server_alone("about the settings of a node")
+def test_a_command_that_a_rule_rejects_is_refused_with_the_rule(tmp_path: Path) -> None:
+    (tmp_path / "permissions.toml").write_text(SHELL_RULES)
+
+    async def main() -> None:
+        with Server("--no-persist", "--permissions-file", str(tmp_path / "permissions.toml")) as server:
+            async with opencode(server) as program:
+                denying = [{"permission": "bash", "pattern": "touch *", "action": "deny"}]
+                session = await program.new_session(model={"providerID": "scripted", "id": "small"}, permission=denying)
+                assert await shell_output(program, session, "echo a") == "a\n"
+                assert await shell_output(program, session, "printf b") == "b"
+                assert await shell_output(program, session, "expr 1 + 1") == "2\n"
+
+                said = refusal(await run_shell(program, session, "git push --force"))
+                assert "rule 1 of the server (no pushing)" in said
+                assert said.endswith("People push elsewhere.")
+                for hidden in (
+                    "echo a; git push",
+                    "x=push; git $x",
+                    "if true; then git push; fi",
+                    "bash -c 'git push'",
+                ):
+                    assert "no pushing" in refusal(await run_shell(program, session, hidden)), hidden
+                assert "OpenCode" in refusal(await run_shell(program, session, "touch ran"))
+                assert not (Path(server.work) / "ran").exists()
+
+                # It is not in the transcript: nothing ran.
+                tools = [
+                    p
+                    for m in await program.get(f"/session/{session}/message")
+                    for p in m["parts"]
+                    if p["type"] == "tool"
+                ]
+                assert [tool["state"]["input"]["command"] for tool in tools] == ["echo a", "printf b", "expr 1 + 1"]
+
+    run(main())
+
+
 @pytest.mark.requirement("15.slow-reader")
 def test_a_reader_that_takes_nothing_is_cut_off_and_holds_up_no_one() -> None:
     async def main(server: Server) -> None:

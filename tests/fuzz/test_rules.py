@@ -261,6 +261,18 @@ def test_a_further_path_is_no_more_permissive(rules: list[Json], paths: list[str
 
 
 @fuzzed
+@given(_RULES, _TEXTS)
+def test_a_person_runs_nothing_that_is_rejected_of_an_agent(rules: list[Json], text: str) -> None:
+    policy, asked = (
+        Policy(read_rules(rules, "server"), HOME, normpath),
+        Asked({"toolCall": running(text)}, "claude", CWD),
+    )
+    agent, person = policy.decide(asked, ()).action, policy.decide_for_person(asked, ()).action
+    assert person in ("allow", "reject")
+    assert agent == "ask" or person == agent
+
+
+@fuzzed
 @given(_RULES, _CALLS)
 def test_work_is_counted(rules: list[Json], call: Json) -> None:
     _check_work(rules, call, 2_000)

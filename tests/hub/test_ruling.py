@@ -219,6 +219,33 @@ def test_an_error_of_the_rules_is_asked(caplog: pytest.LogCaptureFixture) -> Non
     assert "asking the rules failed" in caplog.text
 
 
+def test_a_command_of_a_person_is_judged_by_the_rules_of_server_and_session() -> None:
+    async def main() -> None:
+        async with world({"command": "git push", "action": "reject"}) as own:
+            own.session.facts.metadata = {"permissions": [{"command": "make", "action": "reject", "name": "no make"}]}
+            made = [await own.ruling.judge(own.session, text) for text in ("ls", "git push", "make")]
+            assert [each.action for each in made] == ["allow", "reject", "reject"]
+            assert "rule 1 of the session (no make)" in made[2].why
+            own.session.facts.metadata = {"permissions": [{"tool": "*", "action": "alow"}]}
+            assert (await own.ruling.judge(own.session, "ls")).action == "reject"
+            own.session.facts.metadata = None  # type: ignore[assignment]
+            assert (await own.ruling.judge(own.session, "ls")).action == "reject"
+
+    run(main())
+
+
+def test_a_command_of_a_person_that_is_hard_to_judge_is_rejected() -> None:
+    async def main() -> None:
+        disk = Disk()
+        async with world({"path": "/srv/a", "action": "ask"}, resolve=disk.resolve, patience=0.01) as own:
+            made = await own.ruling.judge(own.session, "cat b")
+            assert (made.action, made.rule) == ("reject", None)
+            assert "longer than 0.01 seconds" in made.why
+            disk.answers.set()
+
+    run(main())
+
+
 # Rules that take their time
 
 BY_PATH = {"path": "/srv/**", "action": "allow"}

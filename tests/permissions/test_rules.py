@@ -126,6 +126,53 @@ def decide(
     return policy.decide(asked, read_rules(session or [], "session"))
 
 
+@pytest.mark.parametrize(
+    ("rules", "text", "action"),
+    [
+        ([], "make", "allow"),
+        ([], "for x in a; do make; done", "allow"),
+        ([{"command": "make", "action": "allow"}], "make", "allow"),
+        ([{"command": "make", "action": "ask"}], "make", "allow"),
+        ([{"command": "make", "action": "ask"}], "$x", "allow"),
+        ([{"command": "make", "action": "allow"}], "make install > a", "allow"),
+        ([{"command": "git push", "action": "reject"}], "make", "allow"),
+        ([{"command": "git push", "action": "reject"}], "git push -f", "reject"),
+        ([{"command": "git push", "action": "reject"}], "make; git push", "reject"),
+        ([{"command": "git push", "action": "reject"}], "x=push; git $x", "reject"),
+        ([{"command": "git push", "action": "reject"}], "git $(echo push)", "reject"),
+        ([{"command": "git push", "action": "reject"}], "if true; then git push; fi", "reject"),
+        ([{"path": "**/.env", "action": "reject"}], "cat .env", "reject"),
+        ([{"path": "**/.env", "action": "reject"}], "cat .e*", "reject"),
+        ([{"path": "**/.env", "action": "reject"}], "cat a", "allow"),
+        ([{"tool": "Bash", "action": "reject"}], "make", "reject"),
+        ([{"tool": "WebFetch", "action": "reject"}], "make", "allow"),
+        ([{"kind": "execute", "action": "reject"}], "make", "reject"),
+        ([{"agent": "codex", "action": "reject"}], "make", "allow"),
+    ],
+)
+def test_what_a_person_runs_is_allowed_unless_a_rule_rejects_it_or_may(
+    rules: list[Rule], text: str, action: str
+) -> None:
+    policy = Policy(read_rules(rules, "server"), HOME, normpath)
+    call = {"name": "bash", "kind": "execute", "rawInput": {"command": text}}
+    decision = policy.decide_for_person(Asked({"toolCall": call}, "claude", CWD), ())
+
+    assert decision.action == action, decision.why
+
+
+def test_what_a_person_runs_is_rejected_when_the_rules_cannot_say() -> None:
+    def broken(path: str) -> str:
+        raise RuntimeError(path)
+
+    rules = read_rules([rule("ask", path="a")], "server")
+    asked = Asked({"toolCall": command("cat b")}, "claude", CWD)
+
+    assert Policy(rules, HOME, normpath).decide_for_person(asked, ()).action == "allow"
+    assert Policy(rules, HOME, normpath).decide_for_person(asked, None).action == "reject"
+    assert Policy(rules, HOME, broken).decide_for_person(asked, ()).action == "reject"
+    assert Policy(rules, HOME, normpath, 3).decide_for_person(asked, ()).action == "reject"
+
+
 def command(text: str, **more: Any) -> Rule:
     return {"name": "Bash", "kind": "execute", "rawInput": {"command": text, **more}}
 

@@ -93,7 +93,10 @@ class Asker(Struct, frozen=True):
 
 
 class TerminalCommand(Struct, frozen=True, kw_only=True):
-    """What is to run. `directory` must be within `directories`; `environment` is all that it gets."""
+    """What is to run. `directory` must be within `directories`; `environment` is all that it gets.
+
+    `within` gives what of some directories may be used at all.
+    """
 
     program: str
     arguments: Sequence[str] = ()
@@ -101,6 +104,7 @@ class TerminalCommand(Struct, frozen=True, kw_only=True):
     directory: str
     directories: Sequence[str]
     output_limit: int | None = None
+    within: Callable[[Sequence[str]], Confined] = Confined
 
 
 class ExitStatus(Struct, frozen=True):
@@ -303,7 +307,7 @@ class Terminals:
 
 def _prepare(command: TerminalCommand) -> tuple[int, list[str]]:
     """The descriptor of where it runs, and what runs there."""
-    directory = Confined(command.directories).open_directory(command.directory)
+    directory = command.within(command.directories).open_directory(command.directory)
     return directory, _arguments(command, directory)
 
 

@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 KEY = "permissions"
 """Of a session's metadata, where its rules are."""
+PERSONS_TOOL = "bash"
+"""What a command that a person runs is called, for rules about tools."""
 SHORT_LINE = 64 << 10
 """Bytes of a request that is looked at on the spot."""
 MOST_THREADS = 8
@@ -135,6 +137,23 @@ class Ruling:
         else:
             self._answer(pending, session, decision, line)
         return True
+
+    async def judge(self, session: Session, command: str) -> Decision:
+        """What the rules say of a command that a person wants to run beside the agent: allow, or reject."""
+        try:
+            rules = self._rules_of(session)
+            if not self._policy.rules and rules == ():
+                return Decision("allow", "there are no rules")
+            cwd, *others = session.directories
+            call: Object = {"name": PERSONS_TOOL, "kind": "execute", "title": command, "rawInput": {"command": command}}
+            asked = Asked({"toolCall": call}, session.facts.agent, cwd, tuple(others))
+            async with asyncio.timeout(self._patience):
+                return await self._threads.run(session.id, lambda: self._policy.decide_for_person(asked, rules))
+        except TimeoutError:
+            return Decision("reject", f"the rules took longer than {self._patience:g} seconds to decide it")
+        except Exception:
+            logger.exception("asking the rules failed session=%s", session.id)
+            return Decision("reject", "the rules could not be applied: an internal error")
 
     async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
         """Decide in a thread."""

@@ -19,6 +19,7 @@ from sandbox_agent.host.terminals import Terminals
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.hub_client import HubClient
@@ -125,18 +126,26 @@ def make_bridge(
     views: AgentViews,
     terminals: Terminals,
     files: HostFiles,
+    ruling: Ruling,
     environment: Mapping[str, str],
     default_agent: str | None,
     limits: BridgeLimits,
+    *,
+    shell: bool,
 ) -> OpenCodeBridge:
-    """Everything that the bridge consists of, bottom to top. From then on it follows every session."""
+    """Everything that the bridge consists of, bottom to top. From then on it follows every session.
+
+    `shell` says whether people may run commands.
+    """
     bus = EventBus(limits.stream, project_id, hub.clock)
     transcripts = Transcripts(hub, bus, limits.memory)
     client = HubClient(hub, from_client)
     requests = Requests(client, transcripts, bus)
     offerings = Offerings(views, default_agent, bus.refresh, hub.monotonic)
     conversations = Conversations(client, transcripts, bus, offerings, hub.clock)
-    shells = Shells(client, conversations, transcripts, terminals, environment)
+    shells = Shells(
+        *(client, conversations, requests, transcripts, terminals, ruling, files.roots, environment), is_on=shell
+    )
     reading = Reading(limits.body, files.roots.base)
     app = make_app(
         reading,

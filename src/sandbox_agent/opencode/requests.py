@@ -105,6 +105,10 @@ class Requests:
         transcript = transcript or self._transcripts.find(session)
         return None if transcript is None or call_id is None else transcript.find_call(call_id)
 
+    def denies(self, session: Session, permission: str, asked: str) -> bool:
+        """Whether a program has said of a session that something is never to be done in it."""
+        return _find_action(Facts.of(session).permission, permission, asked) == "deny"
+
     # Replying
 
     async def reply_permission(self, id: str, said: str, message: str | None) -> None:

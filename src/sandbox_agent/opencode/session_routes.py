@@ -1,10 +1,12 @@
 """The routes of sessions: `/session` and what is beneath it, `/permission` and `/question`.
 
-People can run a command on the host (`!command`), in the directory of a session. It ends when it is aborted, with the
-session and with the server, and after ten minutes at the latest. The agent does not learn of it.
+People can run a command on the host (`!command`), unless that is turned off: in the directory of a session, within the
+roots, and if no rule rejects it. It ends when it is aborted, with the session and with the server, and after ten
+minutes at the latest. The agent does not learn of it.
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent.errors import UnknownTerminal
+from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.terminals import Asker, TerminalCommand, Terminals
+from sandbox_agent.hub.ruling import PERSONS_TOOL, Ruling
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.opencode.conversations import Conversations
@@ -40,9 +44,15 @@ from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.tools import Shell
 from sandbox_agent.opencode.transcripts import Transcripts
 
+logger = logging.getLogger(__name__)
+
 LONGEST = 600.0
 """Seconds that a command may take."""
 OWNER = "opencode"
+OFF = (
+    "commands of people (!command) are off on this server, as they are by default where --fs-root is set; "
+    "start it with --opencode-shell on to run them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +61,24 @@ class Shells:
 
     client: HubClient
     conversations: Conversations
+    requests: Requests
     transcripts: Transcripts
     terminals: Terminals
+    ruling: Ruling
+    roots: Roots
     environment: Mapping[str, str]
+    is_on: bool
+    """Whether people may run any."""
     _running: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
     """Session → its terminals."""
 
     async def run(self, id: str, body: ShellBody) -> Message:
         """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
+        self.conversations.find(id)
+        if not self.is_on:
+            raise Refused(400, OFF)
         session = await self.conversations.bound(id)
+        await self._judge(session, body.command)
         if is_busy(session):
             raise Refused(409, f"Session is busy: {id}")
         shell = Shell(
@@ -82,6 +101,17 @@ class Shells:
             raise Refused(500, "the answer is no longer kept")
         return message
 
+    async def _judge(self, session: Session, command: str) -> None:
+        """Raises Refused for what a rule rejects, or may."""
+        decision = await self.ruling.judge(session, command)
+        if decision.action == "reject":
+            logger.info("command of a person refused session=%s", session.id)
+            rule = decision.rule
+            reason = f" {rule.reason}" if rule is not None and rule.reason else ""
+            raise Refused(400, f"the rules do not allow this command: {decision.why}.{reason}")
+        if self.requests.denies(session, PERSONS_TOOL, command):
+            raise Refused(400, "the permissions that this session has in OpenCode deny this command")
+
     async def abort(self, id: str) -> None:
         """End the commands of a session; what they wrote stays."""
         session = self.conversations.find(id)
@@ -102,6 +132,7 @@ class Shells:
             environment=self.environment,
             directory=session.facts.cwd,
             directories=session.directories,
+            within=self.roots.within,
         )
         terminal_id = await self.terminals.create(asker, command)
         running = self._running.setdefault(session.id, [])

@@ -310,6 +310,8 @@ class Decision(Struct, frozen=True):
     """Whether what is allowed may be allowed for good."""
     parts: "tuple[Decision, ...]" = ()
     """The verdict on each part of a command."""
+    doubt: Rule | None = None
+    """A rule that may reject it, and is not sure to be about it."""
 
 
 class Policy(Struct, frozen=True):
@@ -335,6 +337,28 @@ class Policy(Struct, frozen=True):
         except Exception:
             logger.exception("deciding a permission failed agent=%s", asked.agent)
             return Decision("ask", "the rules could not be applied: an internal error")
+
+    def decide_for_person(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision:
+        """What they say of what a person does: allow, or reject, also in doubt.
+
+        What an agent would have to ask a person about, a person has asked for; but not what may be rejected.
+        """
+        if session_rules is None:
+            return Decision("reject", "the session's rules cannot be read")
+        try:
+            decision = self._decide(asked, session_rules, Work(self.steps, self.resolve))
+        except TooMuch:
+            return Decision("reject", f"the rules would take more than {self.steps} steps to decide it")
+        except Exception:
+            logger.exception("deciding a command failed agent=%s", asked.agent)
+            return Decision("reject", "the rules could not be applied: an internal error")
+        if decision.action == "reject":
+            return decision
+        doubt = next((part.doubt for part in decision.parts if part.doubt is not None), None)
+        if doubt is None:
+            return replace(decision, action="allow")
+        why = f"{_rule_name(doubt)} may be about it, and what may be rejected is not run; write it as plain words"
+        return Decision("reject", why, doubt)
 
     def decide_at_once(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision | None:
         """The same where it takes little and needs no disk; else None."""
@@ -375,9 +399,11 @@ class Policy(Struct, frozen=True):
         chosen = session if session.rule is not None else server
         # A rule of the session may allow what the server would ask, but not what the server would reject.
         doubts = [*session.doubts, *(rule for rule in server.doubts if chosen is server or rule.action == "reject")]
+        rejecting = next((rule for rule in (*session.doubts, *server.doubts) if rule.action == "reject"), None)
         if chosen.action == "allow" and doubts:
-            return Decision("ask", f"{_rule_name(doubts[0])} may be about {_subject_text(subject)}", doubts[0])
-        return chosen.decision(subject)
+            why = f"{_rule_name(doubts[0])} may be about {_subject_text(subject)}"
+            return Decision("ask", why, doubts[0], doubt=rejecting)
+        return replace(chosen.decision(subject), doubt=rejecting)
 
 
 def _refuse(path: str) -> str:

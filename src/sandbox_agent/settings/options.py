@@ -208,6 +208,12 @@ class Settings:
         "permissions.toml in the configuration directory",
         "File with rules that answer permission requests before people are asked.",
     )
+    opencode_shell = derived(
+        _HUMAN,
+        choice("on", "off"),
+        "on, or off with --fs-root",
+        "Whether people may run commands on this machine from OpenCode's programs (!command).",
+    )
     rules_steps = option(
         _HUMAN, COUNT, "250000", "Most steps that rules may take for one request; after that it is rejected."
     )

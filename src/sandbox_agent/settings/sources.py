@@ -100,6 +100,7 @@ def load(
         "agents_dir": data_dir / "agents",
         "agents_file": config_dir / "agents.toml",
         "permissions_file": config_dir / "permissions.toml",
+        "opencode_shell": "off" if values.get("fs_root") else "on",
         "node": _node_name(),
         "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
     }
