@@ -1,5 +1,6 @@
 """The file of the journal: what was written there is read back, wherever it was cut, and nothing that is older."""
 
+import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -178,3 +179,36 @@ def test_where_no_file_can_be_mapped_there_is_no_journal(tmp_path: Path, caplog:
     assert "log has no journal" in caplog.text
     assert read_statement(tmp_path / "witness") is None
     witness.close()
+
+
+@pytest.mark.parametrize("name", ["journal", "witness"])
+def test_a_file_that_was_made_shorter_is_an_error_and_no_end_of_the_server(tmp_path: Path, name: str) -> None:
+    with opened(tmp_path) as journal:
+        assert journal.begin(1, group(1))
+        os.truncate(tmp_path / name, 0)
+
+        with pytest.raises(OSError, match="made shorter"):
+            journal.append(group(2))
+        with pytest.raises(OSError, match="made shorter"):
+            journal.begin(2, group(2))
+
+
+@pytest.mark.parametrize("name", ["journal", "witness"])
+@pytest.mark.parametrize("harm", ["deleted", "replaced", "made shorter"])
+def test_a_journal_that_a_start_would_not_find_is_not_ready(tmp_path: Path, name: str, harm: str) -> None:
+    path = tmp_path / name
+    with opened(tmp_path) as journal:
+        journal.prepare()
+        assert journal.is_ready
+        match harm:
+            case "deleted":
+                path.unlink()
+            case "replaced":
+                (tmp_path / "other").write_bytes(path.read_bytes())
+                (tmp_path / "other").rename(path)
+            case _:
+                os.truncate(path, 300)
+
+        with pytest.raises(OSError, match=name):
+            journal.prepare()
+        assert not journal.is_ready

@@ -1,6 +1,7 @@
 """The journal in front of the database: what callers wait for is safe there, and is in the database soon after."""
 
 import asyncio
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -105,6 +106,131 @@ def open_killed(data: Path, copy: Path) -> Database:
 
 def positions(database: Database) -> list[int]:
     return [each.first for each in database.follow([S], *EVERYTHING)]
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def shorten(path: Path) -> None:
+    """To a part of a page, so that what is written behind it is lost and not refused."""
+    os.truncate(path, 100)
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    other.rename(path)
+
+
+def make_read_only(path: Path) -> None:
+    path.chmod(0o400)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size
+
+
+def move(path: Path, to: Path) -> None:
+    path.rename(to)
+
+
+HARM = [truncate, shorten, delete, replace, make_read_only]
+
+
+@pytest.mark.parametrize("name", ["log.db.journal", "log.db.witness"])
+@pytest.mark.parametrize("harm", HARM)
+def test_whatever_becomes_of_the_journal_under_a_running_server_nothing_that_was_acknowledged_is_lost(
+    data: Path, after_a_kill: Callable[[], Database], harm: Callable[[Path], None], name: str
+) -> None:
+    async def main() -> None:
+        database = open_database(data).database
+        log = Log(database, Limits(), gather=3600)
+        said = [await kept(log) for _ in range(3)]
+        harm(data.with_name(name))
+        said += [await kept(log) for _ in range(3)]
+        # As after half a minute, in which the database takes everything.
+        await log._read(lambda _: None)
+        log._writer._try_journal()
+        await log._read(lambda _: None)
+        said += [await kept(log) for _ in range(3)]
+
+        assert positions(after_a_kill()) == said
+        assert size_of(data.with_name("log.db.journal")) == 2 * HALF
+        log.close()
+
+    run(main())
+
+
+def test_a_loss_in_a_journal_that_was_truncated_just_before_a_kill_is_reported(data: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        log = Log(open_database(data).database, Limits(), gather=3600)
+        await log._read(lambda _: None)
+        await kept(log)
+        truncate(data.with_name("log.db.journal"))
+        shutil.copytree(data.parent, tmp_path / "copy")
+        log.close()
+
+    run(main())
+    damage = open_database(tmp_path / "copy" / data.name).damage
+    assert "lacks 1 writes that were acknowledged" in str(damage.reason)
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.db-wal"])
+@pytest.mark.parametrize("harm", [delete, replace])
+def test_nothing_more_is_acknowledged_when_the_database_is_deleted_or_replaced_and_the_loss_is_reported(
+    data: Path, tmp_path: Path, harm: Callable[[Path], None], name: str
+) -> None:
+    async def main() -> None:
+        log = Log(open_database(data).database, Limits(), gather=3600)
+        await kept(log)
+        await log._read(lambda _: None)
+        harm(data.with_name(name))
+        with pytest.raises(LogUnavailable, match="deleted or replaced"):
+            await kept_and_stored(log)
+        assert log.failure is not None
+        assert name in log.failure
+        with pytest.raises(LogUnavailable):
+            await kept(log)
+        shutil.copytree(data.parent, tmp_path / "copy")
+        log.close()
+
+    run(main())
+    if harm is delete:
+        assert open_database(tmp_path / "copy" / data.name).damage.reason is not None
+
+
+def test_a_database_that_was_moved_away_and_put_back_takes_everything(
+    data: Path, after_a_kill: Callable[[], Database]
+) -> None:
+    async def main() -> None:
+        log = Log(open_database(data).database, Limits(), gather=3600)
+        said = [await kept(log)]
+        away = data.with_name("away")
+        move(data, away)
+        lost = say(log).last
+        with pytest.raises(LogUnavailable):
+            await kept_and_stored(log)
+        move(away, data)
+        await until(lambda: log.failure is None)
+        said.append(await kept(log))
+
+        found = positions(after_a_kill())
+        assert {*said, lost} <= set(found)
+        log.close()
+
+    run(main())
+
+
+async def kept_and_stored(log: Log) -> None:
+    """The journal takes what it gets until the database has failed for the first time."""
+    for _ in range(3):
+        await kept(log)
+        await log._read(lambda _: None)
 
 
 async def kept(log: Log, session: str = "s", *lines: bytes) -> int:

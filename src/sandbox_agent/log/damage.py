@@ -11,7 +11,6 @@ is degraded; move or delete it, and it is not. Knows nothing of SQL.
 
 import contextlib
 import logging
-import mmap
 import os
 import threading
 import time
@@ -21,11 +20,15 @@ from zlib import crc32
 
 from msgspec import Struct
 
+from sandbox_agent.log.mapped import MappedFile
+
 logger = logging.getLogger(__name__)
 
 _SLOT = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 _TALLY = b"half=%d transaction=%020d records=%020d"
+TALLY = _SLOT
+"""Bytes of a tally."""
 _LINES, _TALLIES = 2, 4
 """How many lines of the file are statements, and how many after them are tallies."""
 
@@ -60,24 +63,21 @@ class Witness:
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
+        self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._turn = 0
         self._synced = -1
         self._failed = False
-        self._map: mmap.mmap | None = None
 
-    def map_tallies(self) -> None:
-        """Make room for them, behind a statement that was noted. Raises OSError."""
-        size = (_LINES + _TALLIES) * _SLOT
-        os.posix_fallocate(self._file, 0, size)
-        self._map = mmap.mmap(self._file, size)
+    def map_tallies(self) -> MappedFile:
+        """Where tallies are written, behind a statement that was noted. Raises OSError."""
+        return MappedFile(self._path, (_LINES + _TALLIES) * _SLOT)
 
-    def tally(self, half: int, number: int, records: int) -> None:
-        """Half of the journal has so many records for the transaction with this number."""
-        assert self._map is not None
-        text = _TALLY % (half, number, records)
-        at = (_LINES + 2 * half + (records & 1)) * _SLOT
-        self._map[at : at + _SLOT] = (b"%b crc=%08x" % (text, crc32(text))).ljust(_SLOT - 1) + b"\n"
+    def renew(self) -> None:
+        """Begin the file anew, whatever has become of the old one: a statement has to be noted next. Raises OSError."""
+        new = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        os.close(self._file)
+        self._file, self._turn, self._synced = new, 0, -1
 
     def note(self, statement: Statement) -> None:
         """Write it. Positions are forced to the disk, because a client may see them before any event is."""
@@ -94,9 +94,13 @@ class Witness:
             self._failed = True
 
     def close(self) -> None:
-        if self._map is not None:
-            self._map.close()
         os.close(self._file)
+
+
+def encode_tally(half: int, number: int, records: int) -> tuple[int, bytes]:
+    """That a half of the journal has so many records for the transaction with this number: where it stands, and how."""
+    text = _TALLY % (half, number, records)
+    return (_LINES + 2 * half + (records & 1)) * _SLOT, (b"%b crc=%08x" % (text, crc32(text))).ljust(_SLOT - 1) + b"\n"
 
 
 def read_statement(path: Path) -> Statement | None:

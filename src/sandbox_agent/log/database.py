@@ -93,6 +93,29 @@ class Stored(Struct, frozen=True):
     reserved: int
 
 
+class _Place:
+    """Where an open file is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._found = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def check(self) -> None:
+        """Raises DatabaseError when there is another file, or none: what is written would be gone at the next start."""
+        if self._look() != self._found:
+            raise DatabaseError(
+                f"{self._path.name} was deleted or replaced while the server runs, so nothing more is written: "
+                "put it back, or restart the server, which reports what is lost"
+            )
+
+
 class Database:
     """The open file, or the database in memory."""
 
@@ -111,6 +134,7 @@ class Database:
         self._witness = witness
         self.journal: Journal | None = None
         """Written by the event loop. Closed with the file."""
+        self._journal_path: Path | None = None
         self._damage = damage or Damage(None)
         try:
             if path is not None:
@@ -138,6 +162,7 @@ class Database:
             self._size = self._measure()
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
+        self._places = [] if path is None else [_Place(path), _Place(path.with_name(f"{path.name}-wal"))]
         self.age = AgeClock(saved, wall, ticking, boot_id() if boot is None else boot)
         self.cards = Cards(self._ask)
         """Read by the event loop, at any time."""
@@ -197,8 +222,24 @@ class Database:
     def open_journal(self, path: Path) -> None:
         """Let a journal stand before the database, if there can be one; what it has must be written by now."""
         if self._witness is not None:
+            self._journal_path = path
             self._witness.note(Statement(SCHEMA_VERSION, self._commits, self._reserved))
             self.journal = open_journal(path, self._witness)
+
+    def renew_journal(self) -> None:
+        """Begin a new one if its files are not what was opened; what it has must be written by now. Raises OSError."""
+        if self._witness is None or self._journal_path is None:
+            return
+        try:
+            if self.journal is not None:
+                self.journal.check()
+                return
+        except OSError:
+            if self.journal is not None:
+                self.journal.close()
+                self.journal = None
+        self._witness.renew()
+        self.open_journal(self._journal_path)
 
     def restore(self, groups: Sequence[Group], number: int) -> None:
         """Write what a server before this one has kept. Raises DatabaseError."""
@@ -417,6 +458,8 @@ class Database:
 
         A new number says that the database has everything which the journal has for transactions up to it.
         """
+        for place in self._places:
+            place.check()
         try:
             self._cursor.execute("begin immediate")
             before = self._sqlite.total_changes

@@ -2,20 +2,19 @@
 
 A group is written in one transaction, which writes every page that it touches, however little has changed there. A
 record here is its own bytes, copied into memory that is a part of the file: from then on they are the kernel's, and
-outlive the process. There is no system call that a disk could hold up, so the event loop writes records by itself.
+outlive the process. There is nothing in it that a disk could hold up, so the event loop writes records by itself.
 
 The file has two halves. While the database gets what is in one of them, records go into the other. Those in one half
 have the number of the transaction that will have them all, so that a start knows what the database lacks. Knows nothing
 of SQL.
 """
 
-import ctypes
 import errno
 import logging
-import mmap
 import os
 import struct
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from resource import RUSAGE_THREAD, getrusage
 from typing import Protocol
@@ -26,8 +25,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sandbox_agent.log.cards import Card
-from sandbox_agent.log.damage import Witness
+from sandbox_agent.log.damage import TALLY, Witness, encode_tally
 from sandbox_agent.log.event import Chunk, Direction
+from sandbox_agent.log.mapped import MappedFile, Stage
 
 KeptOutcome = tuple[bytes, bytes | None]
 """Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
@@ -132,8 +132,6 @@ _SPARE = 16 << 20
 there, and would end the process if it found none."""
 _LONG = 0.001
 """Seconds from which on a record is looked at more closely."""
-_POPULATE_WRITE = 23
-"""MADV_POPULATE_WRITE, which Python does not name."""
 
 _HEAD = struct.Struct("<QIII")
 """The transaction that has a record, its number among those, its length, its checksum."""
@@ -151,27 +149,20 @@ _Content = tuple[
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Content)
 
-# Python's own `madvise` keeps the interpreter meanwhile.
-_madvise = ctypes.CDLL(None, use_errno=True).madvise
-_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
 
 class Journal:
     """The open file. All methods are the event loop's, but for `prepare`."""
 
     def __init__(self, path: Path, witness: Witness) -> None:
         """What the file has stays there. Raises OSError where it cannot be mapped, or the disk has no room for it."""
-        self._witness = witness
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            # Now, so that a full disk is an error here. In a file with holes it would be a signal, later.
-            os.posix_fallocate(self._file, 0, 2 * HALF)
-            self._map = mmap.mmap(self._file, 2 * HALF)
-            witness.map_tallies()
-        except BaseException:
-            os.close(self._file)
-            raise
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        with ExitStack() as opened:
+            self._file = MappedFile(path, 2 * HALF)
+            opened.callback(self._file.close)
+            self._tallies = witness.map_tallies()
+            opened.callback(self._tallies.close)
+            self._stage = Stage(HALF + TALLY)
+            opened.callback(self._stage.close)
+            self._opened = opened.pop_all()
         self._half = 0
         """Where records go."""
         self._end = 0
@@ -197,24 +188,33 @@ class Journal:
     def prepare(self) -> None:
         """Have the kernel make it writable, which may take as long as the disk likes. Runs on the thread.
 
-        Raises OSError.
+        Raises OSError, also when the files are not what was opened.
         """
+        try:
+            self.check()
+        except OSError:
+            self._prepared_at = float("-inf")
+            raise
         length = min(HALF, max(_AHEAD, 4 * self._end))
         if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH / 5:
             return
-        disk = os.fstatvfs(self._file)
+        disk = os.fstatvfs(self._file.descriptor)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         for half in (0, HALF):
-            if _madvise(self._address + half, length, _POPULATE_WRITE):
-                code = ctypes.get_errno()
-                # Linux before 5.14 does not know it: then a record waits for its page.
-                if code != errno.EINVAL:
-                    raise OSError(code, os.strerror(code))
+            self._file.populate(half, length)
         self._prepared, self._prepared_at = length, time.monotonic()
 
+    def check(self) -> None:
+        """Raises OSError when a start would not find what is written."""
+        self._file.check()
+        self._tallies.check()
+
     def begin(self, number: int, group: Group) -> bool:
-        """Go on in the other half, whose records the database has, with those of the transaction with this number."""
+        """Go on in the other half, whose records the database has, with those of the transaction with this number.
+
+        Raises what `append` raises.
+        """
         record = _encode(number, 0, group)
         if len(record) > _ROOM:
             return False
@@ -225,7 +225,10 @@ class Journal:
         return True
 
     def append(self, group: Group) -> bool:
-        """Write one more record, if there is room for it. Raises ValueError for what a record cannot hold."""
+        """Write one more record, if there is room for it.
+
+        Raises ValueError for what a record cannot hold, and OSError when a file was made shorter.
+        """
         record = _encode(self._number, self._count, group)
         if self._end + len(record) > _ROOM:
             return False
@@ -235,17 +238,16 @@ class Journal:
     def _write(self, record: bytes) -> None:
         start, length = self._half * HALF + self._end, len(record)
         waits, began = _count_waits(), time.monotonic()
-        self._map[start : start + length + _HEAD.size] = record + _END
+        slot, tally = encode_tally(self._half, self._number, self._count + 1)
+        self._stage.copy(record + _END, self._file.address + start, tally, self._tallies.address + slot)
         self._end += length
         self._count += 1
-        self._witness.tally(self._half, self._number, self._count)
         took = time.monotonic() - began
         # A busy machine may take the processor away, which says nothing of the disk.
         self.waited = took if took > _LONG and _count_waits() > waits else 0.0
 
     def close(self) -> None:
-        self._map.close()
-        os.close(self._file)
+        self._opened.close()
 
 
 def _count_waits() -> int:

@@ -269,7 +269,7 @@ class Writer:
         try:
             if not self._append(self._journal):
                 return False
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             self._give_up_journal(error)
             return False
         if self._journal.waited > MOMENT:
@@ -317,13 +317,29 @@ class Writer:
             self._give_up_journal(outcome)
 
     def _give_up_journal(self, reason: Exception) -> None:
-        """Whatever is wrong with it: the database may take everything."""
+        """Whatever is wrong with it: the database may take everything, and at once what only the journal has."""
         logger.warning("journal of the log not written reason=%s", reason)
         self._is_journal_used = False
         self._loop.call_later(JOURNAL_RETRY, self._try_journal)
+        if self._journaled:
+            self._must_store = True
+            self.write_soon()
 
     def _try_journal(self) -> None:
-        self._is_journal_used = True
+        if self._worker.is_closed:
+            return
+        if self._journaled or self._is_storing:
+            # The records are still needed.
+            self._loop.call_later(RETRY, self._try_journal)
+        else:
+            self._worker.submit(Database.renew_journal, self._on_renewed)
+
+    def _on_renewed(self, outcome: Exception | None) -> None:
+        self._journal = self._database.journal
+        if outcome is not None or self._journal is None:
+            self._loop.call_later(JOURNAL_RETRY, self._try_journal)
+        else:
+            self._is_journal_used = True
 
     # The database
 
