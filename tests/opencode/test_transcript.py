@@ -1,6 +1,7 @@
 """A session's log as messages, parts and events of OpenCode's. All of it in memory, without a clock."""
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -295,6 +296,28 @@ def test_what_a_terminal_shows_is_the_output_of_its_call(session: Session) -> No
     session.add(SERVER, id=7, result={"output": "a.txt\n", "truncated": False})
 
     assert session.last("message.part.updated")["part"]["state"]["metadata"]["output"] == "a.txt\n"
+
+
+def test_calls_that_were_forgotten_take_no_memory() -> None:
+    session = Session(limit=100_000)
+    session.start(session.prompt())
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            output = f"{number}" * 10_000
+            session.update("tool_call", toolCallId=f"c{number}", status="in_progress", rawInput={"x": output})
+            if number % 2:
+                session.update("tool_call_update", toolCallId=f"c{number}", status="completed", rawOutput=output)
+            session.log.clear()
+            session.heard.clear()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken < 10 * session.limit
+    session.update("tool_call_update", toolCallId="c0", status="completed", title="The first", rawOutput="done")
+    part = session.last("message.part.updated")["part"]
+    assert (part["state"]["title"], part["state"]["output"]) == ("The first", "done")
 
 
 def test_what_a_terminal_shows_is_not_looked_for_in_every_call(session: Session) -> None:

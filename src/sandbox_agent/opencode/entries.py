@@ -162,8 +162,13 @@ class Entries:
     def make_part_id(self, position: int, ms: int, number: int = 0) -> str:
         return make_id("prt", self._ticks.next(ms), self.about.session_id, position, number)
 
-    def trim(self, current: MessageEntry | None) -> None:
-        """Forget the oldest messages when all of them take too much memory; the log has them."""
+    def trim(self, current: MessageEntry | None) -> bool:
+        """Forget the oldest messages when all of them take too much memory; the log has them.
+
+        Whether something was forgotten.
+        """
+        if self.size <= self._limit:
+            return False
         while self.size > self._limit and len(self._entries) > 1:
             oldest = next(iter(self._entries.values()))
             if oldest is current:
@@ -172,6 +177,7 @@ class Entries:
             self.size -= oldest.size
         if self.size > self._limit:
             self._trim_last()
+        return True
 
     def _trim_last(self) -> None:
         """Of one message that takes too much alone, only what is newest stays."""

@@ -121,6 +121,10 @@ class ToolCall:
         if self.is_over and self.ended is None:
             self.ended = max(at, self.started)
 
+    def forget(self) -> None:
+        """Keep only what it is, not what it was given and gave."""
+        self.update({"content": [], "locations": [], "rawInput": {}, "rawOutput": ""}, self.started)
+
     def start(self) -> None:
         """It is about to run: its agent asks for permission."""
         if self.status == "pending":

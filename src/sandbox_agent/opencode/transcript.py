@@ -150,8 +150,20 @@ class Transcript:
                 self._take_notification(position, ms, envelope)
             case Kind.RESPONSE:
                 self._take_response(envelope)
-        self._kept.trim(self._turn.entry if self._turn else self._stray)
+        if self._kept.trim(self._turn.entry if self._turn else self._stray):
+            self._forget_calls()
         return self._kept.take_happenings()
+
+    def _forget_calls(self) -> None:
+        """Of calls whose parts are forgotten, keep those that go on, and of these only what they are."""
+        for id, (call, part, entry) in list(self._calls.items()):
+            if part.id in entry.parts:
+                continue
+            if call.is_over:
+                del self._calls[id]
+            else:
+                call.forget()
+                part.state = call.state()
 
     def _take_request(self, position: int, ms: int, direction: Direction, envelope: Envelope) -> None:
         match envelope.method:
