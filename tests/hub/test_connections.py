@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.connections import REMEMBERED_WINDOWS, Connection
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.pending import (
     REMEMBERED_BYTES,
     REMEMBERED_REQUESTS,
@@ -425,3 +426,110 @@ def as_read(id: bytes) -> object:
 
 TestAnswers = Answers.TestCase
 TestAnswers.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+
+
+# Windows
+
+
+def _read(connection: Connection, events: list[tuple[int, str]], trims: dict[str, int], after: int) -> list[int | str]:
+    """What a stream reads from the disk: positions of events, and gaps as texts."""
+    read: list[int | str] = []
+    if lost := connection.lost(trims, after):
+        read.append(f"gap to {lost}")
+        after = lost
+    for position, session_id in events:
+        if position > max(after, trims.get(session_channel(session_id), 0)):
+            chunk = Chunk(position, [LINE], Direction.FROM_AGENT, session_id, session_channel(session_id), 0.0)
+            read += [position] if connection.sees(chunk) else []
+    return read
+
+
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["event", "event", "toggle", "toggle", "trim", "look"]), st.integers(0, 3)), max_size=80
+)
+
+
+def _play(steps: list[tuple[str, int]], most: int) -> None:
+    """Of two connections that do the same, one forgets windows whenever it may."""
+    whole, lean = Connection("i1", "c1", "a", 0.0), Connection("i2", "c1", "a", 0.0)
+    events, trims, position = list[tuple[int, str]](), dict[str, int](), 0
+    for what, number in steps:
+        session_id = f"s{number}"
+        if what == "event":
+            position += 1
+            events.append((position, session_id))
+        elif what == "trim":
+            # The oldest of a session goes first.
+            left = [at for at, of in events if of == session_id and at > trims.get(session_channel(of), 0)]
+            if left:
+                trims[session_channel(session_id)] = left[len(left) // 2]
+        elif what == "toggle":
+            for each in (whole, lean):
+                each.detach(session_id, position) if each.attached(session_id) else each.attach(session_id, position)
+        lean._most_over = -1  # pyright: ignore[reportPrivateUsage]
+        lean.forget_windows(trims, position, most)
+        if what != "look":
+            continue
+        for after in range(position + 1):
+            expected, found = _read(whole, events, trims, after), _read(lean, events, trims, after)
+            if most > len(steps):
+                assert found == expected
+                continue
+            missing = [each for each in expected if isinstance(each, int) and each not in found]
+            through = max((int(each.split()[-1]) for each in found if isinstance(each, str)), default=0)
+            assert all(each <= through for each in missing)
+            assert [each for each in found if isinstance(each, int) and each not in expected] == []
+    over = [window for windows in lean.windows.values() for window in windows if window.end is not None]
+    assert len(over) == lean._over <= max(most, 0)  # pyright: ignore[reportPrivateUsage]
+    assert lean.attached("s0") == whole.attached("s0")
+
+
+@given(_STEPS)
+def test_forgetting_windows_of_what_is_not_kept_changes_nothing_for_readers(
+    steps: list[tuple[str, int]],
+) -> None:
+    _play(steps, most=1000)
+
+
+@given(_STEPS)
+def test_where_windows_are_too_many_what_was_in_the_oldest_is_told_as_a_gap(steps: list[tuple[str, int]]) -> None:
+    _play(steps, most=2)
+
+
+def test_a_long_connection_remembers_a_bounded_number_of_the_times_that_it_was_attached() -> None:
+    connection = Connection("i", "c1", "a", 0.0)
+    for position in range(1, 5 * REMEMBERED_WINDOWS):
+        connection.attach("s", position)
+        connection.detach("s", position + 1)
+        connection.attach("s", position + 1)
+        connection.forget_windows({}, position)
+        connection.detach("s", position + 2)
+        connection.forget_windows({}, position)
+    assert len(connection.windows["s"]) < 2.2 * REMEMBERED_WINDOWS
+    assert connection.lost({}, 0) > 0
+
+
+def test_a_session_that_has_ended_does_not_stay_in_memory_for_the_clients_that_are_attached_to_it() -> None:
+    async def main() -> None:
+        async with world() as own:
+            for number in range(50):
+                session = own.add_session(f"other-{number}")
+                own.hub.attach(own.client, session)
+                own.hub.move(session, Event.TERMINATE)
+                own.hub.move(session, Event.WOUND_DOWN)
+            del session
+            for _ in range(5):
+                own.now += 10
+                own.housekeeping.tick()
+                await own.log.flushed()
+            assert len(own.hub.shelf._kept) == 1  # pyright: ignore[reportPrivateUsage]
+            # They are attached all the same, and learn what becomes of it.
+            again = own.hub.session("other-7")
+            own.hub.delete_session(again)
+            await own.log.flushed()
+            assert not own.client.attached("other-7")
+            last = (await own.log.since(0))[-1]
+            assert last.channel == own.client.channel
+            assert b'"deleted"' in last.lines[0]
+
+    run(main())

@@ -8,8 +8,9 @@ import hashlib
 import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
@@ -42,6 +43,10 @@ from sandbox_agent.wire.fleet import AttachmentChange
 
 MAX_NAME = 200
 """Longest name that a client or a user may have."""
+REMEMBERED_WINDOWS = 10_000
+"""How many of its windows that are over a connection remembers, about; what was in older ones is a gap."""
+LEAST_WINDOWS = 64
+"""Up to so many, nothing is gained by forgetting some."""
 REMEMBERED_RECEIPTS = 1_000
 """How many of its notifications and answers a connection remembers by their keys, so that each is taken once."""
 
@@ -92,7 +97,9 @@ class Connection(Struct, eq=False):
     agents: dict[str, int] = field(default_factory=dict[str, int])
     """Agents it has spoken to, and since which position: it receives what they say outside any session."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
-    """Session id → when it was attached."""
+    """Session id → when it was attached, as far as something of it is kept."""
+    past: dict[str | None, int] = field(default_factory=dict[str | None, int])
+    """The last position in windows that are forgotten: of all, and of each session with a stream of its own."""
     stream: Downlink | None = None
     session_streams: dict[str, int] = field(default_factory=dict[str, int])
     """Sessions that have a stream of their own (on `/acp`), by id, and after which position their events go there.
@@ -118,6 +125,10 @@ class Connection(Struct, eq=False):
     """What agents have asked; None where the nodes of a fleet know that."""
     receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
     """What became of the newest notifications and answers that came with a key."""
+    _over: int = 0
+    """How many windows are over."""
+    _most_over: int = LEAST_WINDOWS
+    """How many may be before it is seen which of them can be forgotten: seldom enough to cost nothing."""
 
     def introduce(self, params: Object) -> None:
         """Take in what `initialize` says of the client."""
@@ -149,11 +160,52 @@ class Connection(Struct, eq=False):
         if windows and windows[-1].end == after:
             # Nothing has happened in between.
             windows[-1].end = None
+            self._over -= 1
         else:
             windows.append(Window(after))
 
     def detach(self, session_id: str, at: int) -> None:
         self.windows[session_id][-1].end = at
+        self._over += 1
+
+    def forget_windows(self, trims: Mapping[str, int], reach: int, most: int = REMEMBERED_WINDOWS) -> None:
+        """Forget windows of which nothing is kept any more and, when more than `most` are over, the oldest ones.
+
+        Those stay of which memory may have something: it has everything after `reach`.
+        """
+        if self._over <= self._most_over:
+            return
+        over = [
+            (window.end, session_id, window)
+            for session_id, windows in self.windows.items()
+            for window in windows
+            if window.end is not None and window.end <= reach
+        ]
+        over.sort(key=itemgetter(0))
+        forgotten: dict[str, list[tuple[Window, int]]] = {}
+        kept: list[tuple[int, str, Window]] = []
+        for end, session_id, window in over:
+            through = trims.get(session_channel(session_id), 0)
+            if end <= through:
+                forgotten.setdefault(session_id, []).append((window, window.cut(through)))
+            else:
+                kept.append((end, session_id, window))
+        excess = self._over - (len(over) - len(kept)) - most
+        for end, session_id, window in kept[: max(excess, 0)]:
+            forgotten.setdefault(session_id, []).append((window, end))
+        for session_id, gone in forgotten.items():
+            self._forget(session_id, gone)
+        self._most_over = 2 * self._over + LEAST_WINDOWS
+
+    def _forget(self, session_id: str, gone: list[tuple[Window, int]]) -> None:
+        """Forget windows of a session, each with the last position that was lost with it."""
+        names, lost = {id(window) for window, _ in gone}, max(last for _, last in gone)
+        self._over -= len(gone)
+        self.windows[session_id] = [window for window in self.windows[session_id] if id(window) not in names]
+        if not self.windows[session_id]:
+            del self.windows[session_id]
+        for name in (None, session_id) if session_id in self.session_streams else (None,):
+            self.past[name] = max(lost, self.past.get(name, 0))
 
     def appended(self, chunk: Chunk) -> None:
         """A new chunk on a channel it follows."""
@@ -199,7 +251,7 @@ class Connection(Struct, eq=False):
 
         `only` asks about one session.
         """
-        ends = [trims.get(self.channel, 0)]
+        ends = [trims.get(self.channel, 0), self.past.get(only, 0)]
         for agent, met in self.agents.items() if only is None else ():
             through = trims.get(agent_channel(agent), 0)
             ends.append(through if through > met else 0)
@@ -382,6 +434,7 @@ class Connections:
         if not connection.attached(session_id):
             return False
         connection.detach(session_id, self._log.position)
+        connection.forget_windows(self._log.trims, self._log.evicted)
         self._tell_gateways(connection, AttachmentChange(session_id, attached=False, deleted=deleted))
         self._log.unfollow(session_channel(session_id), connection)
         self._by_session[session_id].discard(connection)
@@ -407,7 +460,7 @@ class Connections:
         del self._by_id[connection.connection_id]
         self._of_guests.discard(connection.channel)
         connection.closed = True
-        left = [session_id for session_id in connection.windows if self.detach(connection, session_id)]
+        left = [session_id for session_id in list(connection.windows) if self.detach(connection, session_id)]
         for agent in connection.agents:
             self._by_agent[agent].discard(connection)
             self._log.unfollow(agent_channel(agent), connection)

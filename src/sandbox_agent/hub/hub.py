@@ -16,7 +16,7 @@ from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connections import Connection, Connections, Watcher
-from sandbox_agent.hub.lifecycle import DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
+from sandbox_agent.hub.lifecycle import AT_REST, DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
     MOST,
     Decider,
@@ -131,7 +131,7 @@ class Hub:
             session.state in TRANSIENT
             or session.running is not None
             or bool(session.waiting)
-            or self.connections.has_attached(session)
+            or (session.state not in AT_REST and self.connections.has_attached(session))
             or session.id in self._unreported
             or session.withheld is not None
             or self.pending.has(session)
