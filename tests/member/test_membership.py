@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,12 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
 from sandbox_agent.errors import LogUnavailable
-from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.ingest import LEASE, NODE_RATE, Ingest
+from sandbox_agent.gateway.intake import Intake
 from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.placement import Presence
 from sandbox_agent.gateway.roster import Orders, Roster
+from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
@@ -69,8 +72,10 @@ class World:
         known = (roster.leases, None, is_there)
         self.orders = Orders()
         tables = Owners(await self.bus.table("owners"), events), leases, listed
-        self.ingest = Ingest("g", events, *tables, *known, roster=roster, orders=self.orders)
-        await self.ingest.serve(self.bus)
+        quotas = Quotas(NODE_RATE, time.monotonic)
+        self.ingest = Ingest("g", events, *tables, *known, roster=roster, quotas=quotas, orders=self.orders)
+        self.intake = Intake("g", self.bus, self.ingest.take, quotas, roster, leases, time.monotonic, LEASE)
+        await self.intake.start()
         return self
 
     def join(
@@ -119,7 +124,7 @@ def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet()
         node = world.join(log)
         assert node.trouble == "not connected yet"
         say(node, log, b"{}")
-        await world.until(lambda: node.published == 1)
+        await world.until(lambda: node.published == 1 and node.trouble is None)
         assert log.failures == 0
         assert node.trouble is None
         await world.close()

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from sandbox_agent.bus.ports import (
+    AT_ONCE,
     MOST_BYTES,
     MOST_MESSAGES,
+    WAITING,
     Append,
     BusRefused,
     Conflict,
@@ -72,23 +74,28 @@ class MemoryBus:
 
     async def request(self, subject: str, body: bytes, patience: float) -> bytes:
         self.check()
-        for pattern, handler, server in self.cluster.served:
-            if not matches(pattern, subject):
-                continue
-            if server.cut:
-                await asyncio.sleep(patience)
-                break
-            task = self._tasks.run(handler(subject, body), f"answer {subject}")
-            try:
-                answer = await asyncio.wait_for(asyncio.shield(task), patience)
-            except TimeoutError:
-                break
-            self.check()
-            if answer is None or server.cut:
-                break
-            return answer
-        else:
+        serving = [(handler, server) for pattern, handler, server in self.cluster.served if matches(pattern, subject)]
+        if not serving:
             raise Nowhere(subject)
+        asked = {
+            self._tasks.run(handler(subject, body), f"answer {subject}"): server
+            for handler, server in serving
+            if not server.cut
+        }
+        waiting = set(asked)
+        ends_at = asyncio.get_running_loop().time() + patience
+        while waiting:
+            left = ends_at - asyncio.get_running_loop().time()
+            done, waiting = await asyncio.wait(waiting, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            for task in done:
+                answer = task.result()
+                if answer is not None and not asked[task].cut:
+                    return answer
+            if not done:
+                break
+        if not asked:
+            await asyncio.sleep(patience)
         raise Unreachable(subject)
 
     async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
@@ -108,9 +115,25 @@ class MemoryBus:
         self.cluster.hearers.append(hearing)
         return hearing.end
 
-    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
+    async def serve(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        answers: Callable[[str], str] | None = None,
+        waiting: int = WAITING,
+        at_once: int = AT_ONCE,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
         # Nothing to check: an answer goes back to the caller by a return, and to no other place.
-        self.cluster.served.append((subject, handler, self))
+        served = (subject, handler, self)
+        self.cluster.served.append(served)
+
+        async def end() -> None:
+            if served in self.cluster.served:
+                self.cluster.served.remove(served)
+
+        return end
 
     async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> "_Reached":
         stream = self.cluster.streams.setdefault(name, MemoryStream(self.cluster, subjects))

@@ -17,7 +17,18 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.api import PATIENCE, NatsMessage, make, nanoseconds
 from sandbox_agent.bus.dialing import Dialer, explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
-from sandbox_agent.bus.ports import MOST_BYTES, BusError, BusRefused, Handler, Hearer, Nowhere, StopHearing, Unreachable
+from sandbox_agent.bus.ports import (
+    AT_ONCE,
+    MOST_BYTES,
+    WAITING,
+    BusError,
+    BusRefused,
+    Handler,
+    Hearer,
+    Nowhere,
+    StopHearing,
+    Unreachable,
+)
 from sandbox_agent.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -35,10 +46,8 @@ LEAST_PAYLOAD = 2 * MOST_BYTES
 _ENLARGE = "set max_payload to 1MB or more in their configuration"
 MOST_ERRORS = 10
 """Errors of a connection that are remembered."""
-MOST_AT_ONCE = 256
-"""Requests that one member answers at a time."""
-PENDING_BYTES = 32 << 20
-"""Of messages that have arrived and wait for their turn; more than that are dropped, and asked for again."""
+REPORT_EVERY = 10.0
+"""Seconds between two reports of messages that found no room."""
 
 
 async def connect(
@@ -55,6 +64,9 @@ async def connect(
     refusal = f"{', '.join(servers)}: {explain_refusal(credentials)}"
 
     async def report(error: Exception) -> None:
+        if isinstance(error, nats.errors.SlowConsumerError):
+            bus.overflow(error.sub, error.subject)
+            return
         errors.append(error)
         del errors[:-MOST_ERRORS]
         if is_denial(error):
@@ -145,7 +157,9 @@ class NatsBus:
         """The newest thing that the servers did not allow, in their words."""
         self._client = client
         self._tasks = Tasks()
-        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._losers: dict[Subscription, Callable[[str], None]] = {}
+        """Who learns of messages that found no room, by subscription."""
+        self._overflowed, self._report_at = 0, 0.0
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def lost(self) -> str:
@@ -168,10 +182,9 @@ class NatsBus:
 
     async def may_hear(self, subject: str) -> bool:
         """Whether the servers let this member subscribe to a subject."""
-        subscription = await self._subscribe(subject, _ignore)
+        end = await self._subscribe(subject, _ignore)
         await self._settle()
-        with suppress(nats.errors.Error):
-            await subscription.unsubscribe()
+        await end()
         return subject.lower() not in self.denied
 
     def check_version(self) -> None:
@@ -212,16 +225,49 @@ class NatsBus:
         except (nats.errors.Error, OSError) as error:
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
-    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
+    def overflow(self, subscription: Subscription, subject: str) -> None:
+        """A message found no room."""
+        lost = self._losers.get(subscription)
+        if lost is not None:
+            lost(subject)
+            return
+        self._overflowed += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._report_at:
+            logger.warning("messages dropped count=%d subject=%s reason=no room", self._overflowed, subject)
+            self._overflowed, self._report_at = 0, now + REPORT_EVERY
+
+    async def serve(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        answers: Callable[[str], str] | None = None,
+        waiting: int = WAITING,
+        at_once: int = AT_ONCE,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
+        places = asyncio.Semaphore(at_once)
+
+        async def answer(message: Msg) -> None:
+            try:
+                await self._answer(message, handler)
+            finally:
+                places.release()
+
         async def take(message: Msg) -> None:
             if answers is not None and message.reply and not message.reply.startswith(answers(message.subject) + "."):
-                logger.warning("request dropped subject=%s reason=answer wanted elsewhere", message.subject)
+                if lost is None:
+                    logger.warning("request dropped subject=%s reason=answer wanted elsewhere", message.subject)
+                else:
+                    lost(message.subject)
                 return
-            await self._places.acquire()
-            self._tasks.run(self._answer(message, handler), f"answer {message.subject}")
+            await places.acquire()
+            self._tasks.run(answer(message), f"answer {message.subject}")
 
-        await self._subscribe(subject, take)
+        end = await self._subscribe(subject, take, waiting, lost)
         await self._settle()
+        return end
 
     async def _settle(self) -> None:
         """Wait until the server knows of a subscription. The client's own ping may overtake what it has not written."""
@@ -240,8 +286,6 @@ class NatsBus:
             logger.warning("request not answered subject=%s reason=%s", message.subject, error)
         except Exception:
             logger.exception("request failed subject=%s", message.subject)
-        finally:
-            self._places.release()
 
     async def hear(self, subject: str, take: Hearer) -> StopHearing:
         # That nothing hears a subject comes as a message without a body, and a header.
@@ -258,18 +302,27 @@ class NatsBus:
         async def hand_over(message: Msg) -> None:
             await take(_arrival(message))
 
-        subscription = await self._subscribe(subject, hand_over)
+        return await self._subscribe(subject, hand_over)
+
+    async def _subscribe(
+        self,
+        subject: str,
+        take: Callable[[Msg], Awaitable[None]],
+        waiting: int = WAITING,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
+        # One parameter that is not used here has half a type.
+        subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
+        subscription = await subscribe(subject, cb=take, pending_bytes_limit=waiting)
+        if lost is not None:
+            self._losers[subscription] = lost
 
         async def end() -> None:
+            self._losers.pop(subscription, None)
             with suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
         return end
-
-    async def _subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        # One parameter that is not used here has half a type.
-        subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
-        return await subscribe(subject, cb=take, pending_bytes_limit=PENDING_BYTES)
 
     def new_inbox(self) -> str:
         """A subject that no other message goes to."""

@@ -13,6 +13,12 @@ MOST_MESSAGES = 64
 """In one append."""
 
 
+WAITING = 32 << 20
+"""Bytes of messages that have arrived on one subscription and wait; more than that are dropped, and asked for again."""
+AT_ONCE = 256
+"""Requests of one subscription that are answered at a time."""
+
+
 class BusError(Exception):
     """A call of the bus failed; nothing is known of its effect unless the subclass says so."""
 
@@ -175,10 +181,21 @@ class Bus(Protocol):
         """
         ...
 
-    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
-        """Answer requests on a subject, which may have wildcards, each in a task of its own.
+    async def serve(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        answers: Callable[[str], str] | None = None,
+        waiting: int = WAITING,
+        at_once: int = AT_ONCE,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
+        """Answer requests on a subject, which may have wildcards, each in a task of its own; returns what ends that.
 
         `answers` gives the prefix below which the sender of a request may get its answer; to other places none goes.
+        Requests of `waiting` bytes may wait, and `at_once` are answered at the same time. `lost` learns the subject of
+        each that was not handled, because there was no room or its answer is wanted elsewhere; else it is logged.
         """
         ...
 

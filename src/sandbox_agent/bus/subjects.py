@@ -102,14 +102,19 @@ def request_to_gateway(node: str, verb: str, gateway: str) -> str:
     return f"up.{node}.{verb}.{gateway}"
 
 
-def requests_of_nodes(gateway: str) -> str:
-    """All that nodes ask of one gateway."""
-    return f"up.*.*.{gateway}"
+def requests_of_node(node: str, gateway: str) -> str:
+    """All that one node asks of one gateway."""
+    return f"up.{node}.*.{gateway}"
+
+
+def first_beats(gateway: str) -> str:
+    """What nodes say first to one gateway: it has heard nothing of them."""
+    return f"up.*.beat.{gateway}"
 
 
 def sender(subject: str) -> tuple[str, str]:
     """Which node asks, and for what: the server lets no node publish under another one's name."""
-    _, node, verb, _ = subject.split(".")
+    _, node, verb, *_ = subject.split(".")
     return node, verb
 
 

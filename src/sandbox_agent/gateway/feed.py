@@ -374,7 +374,7 @@ class Feed:
         record = await self.last(subject)
         if record is not None:
             return record.sequence
-        return await _ask(self._dropped(subject)) if subjects.is_session(subject) else 0
+        return await self._find_end_of_dropped(subject) if subjects.is_session(subject) else 0
 
     async def last(self, subject: str) -> StreamRecord | None:
         """A subject's last message, as the leader knows it. Raises LogUnavailable."""
@@ -453,8 +453,11 @@ class Feed:
         found: dict[str, int] = {}
         for place in range(0, len(empty), AT_ONCE):
             batch = empty[place : place + AT_ONCE]
-            found |= zip(batch, await asyncio.gather(*(_ask(self._dropped(each)) for each in batch)), strict=True)
+            found |= zip(batch, await asyncio.gather(*(self._find_end_of_dropped(each) for each in batch)), strict=True)
         return found
+
+    async def _find_end_of_dropped(self, subject: str) -> int:
+        return await _ask(self._dropped(subject))
 
     def _take_in(self, record: StreamRecord) -> None:
         self._untaken += len(record.body)

@@ -117,6 +117,8 @@ class NodeFlows:
         self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int, seen: Seen | None = None
     ) -> None:
         """`leases` are the nodes that are there."""
+        self.stray: Callable[[str], None] = lambda node: None
+        """Called for each message of a node into a flow that is not there."""
         self._seen = seen
         self._gateway = gateway
         self._bus = bus
@@ -149,6 +151,8 @@ class NodeFlows:
         lease = self._leases.get(node)
         if lease is None:
             raise NodeUnreachable(node, "is not there")
+        if lease.set_aside:
+            raise NodeUnreachable(node, "is set aside, because it floods")
         with self._take_place(node):
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
@@ -199,6 +203,16 @@ class NodeFlows:
         flow = self._flows.get(subject)
         if flow is not None:
             flow.accept(message)
+        else:
+            self.stray(subjects.sender(subject)[0])
+
+    def silence(self, node: str) -> None:
+        """Hear a node no more, until it is needed again, and break off what is under way with it."""
+        hearing = self._heard.pop(node, None)
+        if hearing is not None:
+            self.table.spawn(_stop(hearing))
+        for flow in [each for subject, each in self._flows.items() if subjects.sender(subject)[0] == node]:
+            flow.break_off(Reason.ILL_BEHAVED)
 
     @contextmanager
     def _take_place(self, node: str) -> Generator[None]:

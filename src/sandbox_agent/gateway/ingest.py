@@ -19,7 +19,6 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import (
     MOST_MESSAGES,
     Append,
-    Bus,
     BusError,
     BusRefused,
     BusStream,
@@ -54,6 +53,8 @@ LEASE = 15.0
 """Seconds for which a node counts as there after its last beat."""
 NODE_RATE = 32 << 20
 """Bytes a second that are taken of each node."""
+MOST_REASON = 200
+"""Characters of why an event was dropped; a node chooses some of them."""
 MOST_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
 LONGEST_ALIAS = 256
@@ -157,30 +158,42 @@ class Ingest:
             fleet.FACTS: self._take_facts,
         }
 
-    async def serve(self, bus: Bus) -> None:
-        """Begin to answer. An answer goes below the asking node's own inbox, whatever place it names."""
-        await bus.serve(subjects.requests_of_nodes(self._gateway), self.take, answers=_inbox_of_sender)
-
     async def take(self, subject: str, body: bytes) -> bytes | None:
-        """Answer one request; None for what makes no sense."""
+        """Answer one request; None for what makes no sense. All of it is counted."""
         node, verb = subjects.sender(subject)
+        if why := self._why_aside(node):
+            # Not logged: that would be a flood, too.
+            return msgspec.msgpack.encode(BeatReply(failed=why)) if verb == fleet.BEAT else None
         take = self._verbs.get(verb)
         if take is None or not subjects.is_name(node):
-            logger.warning("request of a node dropped node=%s verb=%s", node, verb)
+            self._blame(node, "it asks for what no gateway knows")
             return None
-        if node in self._orders.forgotten:
-            return _refuse_forgotten(node, verb)
-        over = self._quotas.begin(node, len(body))
+        over = self._quotas.begin(node, len(body), verb)
         if over is not None:
-            # Not logged: that would be a flood, too. Its node says why, in its own log and health.
+            # Not logged, either. Its node says why, in its own log and health.
             return msgspec.msgpack.encode(_SLOW[verb](over))
         try:
+            if node in self._orders.forgotten:
+                return _refuse_forgotten(node, verb)
             return msgspec.msgpack.encode(await take(node, body))
-        except (msgspec.DecodeError, wire.NotAChunk, UnicodeDecodeError) as error:
-            logger.warning("request of a node dropped node=%s verb=%s reason=%s", node, verb, error)
+        except (msgspec.DecodeError, wire.NotAChunk, UnicodeDecodeError):
+            self._blame(node, "it asks in a form that no gateway reads")
             return None
+        except Exception:
+            self._blame(node, "what it asks cannot be done, by a fault of this gateway")
+            raise
         finally:
             self._quotas.end(node)
+
+    def _why_aside(self, node: str) -> str:
+        holder = self._holders.get(node)
+        if holder is not None and holder.set_aside:
+            return holder.set_aside
+        return f"{node} floods its gateways, and is not heard for a while" if self._quotas.is_aside(node) else ""
+
+    def _blame(self, node: str, reason: str) -> None:
+        self._marks.note(node, reason)
+        self._quotas.blame(node, reason)
 
     # Events
 
@@ -305,7 +318,7 @@ class Ingest:
                     async with aclosing(said):
                         await self._check_own(node, message, said)
             except trust.Forged as error:
-                logger.warning("event dropped node=%s subject=%s reason=%s", node, message.subject, error)
+                self._blame(node, f"an event of it was dropped: {str(error)[:MOST_REASON]}")
                 continue
             fair.append(message)
         return fair
@@ -471,6 +484,8 @@ class Ingest:
             entry = await self._leases.get(node)
             if entry is not None and entry.value is not None:
                 holder = msgspec.json.decode(entry.value, type=fleet.Lease)
+                if holder.set_aside:
+                    return BeatReply(failed=holder.set_aside)
                 # A node that comes back without its disk knows no revision.
                 if holder.nonce != request.nonce and await self._is_there(node, holder.nonce):
                     return _clash(node)
@@ -633,7 +648,3 @@ async def _is_gone(node: str, nonce: str) -> bool:
 
 async def _has_no_guest(node: str, tag: str) -> bool:
     return False
-
-
-def _inbox_of_sender(subject: str) -> str:
-    return subjects.inbox_of_node(subjects.sender(subject)[0])

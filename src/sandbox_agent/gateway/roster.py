@@ -230,6 +230,7 @@ class Roster:
                 lease.draining,
                 lease.pinned,
                 lease.limited or UNSET,
+                lease.set_aside or UNSET,
             )
             for name, lease in sorted(self.leases.items())
         ]
@@ -239,6 +240,7 @@ class Roster:
         full = (node for node, usage in self.usage.items() if 0 < self._most <= usage.sessions)
         closed = dict.fromkeys(full, f"has {self._most} sessions, as many as gateways list of a node (--node-sessions)")
         closed |= dict.fromkeys(self.orders.draining, "drains")
+        closed |= {node: "is set aside, because it floods" for node, each in self.leases.items() if each.set_aside}
         if self._require_pins:
             unpinned = self.leases.keys() - self.orders.pins.keys()
             closed |= dict.fromkeys(unpinned, "is not pinned, as this gateway requires (fleet pin)")

@@ -21,7 +21,8 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.guests import GuestCalls
-from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.ingest import LEASE, Ingest
+from sandbox_agent.gateway.intake import Intake
 from sandbox_agent.gateway.limits import Marks, NodeLimits
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -122,12 +123,14 @@ async def _serve_on(
         orders=given,
         shares=shares,
     )
-    await ingest.serve(bus)
+    intake = Intake(name, bus, ingest.take, quotas, roster, leases, time.monotonic, LEASE)
+    await intake.start()
     stream_limits = StreamLimits(
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
     )
     streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
+    flows.stray, intake.silenced = quotas.stray, flows.silence
     guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster, owners)
     calls = FleetCalls(
@@ -157,7 +160,7 @@ async def _serve_on(
             server.sockets.run(),
             flows.run(),
             shares.run(),
-            _show(bus, name),
+            _show(bus, name, intake),
             _keep(connections, guests),
         )
     ]
@@ -182,13 +185,15 @@ async def _serve_on(
         await feed.close()
         await roster.close()
         await shares.close()
+        await intake.close()
         await given.close()
 
 
-async def _show(bus: NatsBus, name: str) -> None:
+async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
     """Tell nodes once a second that this gateway is there."""
     beacon = msgspec.msgpack.encode(fleet.Beacon(name, fleet.OLDEST, fleet.PROTOCOL))
     while True:
+        await intake.renew()
         with contextlib.suppress(BusError):
             await bus.publish(subjects.BEACON, beacon)
         await asyncio.sleep(BEACON_EVERY)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sandbox_agent.envelope import Kind, param, parse
 from sandbox_agent.errors import NotAnEnvelope
-from sandbox_agent.wire import methods
+from sandbox_agent.wire import fleet, methods
 from sandbox_agent.wire.request_ids import asker
 
 LONGEST_ID = 256
@@ -20,6 +20,18 @@ LEAST = 1024
 """Bytes that the smallest request counts as."""
 MOST_OPEN = 16
 """Requests of one node that are under way at once; an honest one has three."""
+REQUESTS = {fleet.LOG: 1000.0, fleet.BEAT: 5.0, fleet.FACTS: 100.0}
+"""Requests of each kind that a node may send in a second; an honest one waits for each answer."""
+BURSTS = 5.0
+"""Seconds' worth of them that it may send at once."""
+NUISANCES = 100.0
+"""Messages that make no sense, or come although their node has to wait, that a node may send at once …"""
+FORGIVEN = 10.0
+"""… and in a second. With more it floods."""
+STRAYS = 200.0
+"""Pieces of flows that are not there that a node may send in a second."""
+ASIDE = 30.0
+"""Seconds for which a node that floods is set aside."""
 MOST_NODES = 10_000
 """Nodes that are remembered."""
 
@@ -50,44 +62,105 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
     return named
 
 
-@dataclass(slots=True)
+class _Bucket:
+    """So many a second, and more at once after a rest."""
+
+    __slots__ = ("at", "left", "most", "rate")
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self.rate = rate
+        self.most = most
+        self.left = most
+        self.at = now
+
+    def fill(self, now: float) -> float:
+        """What is left."""
+        self.left = min(self.most, self.left + (now - self.at) * self.rate)
+        self.at = now
+        return self.left
+
+    def take(self, now: float, cost: float = 1.0) -> bool:
+        """Whether something was left before this was taken."""
+        is_there = self.fill(now) > 0
+        self.left -= cost if is_there else 0
+        return is_there
+
+
 class _Account:
-    left: float
-    at: float
-    open: int = 0
+    __slots__ = ("aside_until", "blame", "bytes", "open", "requests", "strays")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.bytes = _Bucket(rate, rate * BURST, now)
+        self.requests = {verb: _Bucket(each, each * BURSTS, now) for verb, each in REQUESTS.items()}
+        self.blame = _Bucket(FORGIVEN, NUISANCES, now)
+        self.strays = _Bucket(STRAYS, STRAYS * BURSTS, now)
+        self.open = 0
+        self.aside_until = now
+
+
+def _tell_nobody(node: str, reason: str) -> None:
+    pass
 
 
 @dataclass(slots=True)
 class Quotas:
-    """A bucket for each node, filled at one rate."""
+    """Buckets for each node, filled at one rate. One that goes on although it has to wait is set aside."""
 
     rate: int
     """Bytes a second."""
     clock: Callable[[], float]
+    set_aside: Callable[[str, str], None] = _tell_nobody
+    """Called for a node that floods, with the reason."""
     _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
 
-    def begin(self, node: str, size: int) -> str | None:
+    def begin(self, node: str, size: int, verb: str = fleet.LOG) -> str | None:
         """Count a request; returns why it has to wait, or None, and then `end` has to follow."""
-        account = self._account(node)
+        account, now = self._account(node), self.clock()
+        why = self._refuse(node, account, verb, now)
+        if why is not None:
+            self.blame(node, "it sends on although it has to wait")
+            return why
+        account.bytes.left -= max(size, LEAST)
+        account.open += 1
+        return None
+
+    def _refuse(self, node: str, account: _Account, verb: str, now: float) -> str | None:
         if account.open >= MOST_OPEN:
             return f"{node} has {account.open} requests under way at this gateway; it sends one after another"
-        if account.left <= 0:
+        if account.bytes.fill(now) <= 0:
             return f"{node} publishes more than {self.rate} bytes a second, which is what this gateway takes of a node"
-        account.left -= max(size, LEAST)
-        account.open += 1
+        if not account.requests[verb].take(now):
+            return f"{node} asks this gateway more than {REQUESTS[verb]:g} times a second for the same ({verb})"
         return None
 
     def end(self, node: str) -> None:
         """A request that was counted is answered."""
         self._accounts[node].open -= 1
 
+    def blame(self, node: str, reason: str) -> None:
+        """Count a message that an honest node sends seldom, or never."""
+        account, now = self._account(node), self.clock()
+        if now >= account.aside_until and not account.blame.take(now):
+            account.aside_until = now + ASIDE
+            account.blame = _Bucket(FORGIVEN, NUISANCES, account.aside_until)
+            self.set_aside(node, reason)
+
+    def stray(self, node: str) -> None:
+        """Count a piece of a flow that is not there: an honest node sends some for each that a client gives up."""
+        if not self._account(node).strays.take(self.clock()):
+            self.blame(node, "it sends into flows that are not there")
+
+    def is_aside(self, node: str) -> bool:
+        """Whether a node is set aside."""
+        account = self._accounts.get(node)
+        return account is not None and self.clock() < account.aside_until
+
     def _account(self, node: str) -> _Account:
-        now, most = self.clock(), self.rate * BURST
         account = self._accounts.get(node)
         if account is None:
+            now = self.clock()
             if len(self._accounts) >= MOST_NODES:
-                self._accounts = {name: each for name, each in self._accounts.items() if each.open}
-            account = self._accounts[node] = _Account(most, now)
-        account.left = min(most, account.left + (now - account.at) * self.rate)
-        account.at = now
+                kept = {name: each for name, each in self._accounts.items() if each.open or now < each.aside_until}
+                self._accounts = kept
+            account = self._accounts[node] = _Account(self.rate, now)
         return account

@@ -280,6 +280,8 @@ class Lease(Struct, rename="camel"):
     """Agents whose shared process runs."""
     limited: str = ""
     """What a gateway did not take of it lately, and why."""
+    set_aside: str = ""
+    """Why no gateway hears it for a while."""
     pinned: bool = False
     """Its labels are an operator's word, and it has no agents but those that the operator lets it have."""
     allowed: list[str] | None = None

@@ -78,6 +78,8 @@ class NodeView(Struct, rename="camel"):
     are the node's own word."""
     limited: str | UnsetType = UNSET
     """What this fleet did not take of the node lately, and why."""
+    set_aside: str | UnsetType = UNSET
+    """Why no gateway hears the node for a while: it floods."""
 
 
 class NodesView(Struct):
