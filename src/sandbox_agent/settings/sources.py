@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.json_bounds import MAX_DEPTH, check_depth
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 
@@ -31,7 +30,12 @@ def read_toml(path: Path) -> tuple[dict[str, object], str]:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{path}: is not TOML: {error}") from None
     except RecursionError:
+        from sandbox_agent.json_bounds import MAX_DEPTH
+
         raise SettingsError(f"{path}: it is nested deeper than {MAX_DEPTH} levels") from None
+    # Most commands read no file, and start without msgspec.
+    from sandbox_agent.json_bounds import check_depth
+
     reason = check_depth(content)
     if reason is not None:
         raise SettingsError(f"{path}: {reason}")
