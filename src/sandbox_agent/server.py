@@ -175,7 +175,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
     supervisor = Supervisor(from_agent, boots, provision)
-    forward = Forward(hub, supervisor, catalog, settings.request_timeout)
+    forward = Forward(hub, supervisor, catalog, settings.request_timeout, pools.files)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
     offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from sandbox_agent.agents.process import LOG_SIZE, AgentProcess
+from sandbox_agent.agents.process import LOG_SIZE, AgentProcess, StderrLog
 from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import BOUND
 from tests.support.spawning import Powerless, Raising, Recorder, Run, Spawn, alive, escape, eventually, python
@@ -191,10 +192,11 @@ def test_the_exit_says_code_or_signal_and_comes_once(
 
 def test_the_exit_has_head_and_tail_of_stderr_and_the_log_all_of_it(run: Run, spawn: Spawn, tmp_path: Path) -> None:
     async def main() -> None:
-        log = tmp_path / "logs" / "agent.log"
-        process = await spawn("sh", "-c", "seq 100 >&2", listener=Recorder(), stderr_log=log)
+        log, pool = tmp_path / "logs" / "agent.log", Pool("test", 1)
+        process = await spawn("sh", "-c", "seq 100 >&2", listener=Recorder(), stderr_log=StderrLog(log, pool))
 
         stderr = (await process.exited()).stderr
+        await pool.run(int)
 
         assert stderr.head == [str(number) for number in range(1, 21)]
         assert stderr.tail == [str(number) for number in range(51, 101)]
@@ -208,10 +210,12 @@ def test_the_exit_has_head_and_tail_of_stderr_and_the_log_all_of_it(run: Run, sp
 
 def test_the_log_of_stderr_starts_anew_when_it_is_full(run: Run, spawn: Spawn, tmp_path: Path) -> None:
     async def main() -> None:
-        log = tmp_path / "agent.log"
+        pool = Pool("test", 1)
+        log = StderrLog(tmp_path / "agent.log", pool)
         process = await spawn("sh", "-c", "seq 600000 >&2", listener=Recorder(), stderr_log=log)
 
         await process.exited()
+        await pool.run(int)
 
     run(main)
     both = (tmp_path / "agent.log.1").read_bytes() + (tmp_path / "agent.log").read_bytes()
@@ -225,10 +229,35 @@ def test_a_log_that_cannot_be_written_changes_nothing_else(
 ) -> None:
     async def main() -> None:
         (tmp_path / "file").touch()
-        process = await spawn("sh", "-c", "echo oops >&2", listener=Recorder(), stderr_log=tmp_path / "file" / "log")
+        pool = Pool("test", 1)
+        log = StderrLog(tmp_path / "file" / "log", pool)
+        process = await spawn("sh", "-c", "echo oops >&2", listener=Recorder(), stderr_log=log)
 
         assert (await process.exited()).stderr.head == ["oops"]
+        await pool.run(int)
         assert len(caplog.records) == 1
+
+    run(main)
+
+
+def test_a_disk_that_hangs_at_the_log_of_stderr_does_not_hold_the_event_loop(
+    run: Run, spawn: Spawn, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        # Opening one to write waits for a reader.
+        path, pool = tmp_path / "agent.log", Pool("test", 2)
+        os.mkfifo(path)
+        listener, log = Recorder(), StderrLog(path, pool)
+        script = "echo hello >&2; echo alive; read line; seq 600000 >&2; echo done"
+        process = await spawn("sh", "-c", script, listener=listener, stderr_log=log)
+        process.send(b"go on")
+        await process.exited()
+        written = await asyncio.to_thread(path.read_bytes)
+        await pool.run(int)
+        assert listener.blob == b"alive\ndone\n"
+        assert b"are left out here" in written
+        assert written.endswith(b"\n600000\n")
+        assert len(written) < 2 * LOG_SIZE
 
     run(main)
 

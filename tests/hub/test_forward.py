@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec import Raw
 from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.forward import fill_from_session, resume_params
 from sandbox_agent.hub.lifecycle import State
+from tests.support.running import BOUND
 from tests.support.world import Json, World, envelope, error_of, result_of, run, world
 
 ECHO = "vendor/echo"
@@ -282,5 +284,50 @@ def test_what_a_request_leaves_out_is_as_it_was_and_what_it_says_stays() -> None
             completed = json.loads(fill_from_session(line, own.session))["params"]
 
             assert completed == {"sessionId": "s", "cwd": "/elsewhere", "mcpServers": []}
+
+    run(main())
+
+
+class HangingDisk:
+    """Says whether a directory is there when a test says so."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def is_directory(self, _: str) -> bool:
+        self.asked.set()
+        assert self.answers.wait(BOUND)
+        return True
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/load"])
+def test_a_disk_that_hangs_at_a_cwd_does_not_hold_the_event_loop(method: str) -> None:
+    async def main() -> None:
+        disk = HangingDisk()
+        async with world(is_directory=disk.is_directory) as own:
+            asked = {"cwd": "/srv", "mcpServers": [], "sessionId": "unknown"}
+            opening = own.request(method, asked)
+            assert await asyncio.to_thread(disk.asked.wait, BOUND)
+            # Others go on.
+            echo = own.request(ECHO, {"sessionId": "s"})
+            request = await own.process.request(ECHO)
+            own.says(id=request["id"], result={})
+            assert result_of(await echo) == {}
+            assert method not in sent(own)
+            disk.answers.set()
+            request = await own.process.request(method)
+            own.says(id=request["id"], result={"sessionId": "unknown"})
+            assert "result" in json.loads((await opening).line)
+
+    run(main())
+
+
+def test_a_disk_that_hangs_at_a_cwd_for_too_long_is_an_error_that_says_so() -> None:
+    async def main() -> None:
+        disk = HangingDisk()
+        async with world(is_directory=disk.is_directory, disk_patience=0.01) as own:
+            answer = await own.request("session/new", {"cwd": "/srv", "mcpServers": []})
+            assert "does not answer" in error_of(answer)["message"]
+            disk.answers.set()
 
     run(main())

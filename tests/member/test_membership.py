@@ -1,6 +1,7 @@
 """A node's life in a fleet, on a bus in memory."""
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -453,15 +454,37 @@ def test_a_gateway_of_another_protocol_is_not_asked(versions: tuple[int, int]) -
 
 
 def test_what_a_node_remembers_is_of_its_own_name(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.json"
-    memory = Memory(path, "n1")
-    memory.save(7)
-    memory.save_revision(3)
-    again = Memory(path, "n1")
-    assert (again.position, again.revision) == (7, 3)
-    assert Memory(path, "n2").position == 0
-    path.write_bytes(b"\xff")
-    assert Memory(path, "n1").position == 0
+    async def main() -> None:
+        path = tmp_path / "fleet.json"
+        memory = Memory(path, "n1")
+        memory.save(7)
+        memory.save_revision(3)
+        await memory.written()
+        again = Memory(path, "n1")
+        assert (again.position, again.revision) == (7, 3)
+        assert Memory(path, "n2").position == 0
+        path.write_bytes(b"\xff")
+        assert Memory(path, "n1").position == 0
+
+    asyncio.run(main())
+
+
+def test_a_disk_that_hangs_at_what_a_node_remembers_does_not_hold_the_event_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "fleet.json"
+        # Opening one to write waits for a reader.
+        os.mkfifo(tmp_path / "fleet.json.new")
+        memory = Memory(path, "n1")
+        for revision in range(1, 6):
+            memory.save_revision(revision)
+        assert not path.exists()
+        first = await asyncio.to_thread((tmp_path / "fleet.json.new").read_bytes)
+        assert b'"revision":1' in first
+        await memory.written()
+        # What came meanwhile was written once, as it was at last.
+        assert Memory(path, "n1").revision == 5
+
+    asyncio.run(main())
 
 
 def test_a_node_that_stops_ends_also_when_what_is_cancelled_fails() -> None:

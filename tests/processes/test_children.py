@@ -1,5 +1,6 @@
 """Processes and what they fork: contract, section 10 (the whole tree dies with the agent, and with the server)."""
 
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.processes.children import Children, open_cgroup
+from sandbox_agent.processes.table import children_of
 from tests.support.running import BOUND
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
@@ -603,3 +605,56 @@ def test_a_dead_first_thread_does_not_hide_a_process(agents: Agents) -> None:
     assert agents.children.kill("one") == 1
 
     assert agents.wait("one") == -signal.SIGKILL
+
+
+WALKS = """
+import asyncio, json, os, signal, subprocess, sys, threading
+from sandbox_agent.processes.children import Children
+walks = {"here": 0, "elsewhere": 0}
+def hook(event, arguments):
+    if event == "os.scandir" and arguments[0] == "/proc":
+        walks["here" if threading.current_thread() is threading.main_thread() else "elsewhere"] += 1
+children = Children("walks-" + str(os.getpid()))
+def start(key):
+    with children.spawning(key):
+        agent = subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, **children.environment()},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, preexec_fn=children.preexec(key))
+        return agent, children.register(key, agent.pid), int(agent.stdout.readline())
+def is_there(pid):
+    return os.path.exists(f"/proc/{pid}")
+async def main():
+    agents = {key: start(key) for key in "abc"}
+    sys.addaudithook(hook)
+    for key in "ab":
+        agent, program, daemon = agents[key]
+        os.kill(program, signal.SIGKILL)
+        agent.wait()
+        children.forget(key)
+        assert not is_there(daemon), "its keeper has killed it"
+    quiet = dict(walks)
+    agent, program, daemon = agents["c"]
+    agent.kill()
+    agent.wait()
+    for _ in range(20):
+        children.reap()
+    children.forget("c")
+    while is_there(daemon) or is_there(program):
+        await asyncio.sleep(0.005)
+        children.reap()
+    print(json.dumps([quiet, walks]))
+asyncio.run(main())
+"""
+
+
+def test_the_end_of_a_child_costs_no_look_at_all_processes_and_none_on_the_event_loop() -> None:
+    if children_of(os.getpid()) is None:
+        pytest.skip("this kernel has no list of a process's children")
+    done = subprocess.run(
+        [sys.executable, "-c", WALKS, str(ESCAPING_AGENT), "nameless"], capture_output=True, text=True, timeout=BOUND
+    )
+    assert done.returncode == 0, done.stderr
+    quiet, in_all = json.loads(done.stdout)
+    assert quiet == {"here": 0, "elsewhere": 0}
+    assert in_all["here"] == 0
+    # One after another, however often an orphan was seen.
+    assert 0 < in_all["elsewhere"] < 40

@@ -6,7 +6,8 @@ agent: `world.agent.says(...)` is a line from it, `world.agent.sent` has the lin
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -145,6 +146,8 @@ class World:
         queue: int = 16,
         session: str = "s",
         tail_bytes: int = 32 << 20,
+        is_directory: Callable[[str], bool] = os.path.isdir,
+        disk_patience: float = BOUND,
         limits: HubLimits | None = None,
     ) -> None:
         self.now = 1000.0
@@ -167,7 +170,7 @@ class World:
         self.inventory = Inventory(self.hub)
         supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
         catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
-        self.forward = Forward(self.hub, supervisor, catalog, 120)
+        self.forward = Forward(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
         settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
         ending = SessionEnding(self.hub, self.forward, self.turns)
         attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)

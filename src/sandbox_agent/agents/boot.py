@@ -23,10 +23,11 @@ from msgspec import Raw, Struct, field
 from sandbox_agent import __version__
 from sandbox_agent.agents.dialects.dialect import Companion, companion_of, dialect_of
 from sandbox_agent.agents.manifest import Agent, child_environment
-from sandbox_agent.agents.process import AgentProcess, Exit
+from sandbox_agent.agents.process import AgentProcess, Exit, StderrLog
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
 from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
@@ -303,6 +304,7 @@ class Boots:
         self._secrets = secrets
         self._limits = limits
         self._log_directory = log_directory
+        self._pool = Pool("stderr", 2)
         self._keys = count(1)
         self._booting: dict[AgentProcess, asyncio.Future[Envelope]] = {}
         self._closed = False
@@ -376,6 +378,11 @@ class Boots:
         grace = min(longest, self._limits.stop_grace)
         await asyncio.gather(*(process.stop(grace) for process in self._booting), return_exceptions=True)
 
+    def _open_log(self, agent: Agent) -> StderrLog | None:
+        if self._log_directory is None:
+            return None
+        return StderrLog(self._log_directory / f"{agent.id}.stderr.log", self._pool)
+
     async def _spawn(
         self, agent: Agent, launch: Launch, environment: Mapping[str, str], key: str, boot: _Boot
     ) -> AgentProcess:
@@ -388,7 +395,7 @@ class Boots:
                 directory=None,
                 listener=boot,
                 children=self._children,
-                stderr_log=self._log_directory / f"{agent.id}.stderr.log" if self._log_directory else None,
+                stderr_log=self._open_log(agent),
                 max_line=self._limits.max_line,
                 stdin_limit=self._limits.stdin_limit,
             )

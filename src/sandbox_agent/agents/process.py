@@ -7,7 +7,9 @@ Knows nothing of what a line says, nor when an agent is started or started again
 import asyncio
 import logging
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,7 @@ from msgspec import Struct
 
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import (
     KILL_PATIENCE,
     Children,
@@ -113,7 +116,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         directory: str | None,
         listener: ProcessListener,
         children: Children,
-        stderr_log: Path | None = None,
+        stderr_log: "StderrLog | None" = None,
         max_line: int = MAX_LINE,
         stdin_limit: int = STDIN_LIMIT,
     ) -> "AgentProcess":
@@ -123,8 +126,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             OSError: there is no such program or directory, or it may not be run.
         """
         process = cls(agent, key, listener, children, max_line, stdin_limit)
-        if stderr_log is not None:
-            process._log = StderrLog(stderr_log)
+        process._log = stderr_log
         starting = asyncio.ensure_future(process._start(command, environment, directory))
         try:
             await asyncio.shield(starting)
@@ -302,31 +304,83 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
 
 class StderrLog:
-    """A file that begins anew when it is full, and keeps one predecessor. Processes of one agent may share it."""
+    """A file that begins anew when it is full, and keeps one predecessor. Processes of one agent may share it.
 
-    def __init__(self, path: Path) -> None:
+    Written in a thread, in order. While the disk is slow, as much waits as the file holds; what is older is left out,
+    and the file says so.
+    """
+
+    def __init__(self, path: Path, pool: Pool) -> None:
         self._path = path
+        self._pool = pool
+        self._lock = threading.Lock()
+        """Around what both threads change, and no file is touched under it:"""
+        self._waiting: deque[bytes] = deque()
+        self._waiting_size = 0
+        self._left_out = 0
+        self._is_due = False
+        """A thread is about to take what waits."""
+        self._has_ended = False
+        self._writing = threading.Lock()
+        """Held by the thread that writes:"""
         self._descriptor: int | None = None
         self._failed = False
 
     def write(self, data: bytes) -> None:
-        """Append; without room on the disk the log is missing, and nothing else."""
-        try:
-            if self._descriptor is not None and os.fstat(self._descriptor).st_size + len(data) > LOG_SIZE:
-                self._rotate(self._descriptor)
-            if self._descriptor is None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                # What agents write there may be secret.
-                self._descriptor = os.open(
-                    self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-                )
-            os.write(self._descriptor, data)
-        except OSError as error:
-            if not self._failed:
-                logger.warning("cannot write the log of stderr path=%s error=%s", self._path, error)
-            self._failed = True
+        """Have something appended; without room on the disk the log is missing, and nothing else."""
+        with self._lock:
+            self._waiting.append(data)
+            self._waiting_size += len(data)
+            while self._waiting_size > LOG_SIZE:
+                oldest = len(self._waiting.popleft())
+                self._waiting_size -= oldest
+                self._left_out += oldest
+        self._start()
 
     def close(self) -> None:
+        """Write what waits, then close the file."""
+        with self._lock:
+            self._has_ended = True
+        self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_due:
+                return
+            self._is_due = True
+        self._pool.start(self._write_all)
+
+    def _write_all(self) -> None:
+        """On a thread."""
+        with self._writing:
+            with self._lock:
+                parts, self._waiting, self._waiting_size = self._waiting, deque[bytes](), 0
+                left_out, self._left_out = self._left_out, 0
+                self._is_due, has_ended = False, self._has_ended
+            if left_out:
+                parts.appendleft(b"\n[%d bytes are left out here: the disk was slow]\n" % left_out)
+            try:
+                for part in parts:
+                    self._append(part)
+            except OSError as error:
+                if not self._failed:
+                    logger.warning("cannot write the log of stderr path=%s error=%s", self._path, error)
+                self._failed = True
+            if has_ended:
+                self._close()
+
+    def _append(self, data: bytes) -> None:
+        if self._descriptor is not None and os.fstat(self._descriptor).st_size + len(data) > LOG_SIZE:
+            self._rotate(self._descriptor)
+        if self._descriptor is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # What agents write there may be secret.
+            self._descriptor = os.open(
+                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            )
+        os.write(self._descriptor, data)
+
+    def _close(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -335,4 +389,4 @@ class StderrLog:
         # Another process may have rotated it before.
         if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
             self._path.replace(self._path.with_name(self._path.name + ".1"))
-        self.close()
+        self._close()

@@ -6,6 +6,7 @@ agent must offer, before it is passed on.
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -47,11 +48,14 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Process, Replay, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
+from sandbox_agent.pools import Pool
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 NO_ID = b"null"
+DISK_PATIENCE = 10.0
+"""Seconds that a session which is about to be opened waits for the disk of its directory."""
 REPLAY_PATIENCE = 2.0
 """Seconds that an agent has to repeat a session's past after it has answered."""
 
@@ -59,7 +63,20 @@ REPLAY_PATIENCE = 2.0
 class Forward:
     """The way to the agents."""
 
-    def __init__(self, hub: Hub, supervisor: Supervisor, catalog: Catalog, request_timeout: float) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        supervisor: Supervisor,
+        catalog: Catalog,
+        request_timeout: float,
+        pool: Pool,
+        is_directory: Callable[[str], bool] = os.path.isdir,
+        disk_patience: float = DISK_PATIENCE,
+    ) -> None:
+        """`is_directory` looks at the disk, in a thread of `pool`."""
+        self._pool = pool
+        self._is_directory = is_directory
+        self._disk_patience = disk_patience
         self._hub = hub
         self._supervisor = supervisor
         self._catalog = catalog
@@ -180,6 +197,22 @@ class Forward:
             lock, users = self._locks.pop(session_id)
             if users > 1:
                 self._locks[session_id] = lock, users - 1
+
+    async def directory(self, params: Object) -> str:
+        """`cwd`. Only some agents check it, so it is checked for all of them; raises InvalidParams."""
+        cwd = params.get("cwd")
+        if not isinstance(cwd, str) or not Path(cwd).is_absolute():
+            raise InvalidParams("cwd must be an absolute path", cwd=cwd)
+        try:
+            async with asyncio.timeout(self._disk_patience):
+                is_there = "\0" not in cwd and await self._pool.run(self._is_directory, cwd)
+        except TimeoutError:
+            seconds = self._disk_patience
+            reason = f"cwd {cwd} could not be looked at in {seconds:g} s; its disk does not answer"
+            raise InvalidParams(reason, cwd=cwd) from None
+        if not is_there:
+            raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
+        return cwd
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
         """Pass a request on as it is, and its response back."""
@@ -376,16 +409,6 @@ def make_not_offered(agent: str, method: str, more: str = "") -> MethodNotFound:
     """The error for a method an agent does not have; `more` is what to do, or what comes of it."""
     message = f"agent {agent} does not offer {method}"
     return MethodNotFound(f"{message}; {more}" if more else message, agent=agent, method=method)
-
-
-def read_directory(params: Object) -> str:
-    """`cwd`. Only some agents check it, so it is checked for all of them; raises InvalidParams."""
-    cwd = params.get("cwd")
-    if not isinstance(cwd, str) or not Path(cwd).is_absolute():
-        raise InvalidParams("cwd must be an absolute path", cwd=cwd)
-    if "\0" in cwd or not Path(cwd).is_dir():
-        raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
-    return cwd
 
 
 def take_environment(envelope: Envelope) -> tuple[dict[str, str], Envelope]:

@@ -29,7 +29,6 @@ from sandbox_agent.hub.forward import (
     Forward,
     fill_from_session,
     make_not_offered,
-    read_directory,
     require_advertised,
     take_environment,
 )
@@ -120,7 +119,7 @@ class SessionLoading(Struct, frozen=True):
     ) -> Answer:
         """Send a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
-        cwd = read_directory(envelope.params())
+        cwd = await self.forward.directory(envelope.params())
         running = await self.forward.spawn(agent, environment)
         session = None
         try:

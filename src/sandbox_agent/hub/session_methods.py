@@ -40,7 +40,6 @@ from sandbox_agent.hub.forward import (
     fill_from_session,
     make_not_offered,
     prompt_id,
-    read_directory,
     require_advertised,
     take_environment,
 )
@@ -94,7 +93,7 @@ class SessionMethods(Struct, frozen=True):
         params = envelope.params()
         asked = object_at(params, "_meta", META)
         agent = self.forward.agent(connection, envelope)
-        read_directory(params)
+        await self.forward.directory(params)
         check_rules(asked)
         wished = read_wished_mode(asked)
         environment, checked = take_environment(envelope)
@@ -223,11 +222,11 @@ class SessionMethods(Struct, frozen=True):
             raise LogUnavailable(self.hub.log.failure)
 
     async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
+        if "cwd" in envelope.params():
+            await self.forward.directory(envelope.params())
         running, session = await self.forward.process(connection, envelope)
         require_advertised(running, envelope.method)
         assert session is not None
-        if "cwd" in envelope.params():
-            read_directory(envelope.params())
         settle = partial(self._forked, source=session, request=envelope)
         return await self.forward.call(connection, running, session, envelope, settle, makes_session=True)
 

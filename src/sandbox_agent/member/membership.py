@@ -9,6 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -27,6 +28,7 @@ from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
 from sandbox_agent.member.outbox import NodeOutbox
+from sandbox_agent.pools import Pool
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
 from sandbox_agent.wire.views import SessionView
@@ -42,6 +44,8 @@ RETRY = 1.0
 """Seconds before what failed is tried again."""
 FACTS_EVERY = 0.25
 SAVE_EVERY = 1.0
+SAVE_PATIENCE = 2.0
+"""Seconds that a node that stops waits for the disk to have what it remembers."""
 LEAST_WEIGHT = 2 << 10
 """Bytes that a session counts at least, of those that are listed with one request: so they are not many."""
 MOST_DELETED = 10_000
@@ -67,6 +71,11 @@ class Memory:
         """Sessions that were deleted and are still to be taken off the fleet's list."""
         self._kept = NodeMemory(node)
         self._saved_at = 0.0
+        self._pool = Pool("fleet", 1)
+        self._unwritten: bytes | None = None
+        """What is to be written when the thread is free."""
+        self._writing: asyncio.Future[None] | None = None
+        """While a thread writes."""
         if path is None:
             return
         try:
@@ -111,12 +120,34 @@ class Memory:
         if self._path is None:
             return
         self._kept.deleted = list(islice(self.deleted, MOST_DELETED))
-        temporary = self._path.with_name(f"{self._path.name}.new")
-        try:
-            temporary.write_bytes(msgspec.json.encode(self._kept))
-            temporary.replace(self._path)
-        except OSError as error:
-            logger.warning("where the fleet has our log is not kept reason=%s", error)
+        self._unwritten = msgspec.json.encode(self._kept)
+        if self._writing is None:
+            self._write_on(self._path)
+
+    def _write_on(self, path: Path) -> None:
+        """Have a thread write the newest. What came before that need not be written."""
+        content, self._unwritten = self._unwritten, None
+        if content is None:
+            self._writing = None
+            return
+        self._writing = writing = self._pool.start(_replace, path, content)
+        writing.add_done_callback(lambda _: self._write_on(path))
+
+    async def written(self) -> None:
+        """Wait until the disk has it all; not for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_PATIENCE):
+                while self._writing is not None:
+                    await asyncio.wait({self._writing})
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("where the fleet has our log is not kept reason=%s", error)
 
 
 @dataclass(slots=True)
@@ -285,6 +316,7 @@ class Membership:
             for task in tasks:
                 task.cancel()
             self._memory.write()
+            await self._memory.written()
             await bus.close()
 
     async def _reach(self) -> Bus:

@@ -171,6 +171,8 @@ class Children:
         self._keepings: dict[str, Keeping] = {}
         self._pid = os.getpid()
         self._orphans_left = False
+        self._is_hunting = self._hunts_again = False
+        """A thread kills orphans; it has to look again."""
         # An entry point may have started daemons before it became this server.
         self._strangers = {process for process in read_table().values() if process.parent == self._pid}
         if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
@@ -233,7 +235,6 @@ class Children:
         if child is None:
             return
         del self._registered[child.pid]
-        destroy(self._orphans)
         self.reap()
 
     def descendants(self, key: str) -> set[ProcessId]:
@@ -295,23 +296,47 @@ class Children:
     def reap(self) -> int:
         """Kill orphans, and wait for those that have ended, without taking an exit status that other code waits for.
 
-        To be called every now and then: it reads one file when there is nothing to do.
+        To be called every now and then, and when a child has ended: it reads one file when there is nothing to do.
+        A keeper that ended by itself has left nothing.
         """
         if self._spawning:
             self._orphans_left = True
             return 0
         self._orphans_left = False
+        adopted = self._adopted(self._read_unknown())
+        if any(each.alive and (self._pid != 1 or self._is_ours(each)) for each in adopted):
+            self._hunt()
+        return _wait_for(adopted)
+
+    def _read_unknown(self) -> Table:
+        """Our children that we may not have started; everything, where the kernel has no list of our children."""
         there = children_of(self._pid)
-        if there is not None and there <= self._registered.keys() | {stranger.pid for stranger in self._strangers}:
-            return 0
-        adopted = self._adopted(read_table())
-        if any(each.alive for each in adopted):
+        if there is None:
+            return read_table()
+        unknown = there - self._registered.keys() - {stranger.pid for stranger in self._strangers}
+        return {pid: process for pid in unknown if (process := read_process(pid)) is not None}
+
+    def _hunt(self) -> None:
+        """Kill orphans: in a thread, for that takes as long as there are processes. What ends meanwhile is one more."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
             destroy(self._orphans)
-        zombies = [process.pid for process in adopted if not process.alive]
-        for pid in zombies:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-        return len(zombies)
+            return
+        if self._is_hunting:
+            self._hunts_again = True
+            return
+        self._is_hunting, self._hunts_again = True, False
+        loop.run_in_executor(None, destroy, self._orphans).add_done_callback(self._on_hunted)
+
+    def _on_hunted(self, hunted: "asyncio.Future[int]") -> None:
+        self._is_hunting = False
+        if not hunted.cancelled() and (error := hunted.exception()) is not None:
+            logger.error("orphans not killed", exc_info=error)
+        elif self._hunts_again:
+            self.reap()
+        elif not self._spawning:
+            _wait_for(self._adopted(self._read_unknown()))
 
     def _is_ours(self, process: ProcessId) -> bool:
         """Whether a process carries the mark or the variable of our owner."""
@@ -332,7 +357,7 @@ class Children:
         """Those of our children that we started and that are still there, if only as zombies."""
         return {
             process: child
-            for child in self._registered.values()
+            for child in list(self._registered.values())
             if (process := table.get(child.pid)) is not None and process.start == child.start
         }
 
@@ -352,6 +377,15 @@ class Children:
             # It is given the orphans of strangers, too.
             adopted = {process for process in adopted if self._is_ours(process)}
         return with_descendants(adopted, table)
+
+
+def _wait_for(processes: set[ProcessId]) -> int:
+    """Wait for those that have ended; returns how many that were."""
+    zombies = [process.pid for process in processes if not process.alive]
+    for pid in zombies:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return len(zombies)
 
 
 T = TypeVar("T")
@@ -407,13 +441,14 @@ async def end_tree(children: Children, key: str, dead: asyncio.Future[None], gra
 
     Comes back in any case: a process that hangs in the kernel cannot be waited for.
     """
-    children.terminate(key)
+    loop = asyncio.get_running_loop()
+    # In threads: each takes as long as there are processes on the machine.
+    await loop.run_in_executor(None, children.terminate, key)
     if await wait_until(grace, dead):
         return
-    loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_PATIENCE
     while not dead.done() and loop.time() < deadline:
-        if children.kill(key) == 0:
+        if await loop.run_in_executor(None, children.kill, key) == 0:
             # The event loop is about to learn that it is dead.
             await wait_until(NEWS_PATIENCE, dead)
             return
