@@ -328,12 +328,17 @@ class ShuttingDown(SandboxAgentError):
 class WatchesExhausted(SandboxAgentError):
     slug, title, status = "watches-exhausted", "Watches Exhausted", 503
 
-    def __init__(self, path: str, setting: str) -> None:
-        super().__init__(
-            f"{path} cannot be watched: the kernel gives no more watches; raise {setting}, or watch less",
-            path=path,
-            setting=setting,
-        )
+    def __init__(self, path: str, setting: str, limit: int | None = None) -> None:
+        """`limit` is the server's; without it, the kernel's is reached."""
+        if limit is None:
+            why, fields = f"the kernel gives no more watches; raise {setting}, or watch less", dict[str, object]()
+        else:
+            why = (
+                f"the server watches at most {limit} directories; start it with a higher {setting} (and raise "
+                "fs.inotify.max_user_watches where the kernel gives fewer), or watch less"
+            )
+            fields = {"limit": limit}
+        super().__init__(f"{path} cannot be watched: {why}", path=path, setting=setting, **fields)
 
 
 class AgentTimeout(SandboxAgentError):

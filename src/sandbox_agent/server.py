@@ -217,7 +217,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     )
     streams = Streams(log, stream_limits)
     health = HealthCheck(log, catalog, supervisor)
-    watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
+    watches = Watches(settings.watches, settings.watch_buffer, settings.watched_directories, pools.watches)
 
     def control() -> Asgi:
         from sandbox_agent.host.transfer.archives import UploadLimits

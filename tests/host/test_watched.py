@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.watching import DEEPEST, EventsDropped, Gone, Watched
+from sandbox_agent.host.watching import DEEPEST, Directories, EventsDropped, Gone, Watched
 
 
 @pytest.fixture
@@ -20,13 +20,22 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def watched(root: Path) -> Generator[Watched]:
-    watched = Watched(Confined([str(root)]), str(root), recursive=True)
+def directories() -> Generator[Directories]:
+    directories = Directories(1000)
+    yield directories
+    directories.close()
+
+
+@pytest.fixture
+def watched(directories: Directories, root: Path) -> Generator[Watched]:
+    watched = Watched(directories, Confined([str(root)]), str(root), recursive=True)
     yield watched
     watched.close()
+    assert len(directories) == 0
 
 
 def seen(watched: Watched) -> set[tuple[str, str]]:
+    watched._directories.read()  # pyright: ignore[reportPrivateUsage]
     return {(kind, "/".join(parts)) for kind, parts in watched.changes()}
 
 
@@ -95,8 +104,8 @@ def test_what_a_link_leads_to_is_not_watched(watched: Watched, root: Path) -> No
     assert seen(watched) == set()
 
 
-def test_without_what_is_below_only_the_directory_itself_is_watched(root: Path) -> None:
-    watched = Watched(Confined([str(root)]), str(root), recursive=False)
+def test_without_what_is_below_only_the_directory_itself_is_watched(directories: Directories, root: Path) -> None:
+    watched = Watched(directories, Confined([str(root)]), str(root), recursive=False)
     (root / "a/file").write_text("x")
     (root / "new").mkdir()
     (root / "new/file").write_text("x")
@@ -112,7 +121,7 @@ def test_a_directory_that_goes_ends_it(watched: Watched, root: Path, end: object
         all_of(watched)
 
 
-def test_what_cannot_be_watched_is_an_error(root: Path) -> None:
+def test_what_cannot_be_watched_is_an_error(directories: Directories, root: Path) -> None:
     (root / "file").write_text("x")
     confined = Confined([str(root)])
     for path, error in [
@@ -122,8 +131,8 @@ def test_what_cannot_be_watched_is_an_error(root: Path) -> None:
         (root.parent / "outside", Outside),
     ]:
         with pytest.raises(error):
-            Watched(confined, str(path), recursive=True)
-    assert not [name for name in os.listdir("/proc/self/fd") if _is_inotify(name)]
+            Watched(directories, confined, str(path), recursive=True)
+    assert len(directories) == 0
 
 
 def test_events_that_the_kernel_drops_are_said_to_be_missed(watched: Watched, root: Path) -> None:
@@ -140,21 +149,14 @@ def test_events_that_the_kernel_drops_are_said_to_be_missed(watched: Watched, ro
     assert ("added", "a/b/file") in seen(watched)
 
 
-def _is_inotify(descriptor: str) -> bool:
-    try:
-        return "inotify" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
-    except OSError:
-        return False
-
-
-def test_what_is_too_deep_is_not_watched_and_costs_nothing(root: Path) -> None:
+def test_what_is_too_deep_is_not_watched_and_costs_nothing(directories: Directories, root: Path) -> None:
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(DEEPEST + 100):
         os.mkdir("d", dir_fd=here)
         below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
         os.close(here)
         here = below
-    watched = Watched(Confined([str(root)]), str(root), recursive=True)
+    watched = Watched(directories, Confined([str(root)]), str(root), recursive=True)
     try:
         os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
         (root / ("d/" * DEEPEST) / "file").write_text("x")

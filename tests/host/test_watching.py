@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import TooMany
+from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.watching import Change, Watches
+from sandbox_agent.host.watching import Change, Watch, Watches
 from sandbox_agent.pools import Pool
 from tests.support.client import run
 from tests.support.running import BOUND
@@ -21,7 +21,9 @@ POOL = Pool("test", 4)
 
 def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Watches(1, 1 << 20, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+        async with Watches(1, 1 << 20, 1000, POOL).open(
+            Confined([str(tmp_path)]), str(tmp_path), recursive=True
+        ) as watch:
             for number in range(10):
                 (tmp_path / "file").write_text(str(number))
             (tmp_path / "gone").write_text("x")
@@ -36,7 +38,7 @@ def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> Non
 
 def test_a_slow_reader_gets_a_gap_and_then_what_comes(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Watches(1, 2000, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+        async with Watches(1, 2000, 1000, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
             for number in range(100):
                 (tmp_path / f"file{number}").write_text("x")
             assert await watch.take(5) == ([], True)
@@ -51,7 +53,7 @@ def test_a_directory_that_goes_ends_it_after_the_last_changes(tmp_path: Path) ->
 
     async def main() -> None:
         root = tmp_path / "root"
-        async with Watches(1, 2000, POOL).open(Confined([str(root)]), str(root), recursive=True) as watch:
+        async with Watches(1, 2000, 1000, POOL).open(Confined([str(root)]), str(root), recursive=True) as watch:
             (root / "file").write_text("x")
             (root / "file").unlink()
             root.rmdir()
@@ -63,7 +65,7 @@ def test_a_directory_that_goes_ends_it_after_the_last_changes(tmp_path: Path) ->
 
 def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) -> None:
     async def main() -> None:
-        watches, confined = Watches(2, 2000, POOL), Confined([str(tmp_path)])
+        watches, confined = Watches(2, 2000, 1000, POOL), Confined([str(tmp_path)])
         for _ in range(3):
             with pytest.raises(FileNotFound):
                 await watches.open(confined, f"{tmp_path}/none", recursive=True).__aenter__()
@@ -83,6 +85,95 @@ def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) ->
     run(main())
 
 
+@pytest.mark.requirement("13.watch-shared")
+def test_readers_of_one_tree_and_of_trees_that_overlap_share_what_is_watched(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "a/b/c").mkdir(parents=True)
+        (tmp_path / "d").mkdir()
+        watches, confined = Watches(9, 1 << 20, 1000, POOL), Confined([str(tmp_path)])
+        before = len(os.listdir("/proc/self/fd"))
+        async with (
+            watches.open(confined, str(tmp_path / "a"), recursive=True) as inner,
+            watches.open(confined, str(tmp_path), recursive=True) as outer,
+        ):
+            assert watches.directories == 5
+            instances = len(os.listdir("/proc/self/fd"))
+            async with watches.open(confined, str(tmp_path), recursive=True) as twin:
+                assert watches.directories == 5
+                assert len(os.listdir("/proc/self/fd")) == instances
+                (tmp_path / "a/b/file").write_text("x")
+                expected = Change("added", f"{tmp_path}/a/b/file")
+                for each in (inner, outer, twin):
+                    assert await each.take(BOUND) == ([expected], False)
+            # What one of them leaves is still watched for the others.
+            assert watches.directories == 5
+            (tmp_path / "a/b").rename(tmp_path / "d/b")
+            assert await inner.take(BOUND) == ([Change("deleted", f"{tmp_path}/a/b")], False)
+            (tmp_path / "d/b/file").write_text("y")
+            await _until(outer, Change("modified", f"{tmp_path}/d/b/file"))
+            assert await inner.take(0.01) == ([], False)
+            assert watches.directories == 5
+        assert watches.directories == 0
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    run(main())
+
+
+async def _until(watch: Watch, last: Change) -> None:
+    async with asyncio.timeout(BOUND):
+        while last not in (await watch.take(BOUND))[0]:
+            pass
+
+
+@pytest.mark.requirement("13.watch-shared")
+def test_a_reader_that_is_too_slow_costs_another_one_of_the_same_tree_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        watches, confined = Watches(2, 20_000, 1000, POOL), Confined([str(tmp_path)])
+        async with (
+            watches.open(confined, str(tmp_path), recursive=True) as slow,
+            watches.open(confined, str(tmp_path), recursive=True) as quick,
+        ):
+            found = set[str]()
+            for number in range(400):
+                (tmp_path / f"file{number}").write_text("x")
+                if not number % 10:
+                    changes, missed = await quick.take(BOUND)
+                    assert not missed
+                    found |= {change.path for change in changes}
+            while len(found) < 400:
+                changes, missed = await quick.take(BOUND)
+                assert not missed
+                found |= {change.path for change in changes}
+            assert (await slow.take(BOUND))[1]
+
+    run(main())
+
+
+@pytest.mark.requirement("13.watch-limits")
+def test_so_many_directories_are_watched_and_the_error_names_the_limits(tmp_path: Path) -> None:
+    async def main() -> None:
+        (tmp_path / "a").mkdir()
+        watches, confined = Watches(9, 2000, 2, POOL), Confined([str(tmp_path)])
+        async with watches.open(confined, str(tmp_path), recursive=True) as watch:
+            (tmp_path / "other").mkdir()
+            with pytest.raises(WatchesExhausted) as raised:
+                await watches.open(confined, str(tmp_path / "other"), recursive=True).__aenter__()
+            assert raised.value.fields == {
+                "path": str(tmp_path / "other"),
+                "setting": "--watched-directories",
+                "limit": 2,
+            }
+            assert "fs.inotify.max_user_watches" in str(raised.value)
+            # Its own new folder is one too many as well.
+            while watch.ended is None:
+                await watch.take(BOUND)
+            assert watch.ended == "exhausted"
+        async with watches.open(confined, str(tmp_path / "a"), recursive=True):
+            assert watches.directories == 1
+
+    run(main())
+
+
 SCRIPT = """
 import asyncio, sys
 from sandbox_agent.errors import WatchesExhausted
@@ -91,7 +182,8 @@ from sandbox_agent.host.watching import Watches
 from sandbox_agent.pools import Pool
 
 async def main():
-    async with Watches(1, 2000, Pool("test", 1)).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
+    watches = Watches(1, 2000, 1000, Pool("test", 1))
+    async with watches.open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
         print("open", flush=True)
         sys.stdin.readline()
         while watch.ended is None:

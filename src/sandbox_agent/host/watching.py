@@ -1,7 +1,8 @@
 """Directories that clients watch: inotify's events as changes of paths, which wait in a bounded buffer.
 
 A watch follows no link. A reader that is too slow gets a notice. Only inotify's watches hold a directory: a descriptor
-would keep it from being gone.
+would keep it from being gone. All readers share one instance of inotify, where a directory has one watch, in however
+many of their trees it is; what happens there goes to each.
 """
 
 import asyncio
@@ -11,17 +12,19 @@ import os
 import re
 import stat
 import struct
-from collections.abc import AsyncGenerator, Generator, Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Literal
 
 from msgspec import Struct
 
-from sandbox_agent.errors import TooMany, WatchesExhausted
+from sandbox_agent.errors import SandboxAgentError, TooMany, WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
 from sandbox_agent.host.paths.roots import encode_name, file_problem
 from sandbox_agent.pools import Pool
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.files import Change, ChangeKind
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
@@ -45,6 +48,9 @@ DEEPEST = 256
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+_OVERHEAD = 64
+MOST_EVENTS = 2 << 20
+"""Bytes of events that may wait for a tree to be looked at, about."""
 _NAMELESS = r"#\d+"
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
 
@@ -102,17 +108,90 @@ class EventsDropped(Exception):
     """The kernel dropped events."""
 
 
-class Watched:
-    """Raises OSError when the directory cannot be watched, as `Inotify` does. To be closed."""
+class Directories:
+    """All that are watched, each once; at most `most`. Used by several threads.
 
-    def __init__(self, confined: Confined, path: str, *, recursive: bool) -> None:
+    Raises OSError when there can be no more: EDQUOT for `most`, else as `Inotify` does.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.lock = threading.Lock()
+        self._inotify = Inotify()
+        self.descriptor = self._inotify.descriptor
+        """Readable when something has happened."""
+        self._trees: dict[int, tuple[Watched, ...]] = {}
+        """By watch, those that its directory is in."""
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+    def close(self) -> None:
+        with self.lock:
+            self._trees.clear()
+            self._inotify.close()
+
+    def add(self, directory: int, tree: "Watched") -> int:
+        """Watch an open directory for a tree; the same number for all trees that it is in."""
+        with self.lock:
+            watch = self._inotify.add(directory)
+            trees = self._trees.get(watch, ())
+            if not trees and len(self._trees) >= self.most:
+                self._inotify.remove(watch)
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            if tree not in trees:
+                self._trees[watch] = (*trees, tree)
+            return watch
+
+    def remove(self, watches: Iterable[int], tree: "Watched") -> None:
+        """A tree has these no longer; what is in no other is not watched any more."""
+        with self.lock:
+            for watch in watches:
+                trees = self._trees.get(watch, ())
+                left = tuple(each for each in trees if each is not tree)
+                if left:
+                    self._trees[watch] = left
+                elif trees:
+                    del self._trees[watch]
+                    self._inotify.remove(watch)
+
+    def read(self) -> None:
+        """Hand what has happened to the trees; does not wait."""
+        with self.lock:
+            told: set[Watched] = set()
+            for event in self._inotify.read():
+                if event.mask & IN_Q_OVERFLOW:
+                    trees = {tree for trees in self._trees.values() for tree in trees}
+                    for tree in trees:
+                        tree.drop_events()
+                elif event.mask & IN_IGNORED:
+                    trees = self._trees.pop(event.watch, ())
+                else:
+                    trees = self._trees.get(event.watch, ())
+                for tree in trees:
+                    tree.tell(event)
+                told.update(trees)
+            for tree in told:
+                tree.wake()
+
+
+class Watched:
+    """A tree. Raises OSError when it cannot be watched, as `Directories` does. To be closed."""
+
+    def __init__(self, directories: Directories, confined: Confined, path: str, *, recursive: bool) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Called when something has happened, in any thread."""
+        self._directories = directories
         self._confined = confined
         self._path = path
         self._recursive = recursive
         self._parts: dict[int, Parts] = {}
-        self._inotify = Inotify()
-        self.descriptor = self._inotify.descriptor
-        """Readable when something has happened."""
+        self._events: list[InotifyEvent] = []
+        """What has happened and was not looked at."""
+        self._size = 0
+        self._dropped = False
+        # What happened before is for the others.
+        directories.read()
         try:
             for _ in self._watch(()):
                 pass
@@ -121,20 +200,33 @@ class Watched:
             raise
 
     def close(self) -> None:
-        self._inotify.close()
+        self._directories.remove(self._parts, self)
+
+    def tell(self, event: InotifyEvent) -> None:
+        """Something has happened in one of its directories."""
+        self._size += _OVERHEAD + len(event.name)
+        if self._size > MOST_EVENTS:
+            self.drop_events()
+        else:
+            self._events.append(event)
+
+    def drop_events(self) -> None:
+        """What has happened is not known."""
+        self._events, self._size, self._dropped = [], 0, True
 
     def changes(self) -> Iterator[tuple[ChangeKind, Parts]]:
         """What has happened since, by names below the directory.
 
-        Raises Gone, or Missed: then everything there is is watched again, and what happened meanwhile is not known; or
-        OSError, when there is more to be watched than can be.
+        Raises Gone, or EventsDropped: then everything there is is watched again, and what happened meanwhile is not
+        known; or OSError, when there is more to be watched than can be.
         """
-        for event in self._inotify.read():
-            if event.mask & IN_Q_OVERFLOW:
-                with ignore_gone():
-                    for _ in self._watch(()):
-                        pass
-                raise EventsDropped
+        events, dropped = self._take_events()
+        if dropped:
+            with ignore_gone():
+                for _ in self._watch(()):
+                    pass
+            raise EventsDropped
+        for event in events:
             folder = self._parts.get(event.watch)
             if folder is None:
                 continue
@@ -142,6 +234,12 @@ class Watched:
                 self._ended(event, folder)
             else:
                 yield from self._change(event, (*folder, event.name))
+
+    def _take_events(self) -> tuple[list[InotifyEvent], bool]:
+        with self._directories.lock:
+            taken = self._events, self._dropped
+            self._events, self._size, self._dropped = [], 0, False
+            return taken
 
     def _ended(self, event: InotifyEvent, folder: Parts) -> None:
         if not folder:
@@ -178,10 +276,10 @@ class Watched:
         return False
 
     def _forget(self, parts: Parts) -> None:
-        for watch, folder in list(self._parts.items()):
-            if folder[: len(parts)] == parts:
-                del self._parts[watch]
-                self._inotify.remove(watch)
+        gone = [watch for watch, folder in self._parts.items() if folder[: len(parts)] == parts]
+        for watch in gone:
+            del self._parts[watch]
+        self._directories.remove(gone, self)
 
     def _watch(self, parts: Parts) -> Iterator[Parts]:
         """Watch a directory and, if wanted, all below it that can be read; gives what is in them."""
@@ -193,7 +291,7 @@ class Watched:
                 with _ignore_unreadable(below=folder != parts), enter_directory(root, folder) as here:
                     if folder and is_kernel_directory(here):
                         continue
-                    self._parts[self._inotify.add(here)] = folder
+                    self._parts[self._directories.add(here, self)] = folder
                     if self._recursive:
                         for name, is_folder in _read_content(here):
                             yield (*folder, name)
@@ -223,8 +321,11 @@ def _read_content(directory: int) -> Iterator[tuple[str, bool]]:
 GATHER = 0.05
 """Seconds in which changes are gathered: one saved file makes several events."""
 
-_OVERHEAD = 64
-_SETTINGS = {errno.EMFILE: "fs.inotify.max_user_instances", errno.ENOSPC: "fs.inotify.max_user_watches"}
+_SETTINGS = {
+    errno.EMFILE: "fs.inotify.max_user_instances",
+    errno.ENOSPC: "fs.inotify.max_user_watches",
+    errno.EDQUOT: "--watched-directories",
+}
 
 
 Ending = Literal["gone", "exhausted", "stopping"]
@@ -247,7 +348,9 @@ class Watch:
         self._loop = asyncio.get_running_loop()
         self._readable = asyncio.Event()
         self._some = asyncio.Event()
-        self._loop.add_reader(watched.descriptor, self._readable.set)
+        watched.wake = self._wake
+        # Something may have happened since it is watched.
+        self._readable.set()
         self._task = asyncio.create_task(self._follow())
 
     async def take(self, seconds: float) -> tuple[list[Change], bool]:
@@ -269,11 +372,13 @@ class Watch:
         self._some.set()
 
     async def close(self) -> None:
-        self._loop.remove_reader(self._watched.descriptor)
         self._task.cancel()
-        # A thread may be reading: the descriptor is closed after that.
+        # A thread may be looking at its directories.
         await asyncio.wait({self._task})
-        self._watched.close()
+        await asyncio.wait({self._pool.start(self._watched.close)})
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._readable.set)
 
     async def _follow(self) -> None:
         while self.ended is None:
@@ -315,15 +420,56 @@ class Watch:
         self._some.set()
 
 
-class Watches:
-    """All watches of a server, at most `most`, each with a buffer of so many bytes."""
+class _Reading:
+    """Reads what happens in all directories, for as long as something is watched."""
 
-    def __init__(self, most: int, buffer: int, pool: Pool) -> None:
+    def __init__(self, most: int, pool: Pool) -> None:
+        self.directories = Directories(most)
+        self.users = 0
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._readable = asyncio.Event()
+        self._tasks = Tasks()
+        self._tasks.run(self._follow(), "watched directories")
+
+    async def _follow(self) -> None:
+        descriptor = self.directories.descriptor
+        while True:
+            self._loop.add_reader(descriptor, self._readable.set)
+            try:
+                await self._readable.wait()
+            finally:
+                self._loop.remove_reader(descriptor)
+            await asyncio.sleep(GATHER / 5)
+            self._readable.clear()
+            work = self._pool.start(self.directories.read)
+            try:
+                await asyncio.shield(work)
+            finally:
+                await asyncio.wait({work})
+
+    async def close(self) -> None:
+        # A thread may be reading: the descriptor is closed after that.
+        await self._tasks.close()
+        self.directories.close()
+
+
+class Watches:
+    """All watches of a server, at most `most`, each with a buffer of so many bytes, of so many directories together."""
+
+    def __init__(self, most: int, buffer: int, directories: int, pool: Pool) -> None:
         self._pool = pool
         self._most = most
         self._buffer = buffer
+        self._most_directories = directories
         self._places = 0
         self._watches: set[Watch] = set()
+        self._reading: _Reading | None = None
+
+    @property
+    def directories(self) -> int:
+        """How many are watched, each once."""
+        return 0 if self._reading is None else len(self._reading.directories)
 
     @asynccontextmanager
     async def open(self, confined: Confined, path: str, *, recursive: bool) -> AsyncGenerator[Watch]:
@@ -332,13 +478,15 @@ class Watches:
             raise TooMany("watches", self._most, "--watches")
         self._places += 1
         try:
-            watch = Watch(await self._watched(confined, path, recursive), path, self._buffer, self._pool)
-            self._watches.add(watch)
-            try:
-                yield watch
-            finally:
-                self._watches.discard(watch)
-                await watch.close()
+            async with self._read(path) as directories:
+                watched = await self._watched(directories, confined, path, recursive)
+                watch = Watch(watched, path, self._buffer, self._pool)
+                self._watches.add(watch)
+                try:
+                    yield watch
+                finally:
+                    self._watches.discard(watch)
+                    await watch.close()
         finally:
             self._places -= 1
 
@@ -347,14 +495,43 @@ class Watches:
         for watch in self._watches:
             watch.end("stopping")
 
-    async def _watched(self, confined: Confined, path: str, recursive: bool) -> Watched:
+    @asynccontextmanager
+    async def _read(self, path: str) -> AsyncGenerator[Directories]:
+        """Where all directories are watched; it ends with its last user."""
+        if self._reading is None:
+            try:
+                self._reading = _Reading(self._most_directories, self._pool)
+            except OSError as error:
+                raise self._problem(error, path) from error
+        reading = self._reading
+        reading.users += 1
         try:
-            return await self._pool.run(Watched, confined, path, recursive=recursive)
+            yield reading.directories
+        finally:
+            reading.users -= 1
+            if not reading.users:
+                self._reading = None
+                await reading.close()
+
+    async def _watched(self, directories: Directories, confined: Confined, path: str, recursive: bool) -> Watched:
+        work = self._pool.start(Watched, directories, confined, path, recursive=recursive)
+        try:
+            return await asyncio.shield(work)
         except OSError as error:
-            setting = _SETTINGS.get(error.errno or 0)
-            raise (
-                file_problem(error, path) if setting is None else WatchesExhausted(encode_name(path), setting)
-            ) from error
+            raise self._problem(error, path) from error
+        except asyncio.CancelledError:
+            # Its reader has left: what it came to watch is let go.
+            await asyncio.wait({work})
+            if not work.cancelled() and work.exception() is None:
+                await asyncio.wait({self._pool.start(work.result().close)})
+            raise
+
+    def _problem(self, error: OSError, path: str) -> SandboxAgentError:
+        setting = _SETTINGS.get(error.errno or 0)
+        if setting is None:
+            return file_problem(error, path)
+        most = self._most_directories if error.errno == errno.EDQUOT else None
+        return WatchesExhausted(encode_name(path), setting, most)
 
 
 def _combine_kinds(before: ChangeKind | None, now: ChangeKind) -> ChangeKind:

@@ -154,6 +154,9 @@ class Settings:
     search_bytes = option(_FILES, SIZE, "8MiB", "Most text that a search returns.")
     search_time = option(_FILES, DURATION, "30s", "Longest time that a search may take.")
     watches = option(_FILES, COUNT, "64", "Most directories that clients may watch at the same time.")
+    watched_directories = option(
+        _FILES, COUNT, "65536", "Most directories in all that clients watch together; each counts once."
+    )
     watch_buffer = option(
         _FILES, SIZE, "256KiB", "Changes to buffer for a slow reader before it gets an overflow event."
     )
