@@ -20,6 +20,7 @@ from sandbox_agent.log.event import Chunk, Direction, connection_channel, sessio
 from sandbox_agent.log.wire import outgoing
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import LogReply, LogRequest, OutgoingMessage
+from tests.gateway.gateways import LAST, attach, read_until, speak, start_gateway, tell
 from tests.gateway.test_flows import in_memory
 from tests.gateway.test_rights import Gateway
 from tests.support.client import run
@@ -223,5 +224,36 @@ def test_answers_that_are_large_together_end_for_their_node_alone() -> None:
             release.set()
             assert [len(each.body) for each in await asyncio.gather(*asking)] == [100] * (ANSWERS + 1)
             assert len((await call("evil")).body) == 100
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        line(id="rq_n1.run.7", method="session/request_permission", params={"sessionId": "s"}),
+        b'{"jsonrpc":"2.0","\\u0069d":"rq_n1.run.7","method":"session/request_permission","params":{"sessionId":"s"}}',
+        line(method="$/cancel_request", params={"requestId": "rq_n1.run.7"}),
+        b'{"jsonrpc":"2.0","method":"$\\/cancel_request","params":{"requestId":"rq_n1.run.7"}}',
+        b'{"jsonrpc":"2.0","method":"\\u0024/cancel\\u005frequest","params":{"requestId":"rq_n1.run.7"}}',
+        line(id=1, result={"stopReason": "end_turn"}),
+        b"not an envelope of any \\u006bind",
+    ],
+)
+def test_a_node_asks_and_withdraws_nothing_on_the_channel_of_a_session(forged: bytes) -> None:
+    """There it would come to clients as it is, and an answer would go to the node that its id names."""
+
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n2")
+        await gateway.connections.add_node(opened, "n2")
+        attach(cluster, "n2", opened.tag, "s")
+        stream = gateway.read(opened)
+        fair = line(method="session/update", params={"sessionId": "s", "update": {"id": "\u00e9", "title": "id"}})
+        for each in (forged, fair):
+            speak(cluster, "n2", "s", each)
+        tell(cluster, "n2", opened.tag, LAST)
+        assert await read_until(stream, LAST) == [fair, LAST]
 
     run(main())

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import StreamRecord
-from sandbox_agent.log.event import Chunk, Follower, session_channel
+from sandbox_agent.gateway.trust import may_be_read_by_all
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Follower, session_channel
 from sandbox_agent.log.wire import ChunkAssembly, NotAChunk, end_of, ownership
 
 logger = logging.getLogger(__name__)
 
+_OF_A_SESSION = session_channel("")
 _BEGINNING = end_of(0)
 """Shared by all channels that have no message."""
 
@@ -132,10 +134,17 @@ def subject_of(channel: str) -> str:
 def assemble(assembly: ChunkAssembly, record: StreamRecord) -> Chunk | None:
     """The chunk that is complete with a record; None while there is none, and for what cannot be read."""
     try:
-        return assembly.take(record)
+        chunk = assembly.take(record)
     except NotAChunk as error:
         logger.warning("record not read subject=%s sequence=%d reason=%s", record.subject, record.sequence, error)
         return None
+    if chunk is None or chunk.request is not None or not chunk.channel.startswith(_OF_A_SESSION):
+        return chunk
+    if not may_be_read_by_all(chunk.lines):
+        # Not louder: a node could fill the log with it. The history has it, and so names the node.
+        logger.debug("record not shown subject=%s sequence=%d", record.subject, record.sequence)
+        chunk.channel = NO_CLIENT
+    return chunk
 
 
 class Progress:

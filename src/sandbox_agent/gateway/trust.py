@@ -3,6 +3,7 @@
 A node asks under its own name, and speaks of its own sessions. One that floods costs no other one anything.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -34,6 +35,8 @@ ASIDE = 30.0
 """Seconds for which a node that floods is set aside."""
 MOST_NODES = 10_000
 """Nodes that are remembered."""
+_ASCII_ESCAPE = re.compile(rb"\\u00[0-7]")
+"""One that may stand for a letter of a name that we look for."""
 
 
 class Forged(Exception):
@@ -60,6 +63,28 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
                 raise Forged("the id of a session is too long")
             named.add(envelope.session_id)
     return named
+
+
+def may_be_read_by_all(lines: Iterable[bytes]) -> bool:
+    """Whether lines may be on the channel of a session: notifications alone.
+
+    What asks a client, answers it, or withdraws something comes to that client by itself, and is checked on its way
+    into the stream: else a node could ask under an id that leads to another one.
+    """
+    for line in lines:
+        # Nearly no line goes further than this: it is looked at for every update.
+        names = b'"id"' in line or b"cancel_request" in line or (b"\\u00" in line and _ASCII_ESCAPE.search(line))
+        if names and not _is_plain(line):
+            return False
+    return True
+
+
+def _is_plain(line: bytes) -> bool:
+    try:
+        envelope = parse(line)
+    except NotAnEnvelope:
+        return False
+    return envelope.kind is Kind.NOTIFICATION and envelope.method != methods.CANCEL_REQUEST
 
 
 class _Bucket:

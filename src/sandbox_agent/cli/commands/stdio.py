@@ -208,7 +208,7 @@ class Ledger:
         return envelope.line if shown == id else with_param(envelope.line, "requestId", Raw(shown))
 
     def _name(self, id: bytes) -> bytes:
-        """What the editor knows an agent's request by: another connection may use the same ids for other requests."""
+        """What the editor knows an agent's request by: a new connection asks once more what an older one has asked."""
         return id if not self._generation else b'"%d/%b"' % (self._generation, id.replace(b'"', b"'"))
 
     def take_refused(self) -> dict[bytes, int]:
