@@ -17,7 +17,7 @@ const BOUNDED = { timeout: 180_000 };
 const ALLOWED: Record<Finding["rule"], string[]> = {
   "makes an envelope": ["stream.ts"],
   // Besides the stream: what the log tells of the past, and what is listed as open. Both are data that was fetched.
-  "reads an envelope": ["past.ts", "sessions.ts", "stream.ts"],
+  "reads an envelope": ["past.ts", "stream.ts"],
   // What the outbox sends by socket is what the link would send by POST.
   "uses the wire": ["link.ts", "outbox.ts", "stream.ts"],
   // The one place that makes an app of upstream's and connects it.
