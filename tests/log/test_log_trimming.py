@@ -2,10 +2,14 @@
 
 import asyncio
 import threading
+from pathlib import Path
+
+import pytest
 
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import connection_channel
+from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Limits
 from tests.support.logs import S, opened, page, run, say, trim, until
 
@@ -25,6 +29,53 @@ def test_a_log_that_is_too_large_is_trimmed_without_being_asked_and_says_what_is
             assert kept == list(range(log.trims[S] + 1, log.position + 1))
 
     run(main())
+
+
+LIMIT = 2 << 20
+SIZES = {
+    "small": [300],
+    "pages": [5_000],
+    "mixed": [100, 9_000, 300, 5_000, 200],
+    "chunks": [60_000],
+    # A fifth of what may be kept, nearly: what is dropped comes in large pieces.
+    "large": [400_000],
+}
+
+
+@pytest.mark.parametrize("ended", [0, 2, 10], ids=["none ended", "half ended", "a tenth ended"])
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_at_least_four_fifths_of_the_limit_are_kept_and_no_more_than_all_of_it(
+    tmp_path: Path, where: str, sizes: list[int], ended: int
+) -> None:
+    database = Database(tmp_path / "log.db" if where == "disk" else None)
+    gone = [f"s{number}" for number in range(0, 20, ended)] if ended else []
+    position = written = trims = 0
+    while written < 5 * LIMIT:
+        chunks: list[Chunk] = []
+        while sum(chunk.size for chunk in chunks) < LIMIT // 100:
+            position += 1
+            session, line = f"s{position % 20}", b"x" * sizes[position % len(sizes)]
+            chunks.append(Chunk(position, [line], Direction.FROM_AGENT, session, session_channel(session), 1.0))
+        database.write(Group(chunks))
+        written += sum(chunk.size for chunk in chunks)
+        for _ in range(3):
+            if database.size > LIMIT:
+                database.trim(LIMIT, 1e9, gone)
+                trims += 1
+        assert database.size <= LIMIT
+        if trims:
+            assert database.size >= LIMIT * 8 // 10
+            # Pages that are half empty are not what was to be kept.
+            assert bytes_of_rows(database) >= LIMIT * 8 // 10
+    assert trims > 3
+    database.close()
+
+
+def bytes_of_rows(database: Database) -> int:
+    """What all rows take, side by side."""
+    (found,) = database._sqlite.execute("select sum(size) from events").fetchone()
+    return found
 
 
 def test_a_log_stays_near_its_limit_while_it_is_flooded() -> None:

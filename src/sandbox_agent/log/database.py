@@ -83,6 +83,12 @@ _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
 
+_WORTH = 8
+"""How many rows may be written anew for one that was dropped between them."""
+_TOGETHER = 16 << 20
+"""Bytes of rows that a trim writes anew, so that none takes long."""
+
+
 class DatabaseError(Exception):
     """The file cannot be read or written; the text says why."""
 
@@ -135,6 +141,8 @@ class Database:
         self.journal: Journal | None = None
         """Written by the event loop. Closed with the file."""
         self._journal_path: Path | None = None
+        self._gaps: tuple[int, int, int] | None = None
+        """From which row to which one pages have room that no row will take, and how many were dropped there."""
         self._damage = damage or Damage(None)
         try:
             if path is not None:
@@ -390,19 +398,22 @@ class Database:
 
         Nothing after `through` is dropped.
         """
-        # A tenth more than necessary, so that not every group has to trim.
-        excess = self.size - max_bytes * 9 // 10 if self.size > max_bytes else 0
+        if self.size > max_bytes:
+            # Perhaps it has room enough, in pages that are half empty.
+            self._close_gaps()
+        before = self.size if self.size > max_bytes else 0
         now = self.age.now().seconds
         with self._transaction(self._commits):
             most = _LAST if through is None else through
             old = min(self._too_old(now, max_age), most)
             query = "select first, size from events where first <= ? and last <= ?"
             doomed = self._sqlite.execute(query, (old, old)).fetchall()
-            excess -= sum(size for _, size in doomed)
-            if excess > 0:
-                doomed += self._excess(excess, old, most, ended)
+            left = before - sum(size for _, size in doomed)
+            if left > max_bytes:
+                doomed += self._excess(left, max_bytes, old, most, ended)
             trims = self._drop([first for first, _ in doomed])
             self._sqlite.execute("delete from outcomes where at < ?", (now - max_age,))
+            self._note_gaps([first for first, _ in doomed])
         with _translate_errors():
             # As a script: a statement would be stepped once, and free one page.
             self._sqlite.executescript("pragma incremental_vacuum(1000)")
@@ -419,7 +430,10 @@ class Database:
         query("delete from ages where position <= ?", (through,))
         return through
 
-    def _excess(self, excess: int, after: int, through: int, ended: Sequence[str]) -> list[tuple[int, int]]:
+    def _excess(
+        self, left: int, max_bytes: int, after: int, through: int, ended: Sequence[str]
+    ) -> list[tuple[int, int]]:
+        """What to drop of so many bytes: as much as is too much, and of what is kept no more than a fifth."""
         self._sqlite.execute("create temp table if not exists ended(session_id text primary key)")
         self._sqlite.execute("delete from ended")
         self._sqlite.executemany("insert or ignore into ended values (?)", [(id,) for id in ended])
@@ -431,11 +445,42 @@ class Database:
         )
         doomed: list[tuple[int, int]] = []
         for first, size in rows:
-            if excess <= 0:
+            # A tenth more than necessary, so that not every group has to trim.
+            if left <= max_bytes * 9 // 10 or (left <= max_bytes and left - size < max_bytes * 8 // 10):
                 break
             doomed.append((first, size))
-            excess -= size
+            left -= size
         return doomed
+
+    def _note_gaps(self, dropped: list[int]) -> None:
+        """Remember from where to where rows were dropped between others: these stand in pages with room left."""
+        (oldest,) = self._sqlite.execute("select coalesce(min(first), 0) from events").fetchone()
+        between = [first for first in dropped if first > oldest]
+        if between:
+            begin, end, count = self._gaps or (between[0], between[0], 0)
+            self._gaps = min(begin, *between), max(end, *between), count + len(between)
+
+    def _close_gaps(self) -> None:
+        """Write some of those rows anew, side by side, if it is worth it: half empty pages count like full ones."""
+        if self._gaps is None:
+            return
+        begin, end, dropped = self._gaps
+        query = self._sqlite.execute
+        with self._transaction(self._commits):
+            (kept,) = query("select count(*) from events where first between ? and ?", (begin, end)).fetchone()
+            if kept > _WORTH * dropped:
+                return
+            size, last = 0, begin
+            rows = query("select first, size from events where first between ? and ? order by first", (begin, end))
+            while size < _TOGETHER and (row := rows.fetchone()) is not None:
+                last, size = row[0], size + row[1]
+            rows.close()
+            query("create temp table if not exists moved as select * from events where 0")
+            query("insert into moved select * from events where first between ? and ?", (begin, last))
+            query("delete from events where first between ? and ?", (begin, last))
+            query("insert into events select * from moved order by first")
+            query("delete from moved")
+        self._gaps = (last + 1, end, dropped) if size >= _TOGETHER else None
 
     def _drop(self, firsts: list[int]) -> dict[str, int]:
         trims: dict[str, int] = {}
