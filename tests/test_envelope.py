@@ -1,14 +1,19 @@
 """Envelopes: whatever bytes come, they are refused by name or kept as they are."""
 
 import json
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, with_id, with_param
+from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, same_id, with_id, with_param
 from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.hub.forgery import disarm, may_forge
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -284,3 +289,97 @@ def test_a_changed_member_of_params_leaves_the_others_as_they_are(one: str, two:
     assert json.loads(changed)["params"]["two"] == text
     assert json.loads(changed)["more"] == json.loads(two)
     assert parse(changed).id == b"1.0"
+
+
+# What envelopes take
+
+SIZE = 6 << 20
+TIMES = 6
+"""What one step may take besides the text itself, in its size: with the text, and a copy that goes on, it is eight."""
+
+
+MANY_VALUES = 32 << 20
+"""What the values of a small one may take, of which there may be a quarter of a million."""
+
+
+def valued(value: bytes) -> bytes:
+    return b'{"jsonrpc":"2.0","id":"\\u0041","method":"x","params":{"sessionId":"s","a":%b}}' % value
+
+
+HUGE = {
+    "a text": valued(b'"%b"' % (b"x" * SIZE)),
+    "a text with one emoji": valued(b'"\xf0\x9f\x98\x80%b"' % (b"x" * SIZE)),
+    "escapes": valued(b'"%b"' % (b"\\n" * (SIZE // 2))),
+    "escapes and half a pair": valued(b'"\\ud800%b"' % (b"\\n" * (SIZE // 2))),
+    "halves of pairs": valued(b'"%b"' % (b"\\ud800" * (SIZE // 6))),
+    "pairs and half a one": valued(b'"%b\\ud800"' % (b"\\ud83d\\ude00" * (SIZE // 12))),
+    "escaped letters": valued(b'"%b"' % (b"\\u0061" * (SIZE // 6))),
+    "escaped accents": valued(b'"%b"' % (b"\\u00e9" * (SIZE // 6))),
+    "line breaks": valued(b"\n" * SIZE + b"1"),
+    "spaces": b"{" + b" " * SIZE + valued(b"1")[1:],
+    "a name": b'{"%b":1,' % (b"x" * SIZE) + valued(b"1")[1:],
+    "a name of escapes": b'{"%b":1,' % (b"\\n" * (SIZE // 2)) + valued(b"1")[1:],
+    "an id of escapes": valued(b"1").replace(b"\\u0041", b"\\n" * (SIZE // 2)),
+    "a method": valued(b"1").replace(b'"x"', b'"\xf0\x9f\x98\x80%b"' % (b"x" * SIZE)),
+    "a session": valued(b"1").replace(b'"s"', b'"\xf0\x9f\x98\x80%b"' % (b"x" * SIZE)),
+    "what is no UTF-8": valued(b'"%b\xff"' % (b"x" * SIZE)),
+    "very many arrays": valued(b"[%b[]]" % (b"[]," * 120_000)),
+    "very many members": valued(b"{%b}" % b",".join(b'"%d":1' % number for number in range(240_000))),
+}
+STEPS: dict[str, Callable[[bytes], object]] = {
+    "parse": parse,
+    "another id": lambda line: with_id(line, b"7"),
+    "a param": lambda line: param(line, "b"),
+    "with a param": lambda line: with_param(line, "sessionId", "t"),
+    "forgery": lambda line: may_forge(line, 1),
+    "what is forged": disarm,
+    "params": lambda line: parse(line).params(),
+    "an id": lambda line: same_id(parse(line).id or b""),
+}
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Bytes that it took at once, refused or not."""
+    tracemalloc.start()
+    try:
+        with suppress(NotAnEnvelope, msgspec.DecodeError):
+            work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.requirement("12.memory")
+def test_no_envelope_takes_many_times_its_size() -> None:
+    found = {
+        (huge, step): (peak(lambda work=work, line=line: work(line)), len(line))
+        for huge, line in HUGE.items()
+        for step, work in STEPS.items()
+        # All else is done with what was let in.
+        if step in ("parse", "params", "an id") or _let_in(line)
+    }
+    too_much = {which: took / size for which, (took, size) in found.items() if took > max(TIMES * size, MANY_VALUES)}
+    assert too_much == {}
+
+
+def _let_in(line: bytes) -> bool:
+    with suppress(NotAnEnvelope):
+        parse(line)
+        return True
+    return False
+
+
+def test_ids_that_no_parser_takes_stay_apart() -> None:
+    one, other = rb'"\ud800\u0041"', rb'"\ud801\u0041"'
+    assert same_id(one) != same_id(other)
+    assert same_id(one) == same_id(one)
+
+
+@pytest.mark.parametrize("which", ['"method":"NAME"', '"method":"x","params":{"sessionId":"NAME"}'])
+def test_a_name_that_is_longer_than_any_real_one_is_refused(which: str) -> None:
+    def named(length: int) -> bytes:
+        return f'{{"jsonrpc":"2.0",{which.replace("NAME", "a" * length)}}}'.encode()
+
+    assert parse(named(1024)).method
+    with pytest.raises(NotAnEnvelope, match="more than 1024 characters"):
+        parse(named(1025))

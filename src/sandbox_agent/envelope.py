@@ -5,6 +5,7 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 """
 
 import re
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from enum import Enum, auto
 from itertools import islice
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
-from sandbox_agent.json_bounds import excess, excess_of_answer
+from sandbox_agent.json_bounds import SHORTEST_DEEP, excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
@@ -138,6 +139,9 @@ _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
 # What it begins with is the same for all: that is found quickly.
 _HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
 _STAND_IN = b"\\ufffd"
+_PIECE = 64 << 10
+LONGEST_NAME = 1024
+"""Characters of a method, or of a session's id."""
 MOST_HALVES = 10_000
 """Halves of surrogate pairs in one text."""
 # Possessive: what can be taken back costs a hundred times its bytes.
@@ -180,31 +184,43 @@ def peek_lines(blob: bytes) -> list[Peek]:
     return _peek.decode_lines(blob)
 
 
-def parse(body: bytes) -> Envelope:
+def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
     """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
-    return _parse(body, excess(body))
-
-
-def parse_answer(body: bytes) -> Envelope:
-    """The same of what a server says."""
-    return _parse(body, excess_of_answer(body))
-
-
-def _parse(body: bytes, reason: str | None) -> Envelope:
-    if reason is not None:
+    size = len(body)
+    if size > SHORTEST_DEEP and (reason := measure(body)) is not None:
         raise NotAnEnvelope(reason)
     try:
         if not body.isascii():
-            body.decode()
+            check_utf8(body)
         peek = _decode(_peek, body)
     except UnicodeDecodeError as error:
         raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
     except msgspec.DecodeError as error:
         raise NotAnEnvelope(_why_not_an_object(body, error)) from None
-    reason = fault(peek)
+    reason = fault(peek) or (long_name(peek) if size > LONGEST_NAME else None)
     if reason:
         raise NotAnEnvelope(reason)
     return Envelope(one_line(body), peek)
+
+
+def parse_answer(body: bytes) -> Envelope:
+    """The same of what a server says."""
+    return parse(body, excess_of_answer)
+
+
+def check_utf8(text: bytes) -> None:
+    """Raises UnicodeDecodeError. In pieces: as text of Python's, all of it may take four times its bytes."""
+    if len(text) <= _PIECE:
+        text.decode()
+        return
+    decoder = getincrementaldecoder("utf-8")()
+    for start in range(0, len(text), _PIECE):
+        kept = len(decoder.getstate()[0])
+        try:
+            decoder.decode(text[start : start + _PIECE], start + _PIECE >= len(text))
+        except UnicodeDecodeError as error:
+            error.start += start - kept
+            raise
 
 
 def fault(peek: Peek) -> str | None:
@@ -218,6 +234,14 @@ def fault(peek: Peek) -> str | None:
     if peek.result is UNSET and peek.error is UNSET:
         return 'neither a "method" nor a "result" or an "error"'
     return '"id" is missing in a response' if peek.id is UNSET else None
+
+
+def long_name(peek: Peek) -> str | None:
+    """Why an envelope names something at a length that no program means; None when it does not."""
+    for name, value in (("method", peek.method), ("sessionId", peek.session_id)):
+        if isinstance(value, str) and len(value) > LONGEST_NAME:
+            return f'"{name}" has more than {LONGEST_NAME} characters'
+    return None
 
 
 def one_line(body: bytes) -> bytes:
@@ -235,11 +259,11 @@ def with_id(line: bytes, id: bytes) -> bytes:
     if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
         return line[: usual.start(1)] + id + line[usual.end(1) :]
     members, whole = _split(line)
-    spans = _spans(whole, members)
-    if spans is None or "id" not in spans:
+    spans = _spans(whole, members, "id")
+    if spans is None or not spans:
         # The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
         return msgspec.json.encode(members | {"id": Raw(id)})
-    start, end = spans["id"]
+    [(start, end)] = spans
     return line[:start] + id + line[end:]
 
 
@@ -252,9 +276,12 @@ def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
         return _members.decode(whole), whole
 
 
-def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] | None:
-    """Where the value of each member stands; None when the text is not exactly these, as with a repeated key."""
-    spans: dict[str, tuple[int, int]] = {}
+def _spans(text: bytes, members: dict[str, Raw], name: str) -> list[tuple[int, int]] | None:
+    """Where the value of a member stands, if it is there; None when the text is not exactly these members.
+
+    It is not with a repeated key.
+    """
+    spans: list[tuple[int, int]] = []
     at = 0
     for key, value in members.items():
         match = _MEMBER.match(text, at)
@@ -264,7 +291,8 @@ def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] |
         at = match.end() + len(raw)
         if _AFTER_MEMBER.match(text, at) is None:
             return None
-        spans[key] = match.end(), at
+        if key == name:
+            spans.append((match.end(), at))
     return spans if not members or _END.match(text, at) is not None else None
 
 
@@ -274,7 +302,7 @@ def members_of(text: bytes) -> tuple[dict[str, Raw], bool]:
     Raises msgspec.DecodeError or RecursionError for what is no object.
     """
     members, whole = _split(text)
-    return members, _spans(whole, members) is None
+    return members, _spans(whole, members, "") is None
 
 
 def with_members(members: dict[str, Raw]) -> bytes:

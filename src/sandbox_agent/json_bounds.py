@@ -104,9 +104,16 @@ def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str 
     if _BACKSLASH in text:
         # What is left of a string has no quote in it, and a pair of backslashes escapes nothing.
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    depth = values = in_string = 0
-    for start in range(0, len(text), _PIECE):
+    depth = values = in_string = start = 0
+    size = len(text)
+    while start < size:
+        if in_string:
+            # To its end at once: most of a large text is one string.
+            start = text.find(b'"', start)
+            if start < 0:
+                return None
         parts = text[start : start + _PIECE].split(b'"')
+        start += _PIECE
         outside = b"".join(parts[in_string::2])
         in_string ^= (len(parts) - 1) & 1
         bits = outside.translate(_BITS, _NO_BRACKET)

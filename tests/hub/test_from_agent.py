@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from sandbox_agent.agents.lines import Stderr
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.hub.from_agent import BUFFER_BYTES, UNPARSED_BYTES
+from sandbox_agent.hub.from_agent import BUFFER_BYTES, MOST_UNPARSED, UNPARSED_BYTES
+from tests.support.growing import lines_run
 from tests.support.world import FakeAgent, Json, World, error_of, result_of, run, world
 
 UPDATE = "session/update"
@@ -89,6 +90,32 @@ def test_a_line_that_is_no_envelope_is_set_aside_and_those_beside_it_arrive(bad:
             (told,) = await unparsed(own)
             assert told["agent"] == "a"
             assert told["line"] == bad[:UNPARSED_BYTES].decode(errors="replace")
+
+    run(main())
+
+
+def test_of_very_many_bad_lines_at_once_clients_see_the_first_and_how_many_more_and_those_between_arrive() -> None:
+    async def main() -> None:
+        async with world() as own:
+            receive(own, *[b"x", b"{"] * 1000, update("between"), *[b"x"] * 1000)
+
+            assert texts(await own.events()) == ["between"]
+            *first, last = await unparsed(own)
+            assert len(first) == MOST_UNPARSED
+            assert last["reason"].startswith(f"{3000 - MOST_UNPARSED} more lines")
+
+    run(main())
+
+
+def test_lines_without_anything_take_no_step_each() -> None:
+    async def main() -> None:
+        async with world() as own:
+            blob = b"\n" * 200_000 + update("after") + b"\n" * 200_000
+            steps = lines_run(lambda: own.from_agent.receive(own.running, blob))
+
+            assert steps < 5_000
+            assert texts(await own.events()) == ["after"]
+            assert await unparsed(own) == []
 
     run(main())
 

@@ -25,6 +25,8 @@ _find_bytes.restype = ctypes.c_void_p
 _SESSION = b'"sessionId"'
 """Once on each line, unless an agent nests or repeats it."""
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA]|2[eEfF])")
+_ESCAPED = (b"\\u004", b"\\u005", b"\\u006", b"\\u007", b"\\u002")
+"""How an escaped letter begins."""
 _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",))
 """Where an envelope can carry a `_meta` that clients look at."""
 
@@ -36,7 +38,10 @@ def may_forge(blob: bytes, lines: int) -> bool:
     # A single byte is found in no time, and most batches have no escape at all.
     if BACKSLASH not in blob or b"\\u00" not in blob:
         return False
-    # Hardly any program escapes a letter. What is large is looked at closely at once, which takes no longer.
+    # Many programs escape accents, and hardly any a letter.
+    if not any(start in blob for start in _ESCAPED):
+        return False
+    # What is large is looked at closely at once, which takes no longer.
     return len(blob) > _LARGE or _ESCAPED_LETTER.search(blob) is not None
 
 

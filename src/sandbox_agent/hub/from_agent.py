@@ -4,6 +4,7 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 """
 
 import logging
+import re
 from collections.abc import Mapping
 from operator import itemgetter
 
@@ -14,6 +15,7 @@ from sandbox_agent.agents.catalog import find_missing_credentials
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
     CARRIAGE_RETURN,
+    LONGEST_NAME,
     META,
     REQUEST,
     RESPONSE,
@@ -21,8 +23,10 @@ from sandbox_agent.envelope import (
     Params,
     Peek,
     Update,
+    check_utf8,
     failure,
     fault,
+    long_name,
     notification,
     object_at,
     one_line,
@@ -81,6 +85,9 @@ _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
 """Errors of a prompt that no credentials would have prevented."""
 _FIRST, _LAST = itemgetter(0), itemgetter(-1)
 _BRACE, _END_BRACE = set(b"{"), set(b"}")
+_FIRST_OF_AN_OBJECT = ord("{")
+MOST_UNPARSED = 100
+"""Bad lines of one read that clients see one by one."""
 _MANY = 4096
 """Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
 _HOST = ("fs/", "terminal/")
@@ -111,13 +118,16 @@ class FromAgent:
 
     def receive(self, running: Process, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
+        if b"\n\n" in blob:
+            # Lines without anything cost as much as others, and there may be very many.
+            blob = re.sub(rb"\n\n++", b"\n", blob)
         try:
             # Spelled out, and not a function: this runs for every line of every agent.
             size = len(blob)
             if size > SHORTEST_DEEP and (size > _MANY or blob.count(b"{") + blob.count(b"[") > MAX_DEPTH):
                 _check_bounds(blob)
             if not blob.isascii():
-                blob.decode()
+                check_utf8(blob)
             peeks = peek_lines(blob)
             lines = split_lines(blob, len(peeks))
             lines.pop()
@@ -141,8 +151,7 @@ class FromAgent:
         whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
         if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
-            for line in blob.split(b"\n"):
-                self._receive_line(running, line.strip())
+            self._receive_one_by_one(running, blob.split(b"\n"))
         elif may_forge(blob, len(lines)):
             self._receive_lines(running, *self._disarm_lines(running, lines, peeks))
         else:
@@ -237,21 +246,35 @@ class FromAgent:
             self._receive_checked(running, line, peek)
         self._updates(running, run_id, run)
 
-    def _receive_line(self, running: Process, line: bytes) -> None:
-        if not line:
-            return
-        try:
-            envelope = parse(line)
-        except NotAnEnvelope as error:
-            self._report_unparsed(running, line, str(error))
-            return
+    def _receive_one_by_one(self, running: Process, lines: list[bytes]) -> None:
+        """Only the bad ones are set aside; of very many at once, clients are told the first, and how many more."""
+        bad = 0
+        for each in lines:
+            line = each.strip()
+            if not line:
+                continue
+            if bad >= MOST_UNPARSED and line[0] != _FIRST_OF_AN_OBJECT:
+                bad += 1
+                continue
+            try:
+                envelope = parse(line)
+            except NotAnEnvelope as error:
+                bad += 1
+                if bad <= MOST_UNPARSED:
+                    self._report_unparsed(running, line, str(error))
+                continue
+            self._receive_parsed(running, line, envelope)
+        if bad > MOST_UNPARSED:
+            self._report_unparsed(running, b"", f"{bad - MOST_UNPARSED} more lines are no envelopes", truncated=True)
+
+    def _receive_parsed(self, running: Process, line: bytes, envelope: Envelope) -> None:
         lines, peeks = [one_line(line)], [envelope.peek]
         if may_forge(line, 1):
             lines, peeks = self._disarm_lines(running, lines, peeks)
         self._receive_checked(running, lines[0], peeks[0])
 
     def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
-        reason = fault(peek)
+        reason = fault(peek) or (long_name(peek) if len(line) > LONGEST_NAME else None)
         if reason is not None:
             self._report_unparsed(running, line, reason)
         else:

@@ -47,7 +47,7 @@ def line_of(text: str, path: Sequence[str]) -> int:
     table: list[str] = []
     nearest, depth = 1, 0
     for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[+([^\]]+)\]", line)
+        header = re.match(r"\s*+\[++([^\]]++)\]", line)
         left, equals, _ = line.partition("=")
         if not header and (not equals or left.lstrip().startswith("#")):
             continue
