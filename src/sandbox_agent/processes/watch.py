@@ -48,15 +48,18 @@ class Watch:
         self._stopped = 0
         """How many looks in a row have found the keeper stopped."""
         self._program: int | None = None
+        self._killing: asyncio.Future[int] | None = None
         if self._child is None or not self._child.kept:  # It has ended already, or has no keeper.
             return
+        self._has_ended = False
         try:
             self._program = os.pidfd_open(self._child.program)
-        except OSError:
-            # It has ended already; or the kernel is old or out of descriptors, and the looks must do.
+        except ProcessLookupError:
             self._has_ended = True
+        except OSError as error:
+            # The kernel is old, or there is no descriptor left: the looks must do.
+            logger.debug("program not watched reason=%s key=%s", error.strerror, key)
         else:
-            self._has_ended = False
             self._loop.add_reader(self._program, self._on_end)
         self._timer = self._loop.call_later(LOOK, self._look)
 
@@ -74,9 +77,10 @@ class Watch:
         self._stopped = self._stopped + 1 if self._children.wake(self._key) else 0
         if self._stopped == 1:
             logger.warning("keeper was stopped, and goes on key=%s", self._key)
-        if self._stopped > MOST:
+        if self._stopped > MOST and (self._killing is None or self._killing.done()):
             logger.warning("keeper was stopped again and again, so its tree is killed key=%s", self._key)
-            self._children.kill(self._key)
+            # In a thread: it takes as long as there are processes on the machine.
+            self._killing = self._loop.run_in_executor(None, self._children.kill, self._key)
         quick = self._has_ended or self._stopped
         self._timer = self._loop.call_later(AGAIN if quick else LOOK, self._look)
 
