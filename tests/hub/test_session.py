@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete_offers
 from sandbox_agent.hub.lifecycle import Event, State
-from sandbox_agent.hub.session import Prompt, Replay, Session, SessionFacts, iso
+from sandbox_agent.hub.session import LONGEST_TITLE, OFFERS_BYTES, Prompt, Replay, Session, SessionFacts, iso
 from tests.support.shapes import SHAPES
 
 
@@ -280,3 +280,23 @@ def test_points_in_time_are_in_utc_with_milliseconds() -> None:
 
 def test_a_turn_is_named_by_the_position_of_its_prompt() -> None:
     assert prompt(7).turn_id == "turn-7"
+
+
+def test_offers_and_titles_that_are_too_large_are_not_kept_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    own = session()
+    small: Any = [{"id": "model", "category": "model", "type": "select", "currentValue": "a", "options": []}]
+    assert own.note_update({"sessionUpdate": "config_option_update", "configOptions": small})
+    kept = own.facts.offers
+    huge: Any = [*small, {"id": "x", "description": "x" * OFFERS_BYTES}]
+    for _ in range(3):
+        own.note_update({"sessionUpdate": "config_option_update", "configOptions": huge})
+        own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "m" * OFFERS_BYTES})
+        own.note_vendor({"currentModelId": "m" * OFFERS_BYTES})
+    assert own.facts.offers is kept
+    assert [each.getMessage().split(" bytes=")[0] for each in caplog.records] == [
+        "offers of a session are not kept session=s"
+    ]
+    own.note_update({"sessionUpdate": "session_info_update", "title": "t" * (LONGEST_TITLE + 1)})
+    assert own.facts.title == "t" * LONGEST_TITLE

@@ -3,6 +3,7 @@
 The process that holds it is, as the hub sees it, something to send requests and answers to.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol, cast
@@ -20,6 +21,8 @@ from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
 from sandbox_agent.log.cards import Card
+
+logger = logging.getLogger(__name__)
 
 
 class Process(Protocol):
@@ -66,6 +69,10 @@ TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 WITHHELD_BYTES = 8 << 20
 WITHHELD_SECONDS = 10.0
 """How much of a new session's updates waits for the response that names it, and for how long."""
+OFFERS_BYTES = 1 << 20
+"""Modes, models and options of a session that take more, as JSON, are passed on and not kept."""
+LONGEST_TITLE = 4096
+"""Characters that are kept of a title."""
 MOST_REMARKS = 8
 """Of what people said about refusals, as many wait for the next prompt."""
 
@@ -201,6 +208,7 @@ class Session(Struct, eq=False, weakref=True):
     _told_offers: Object = {}
     """What clients were sent last in an answer."""
     _told_mode: str | UnsetType | None = UNSET
+    _has_too_many_offers: bool = False
     _told_options: object = UNSET
     """What updates have said since; unset when there were none."""
 
@@ -340,25 +348,37 @@ class Session(Struct, eq=False, weakref=True):
         """All options, those for mode and model among them, whichever shape the agent uses."""
         return choices.list_options(self.facts.offers)
 
-    def learn_offers(self, sent: Object) -> None:
-        """Merge what an agent says about modes, models and options."""
-        self.facts.offers = choices.merge_offers(self.facts.offers, sent)
+    def learn_offers(self, sent: Object) -> bool:
+        """Merge what an agent says about modes, models and options; False when that is too much to be kept."""
+        return self._keep_offers(choices.merge_offers(self.facts.offers, sent))
 
-    def choose(self, category: Category, value: str) -> None:
-        """The agent has taken a mode or a model."""
-        self.facts.offers = choices.choose(self.facts.offers, category, value)
+    def choose(self, category: Category, value: str) -> bool:
+        """The agent has taken a mode or a model; False when its name is too much to be kept."""
+        return self._keep_offers(choices.choose(self.facts.offers, category, value))
+
+    def _keep_offers(self, offers: Object) -> bool:
+        size = len(msgspec.json.encode(offers))
+        if size <= OFFERS_BYTES:
+            self.facts.offers = offers
+            return True
+        if not self._has_too_many_offers:
+            # Once: its agent may go on for ever.
+            self._has_too_many_offers = True
+            logger.warning("offers of a session are not kept session=%s bytes=%d limit=%d", self.id, size, OFFERS_BYTES)
+        return False
 
     def note_update(self, update: Object) -> bool:
         """Learn from one of the agent's updates; True when a kept fact changed."""
         match update:
             case {"sessionUpdate": "session_info_update"}:
-                self.facts.title = text_at(update, "title") or self.facts.title
+                self.facts.title = (text_at(update, "title") or self.facts.title or "")[:LONGEST_TITLE] or None
             case {"sessionUpdate": "current_mode_update", "currentModeId": str(mode)}:
-                self.choose(MODE, mode)
-                self._told_mode = mode if self.replay is None else self._told_mode
+                is_kept = self.choose(MODE, mode)
+                if self.replay is None and is_kept:
+                    self._told_mode = mode
             case {"sessionUpdate": "config_option_update", "configOptions": list()}:
-                self.learn_offers(update)
-                self._told_options = update["configOptions"] if self.replay is None else self._told_options
+                if self.learn_offers(update) and self.replay is None:
+                    self._told_options = update["configOptions"]
             case {"sessionUpdate": "usage_update"}:
                 self.facts.activity.note_usage(update)
                 return False
