@@ -172,8 +172,7 @@ def test_an_alias_is_free_again_when_its_session_does_not_come_about(how: str) -
             error_of(await first)
 
             second = own.request("session/new", named, 2)
-            await own.settled()
-            await own.agent.answers("session/new", {"sessionId": "second"})
+            await (await own.started()).answers("session/new", {"sessionId": "second"})
             await second
             assert own.hub.session("mine").id == "second"
 
