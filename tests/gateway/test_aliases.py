@@ -9,14 +9,16 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.envelope import META
+from sandbox_agent.envelope import META, parse
+from sandbox_agent.gateway.flows import NodeAnswer
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.limits import Marks
 from sandbox_agent.gateway.owners import TABLE, Owners
-from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import FactsReply, FactsRequest, LogReply, LogRequest
+from tests.gateway import scripted_nodes
 from tests.gateway.conftest import Fleet, until_listed
 from tests.gateway.test_rights import said
 from tests.gateway.test_trust import Clock, own
@@ -196,6 +198,24 @@ def test_a_node_says_nothing_to_a_client_about_a_session_by_another_nodes_alias(
         gateway.ingest._holders = {"n2": fleet.Lease("n2", "of n2", "", {}, [], 0)}  # pyright: ignore[reportPrivateUsage]
         await gateway.ask("n2", fleet.LOG, request)
         assert not [record for record in cluster.streams["EV"].records if wire.ownership(record.headers).node == "n2"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("listed", [None, "mine"])
+def test_a_client_whose_session_lost_its_alias_to_a_quicker_one_is_told(listed: str | None) -> None:
+    async def main() -> None:
+        made = NodeAnswer(200, [], b'{"jsonrpc":"2.0","id":2,"result":{"sessionId":"made"}}', "")
+        gateway = await scripted_nodes.open_gateway(n=scripted_nodes.replying(made))
+        client = await gateway.client("n", home="n")
+        gateway.roster.sessions[subjects.token("made")] = Seen("made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed)
+        wishes = {"_meta": {META: {"requestedSessionId": "mine"}}}
+        asked = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": wishes}
+        accepted = await gateway.calls.accept(client, parse(json.dumps(asked).encode()))
+        result = parse((await accepted.answer).line).result()
+        assert result["sessionId"] == "made"
+        said = json.dumps(result.get("_meta", {}))
+        assert ("'mine' is taken in this fleet" in said) is (listed is None)
 
     run(main())
 

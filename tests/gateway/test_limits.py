@@ -117,6 +117,10 @@ def test_a_node_lists_so_many_sessions_and_gets_no_others_until_it_deletes_some(
         assert await own.show("evil", "s1", 100) == {}
         assert await own.open("good", "of good") == {}
         await own.until_known("of good")
+        await own.beat("good")
+        await own.beat("evil")
+        async with asyncio.timeout(BOUND):
+            await own.roster.until(lambda: len(own.roster.leases) == 2)
         assert list(own.roster.closed()) == ["evil"]
         assert "--node-sessions" in own.roster.closed()["evil"]
 

@@ -84,7 +84,7 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
             *(subjects.attachments(tag, name) for name in ("good", "evil", subjects.GATEWAY)),
             *("up.good.log.g", "up.good.flow.g.x", "dn.good.call", "dn.good.flow.x", "dn.good.in.x", "dn.evil.flow.x"),
             *("all.gateway", "gw.g.in.x", "_INBOX.x", "$SYS.REQ.SERVER.PING", "$JS.ACK.EV.x.1.1.1.1.0", "$JS.FC.EV.x"),
-            *(f"$KV.{table}.good" for table in ("nodes", "sess", "conns", "keys", "fleet")),
+            *(f"$KV.{table}.good" for table in ("nodes", "sess", "conns", "keys", "fleet", "owners", "usage")),
             *(f"$JS.API.STREAM.{call}.EV" for call in ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO")),
             *(f"$JS.API.STREAM.MSG.{call}.EV" for call in ("GET", "DELETE")),
             *("$JS.API.CONSUMER.CREATE.EV", "$JS.API.DIRECT.GET.EV", "$JS.API.INFO", "$JS.API.STREAM.NAMES"),

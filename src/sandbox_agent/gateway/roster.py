@@ -149,10 +149,10 @@ class Seen(Struct, frozen=True):
 class Roster:
     """The two lists."""
 
-    def __init__(self, orders: Orders | None = None, *, require_pins: bool = False, most: int = 0) -> None:
+    def __init__(self, orders: Orders | None = None, *, require_pins: bool = False, most: int | None = None) -> None:
         """With `require_pins`, a node that no operator has pinned gets no new sessions.
 
-        `most` is how many sessions of a node are listed, 0 for any number.
+        `most` is how many sessions of a node are listed, None for any number.
         """
         self._most = most
         self.orders = orders or Orders()
@@ -237,7 +237,8 @@ class Roster:
 
     def closed(self) -> dict[str, str]:
         """Nodes that get no new sessions, with the reason."""
-        full = (node for node, usage in self.usage.items() if 0 < self._most <= usage.sessions)
+        nothing, most = Usage(), self._most
+        full = [node for node in self.leases if most is not None and self.usage.get(node, nothing).sessions >= most]
         closed = dict.fromkeys(full, f"has {self._most} sessions, as many as gateways list of a node (--node-sessions)")
         closed |= dict.fromkeys(self.orders.draining, "drains")
         closed |= {node: "is set aside, because it floods" for node, each in self.leases.items() if each.set_aside}
