@@ -22,7 +22,7 @@ from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Session, SessionFacts
-from sandbox_agent.hub.shelf import card_of
+from sandbox_agent.hub.shelf import LONGEST_UNKNOWN, MOST_UNKNOWN, card_of
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.journal import Group
 from tests.hub.test_hub import ALLOW
@@ -253,6 +253,69 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
             assert own.hub.shelf.find_all_held(own.running) == []
             assert own.hub.shelf.find_held(own.running, "n1") is None
+
+    run(main())
+
+
+def count_reads(own: World) -> list[str]:
+    """What the event loop asks the disk about sessions from now on."""
+    asked: list[str] = []
+    own.log._database._reading.set_trace_callback(
+        lambda query: asked.append(query) if query.startswith("select") else None
+    )
+    return asked
+
+
+def test_an_agent_that_makes_up_sessions_costs_one_look_at_the_disk_for_each_and_none_when_it_repeats() -> None:
+    async def main() -> None:
+        async with world() as own:
+            await own.log.flushed()
+            asked = count_reads(own)
+            for _ in range(5):
+                for number in range(20):
+                    own.agent.updates("hello", session=f"made up {number}")
+            own.log._database._reading.set_trace_callback(None)
+            assert len([query for query in asked if "sessions" in query or "cards" in query]) == 20
+
+    run(main())
+
+
+def test_what_is_remembered_of_names_that_nobody_has_is_bounded() -> None:
+    async def main() -> None:
+        async with world() as own:
+            for number in range(2 * MOST_UNKNOWN):
+                assert own.hub.shelf.find_late(own.running, f"n{number}") is None
+            assert len(own.hub.shelf._unknown) <= MOST_UNKNOWN
+            assert own.hub.shelf.find_late(own.running, "x" * (LONGEST_UNKNOWN + 1)) is None
+            assert all(len(name) <= LONGEST_UNKNOWN for name in own.hub.shelf._unknown)
+
+    run(main())
+
+
+@pytest.mark.parametrize("rests", [False, True])
+def test_a_name_that_nobody_had_is_found_once_a_session_has_it(rests: bool) -> None:
+    async def main() -> None:
+        async with world() as own:
+            for name in ("new", "alias"):
+                assert own.hub.shelf.find_late(own.running, name) is None
+                assert own.hub.find_session(name) is None
+            session = own.add_session("new")
+            # It is looked up by an agent while the disk has not got it yet.
+            assert own.hub.shelf._is_unknown("a", "new")
+            own.hub.shelf.set_alias(session, "alias")
+            own.hub.shelf.save(session)
+            await own.log.flushed()
+            if rests:
+                del session
+                await rest(own)
+            for name in ("new", "alias"):
+                found = own.hub.find_session(name)
+                assert found is not None
+                assert found.id == "new"
+                del found
+            held = own.hub.shelf.find_held(own.running, "new")
+            assert held is not None
+            assert held.id == "new"
 
     run(main())
 

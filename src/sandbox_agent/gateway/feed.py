@@ -16,7 +16,7 @@ from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, Stream
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, subject_of
 from sandbox_agent.gateway.limits import Unfinished
-from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, session_channel, tell
+from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, report_failed, session_channel
 from sandbox_agent.log.log import PAGE
 from sandbox_agent.log.wire import ChunkAssembly, comes_after, end_of, ownership, position_of, sequence_of
 
@@ -533,7 +533,11 @@ class Feed:
             channel.keep(chunk)
             self._tail.append((channel, chunk))
             self._size += chunk.size + CHUNK_COST
-        tell(channel.followers, chunk)
+        for follower in channel.followers:
+            try:
+                follower.appended(chunk)
+            except Exception as error:
+                report_failed(chunk, error)
         while self._size > self._tail_bytes and len(self._tail) > 1:
             owner, oldest = self._tail.popleft()
             self._size -= oldest.size + CHUNK_COST

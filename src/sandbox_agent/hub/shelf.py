@@ -28,6 +28,8 @@ READ_AT_ONCE = 250
 """How many sessions one question to the disk is about."""
 RESTS_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
+MOST_UNKNOWN, LONGEST_UNKNOWN = 4096, 256
+"""Names that no session has, as far as they are remembered, and how long such a one may be."""
 
 
 class _Holders:
@@ -101,20 +103,22 @@ class Shelf:
         """Kept ones in which something has happened: they are the next to be asked whether they can rest."""
         self._aliases: dict[str, str] = {}
         """Of kept sessions, and those that were taken for a session that is about to be (empty)."""
+        self._unknown: dict[str, str] = {}
+        """Names that no session on disk has as its id, as its alias, or at this agent."""
 
     # Looking up
 
     def find(self, session_id: str) -> Session | None:
         """By id."""
         session = self._kept.get(session_id) or self._objects.get(session_id)
-        if session is None and not self._log.is_deleted(session_id):
+        if session is None and session_id not in self._unknown and not self._log.is_deleted(session_id):
             session = self._read(session_id)
         return session
 
     def find_by_alias(self, alias: str) -> Session | None:
         """By alias."""
         session_id = self._aliases.get(alias)
-        if session_id is None:
+        if session_id is None and alias not in self._unknown:
             session_id = self._log.ask(lambda cards: cards.find_alias(alias))
         return self.find(session_id) if session_id else None
 
@@ -190,6 +194,8 @@ class Shelf:
         session = self._holders.session(running, agent_session_id)
         if session is not None or not self._holders.holds_any(running):
             return session
+        if self._is_unknown(running.agent.id, agent_session_id):
+            return None
         name = self._holders.name(running)
         session_id = self._log.ask(lambda cards: cards.find_held(name, agent_session_id))
         session = None if session_id is None else self.find(session_id)
@@ -202,6 +208,9 @@ class Shelf:
 
     def find_late(self, running: Process, agent_session_id: str) -> Session | None:
         """The session that an agent process held until it ended, and still means by its id."""
+        # Once this has looked, lookups by id and alias know, too.
+        if agent_session_id not in self._objects and self._is_unknown(running.agent.id, agent_session_id):
+            return None
         session = self.find(agent_session_id)
         if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
             return None
@@ -227,6 +236,24 @@ class Shelf:
     def forget_process(self, running: Process) -> None:
         """It has exited, and its sessions have ended."""
         self._holders.forget(running)
+
+    def _is_unknown(self, agent: str, name: str) -> bool:
+        """Whether no session on disk has this name. Agents make names up, so it is remembered, of so many."""
+        if self._unknown.get(name) == agent:
+            return True
+        if self._log.ask(lambda cards: cards.knows(agent, name)):
+            return False
+        if len(name) <= LONGEST_UNKNOWN:
+            if len(self._unknown) >= MOST_UNKNOWN:
+                self._unknown.clear()
+            self._unknown[name] = agent
+        return True
+
+    def _note_known(self, facts: SessionFacts) -> None:
+        """The disk has its names, or is about to."""
+        for name in (facts.session_id, facts.alias, facts.agent_session_id):
+            if name is not None:
+                self._unknown.pop(name, None)
 
     # Changing
 
@@ -267,6 +294,8 @@ class Shelf:
         facts.event_count, facts.counted_through = session.event_count, self._log.position
         session.saved_offers, card = facts.offers, card_of(facts)
         changed, session.saved_card = card != session.saved_card, card
+        if changed:
+            self._note_known(facts)
         self._log.save_session(session.id, msgspec.json.encode(facts), card if changed else None)
         session.unsaved = False
         self.stir(session)
@@ -355,6 +384,8 @@ class Shelf:
         return None
 
     def _drop(self, session: Session) -> None:
+        # They may have been looked up while the disk had them not yet.
+        self._note_known(session.facts)
         self._kept.pop(session.id, None)
         self._stirred.pop(session.id, None)
         alias = session.facts.alias

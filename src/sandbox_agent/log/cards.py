@@ -95,6 +95,15 @@ class Cards:
         """The session that has an alias."""
         return next(iter(_ids(self._ask("select session_id from cards where alias = ?", (alias,)))), None)
 
+    def knows(self, agent: str, name: str) -> bool:
+        """Whether any session has this name: as its id, as its alias, or at this agent."""
+        query = (
+            "select exists(select 1 from sessions where session_id = ?1)"
+            " or exists(select 1 from cards where alias = ?1)"
+            " or exists(select 1 from cards where agent = ?2 and agent_session_id = ?1)"
+        )
+        return bool(self._ask(query, (name, agent))[0][0])
+
     def find_namesakes(self, agent: str, agent_session_id: str) -> list[str]:
         """Two sessions, at most, for which an agent had the same id."""
         query = "select session_id from cards where agent = ? and agent_session_id = ? limit 2"

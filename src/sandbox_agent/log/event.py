@@ -6,7 +6,6 @@ memory, and one set of SSE frames that all its readers share. Knows nothing of w
 
 import logging
 from collections import deque
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Protocol
 
@@ -155,10 +154,6 @@ class Follower(Protocol):
     def appended(self, chunk: Chunk) -> None: ...
 
 
-def tell(followers: Iterable[Follower], chunk: Chunk) -> None:
-    """Hand a chunk to followers; one that fails keeps it neither from the others nor from the log."""
-    for follower in followers:
-        try:
-            follower.appended(chunk)
-        except Exception:
-            logger.exception("follower failed position=%d", chunk.first)
+def report_failed(chunk: Chunk, error: Exception) -> None:
+    """A follower has raised: that keeps a chunk neither from the others nor from the log."""
+    logger.error("follower failed position=%d", chunk.first, exc_info=error)

@@ -22,7 +22,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
-from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, tell
+from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
 from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
 from sandbox_agent.log.seen import Seen
 from sandbox_agent.log.writer import GATHER, Writer, call_back
@@ -165,7 +165,12 @@ class Log:
                 entry.tail.append(chunk)
             else:
                 entry.tail = deque((chunk,))
-            tell(tuple(entry.followers), chunk)
+            # Spelled out, and not a function: this runs for every message.
+            for follower in tuple(entry.followers):
+                try:
+                    follower.appended(chunk)
+                except Exception as error:
+                    report_failed(chunk, error)
             # Readers that keep up have written theirs by now.
             chunk.drop_frames()
         if self.publisher is not None and channel and not can_wait:
@@ -177,7 +182,11 @@ class Log:
         if self.position > self._reserved - RESERVE // 2:
             self._reserved = self._writer.group.reserve = self.position + RESERVE
         if self._historians and history and session_id is not None:
-            tell(self._historians, chunk)
+            for historian in self._historians:
+                try:
+                    historian.appended(chunk)
+                except Exception as error:
+                    report_failed(chunk, error)
         return chunk
 
     def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
