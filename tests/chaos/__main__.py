@@ -14,6 +14,7 @@ from itertools import cycle
 from pathlib import Path
 
 from tests.chaos.caller import PATIENCE
+from tests.chaos.hostile import LARGE
 from tests.chaos.rounds import (
     ELECTION,
     FAILOVER,
@@ -40,6 +41,11 @@ nodes on one machine.
 - Two **people** are attached to each session. They read at one gateway after another, with one connection and
   `Last-Event-ID`, and answer through another gateway than they read at. Both answer; one says yes, the other no.
 - {readers} **readers** of each session wander between the gateways, each going on behind the last event that it has.
+
+- A **hostile node** attacks beside all that, with a key of its own. It writes into the sessions of others, lists them
+  as its own, gives its own their ids as aliases and facts of {large} bytes, publishes large events and many small
+  sessions until the stream of 128 MiB is full, and floods gateways with what makes no sense, for which it is set aside.
+  What it got of another node's session, and what readers got of it, is *foreign*.
 
 In every round one part fails at a moment at which a permission is pending in every session. All others have to go on
 meanwhile, and everything has to have caught up after it.
@@ -102,7 +108,14 @@ def main(arguments: list[str]) -> int:
 
 def _head(asked: argparse.Namespace) -> str:
     bounds = {"soon": SOON, "silent": SILENT, "failover": FAILOVER, "election": ELECTION, "return_": RETURN}
-    numbers = {"minutes": asked.minutes, "readers": READERS, "seed": asked.seed, "patience": PATIENCE, "others": OTHERS}
+    numbers = {
+        "minutes": asked.minutes,
+        "readers": READERS,
+        "seed": asked.seed,
+        "patience": PATIENCE,
+        "others": OTHERS,
+        "large": LARGE,
+    }
     return HEAD.format(**bounds, **numbers).rstrip()
 
 
@@ -150,7 +163,15 @@ def _table(results: list[Result]) -> str:
     head = [
         *("part", "fault", "rounds", "turns finished", "ended by the node's loss", "neither"),
         *("permissions answered once", "twice", "lost"),
-        *("events lost", "doubled", "out of order", "longest fault", "worst pause", "of other nodes' sessions"),
+        *(
+            "events lost",
+            "doubled",
+            "out of order",
+            "foreign",
+            "longest fault",
+            "worst pause",
+            "of other nodes' sessions",
+        ),
         *("bound", "met"),
     ]
     rows = [
@@ -159,7 +180,7 @@ def _table(results: list[Result]) -> str:
             each.row.name,
             *map(str, (each.rounds, each.count.finished, each.count.node_lost, each.count.neither)),
             *map(str, (each.count.once, each.count.twice, each.count.unanswered)),
-            *map(str, (each.count.lost, each.count.doubled, each.count.disordered)),
+            *map(str, (each.count.lost, each.count.doubled, each.count.disordered, each.count.foreign)),
             f"{each.longest:.1f} s",
             f"{each.worst:.1f} s",
             f"{each.others:.1f} s" if each.row.part == "node" else "",
@@ -175,9 +196,9 @@ def _summary(results: Sequence[Result]) -> list[str]:
     late, rounds = sum(each.late for each in results), sum(each.rounds for each in results)
     clean = all(each.count.is_clean for each in results)
     return [
-        "Nothing was lost, doubled, out of order or answered twice."
+        "Nothing was lost, doubled, out of order or answered twice, and nothing was foreign."
         if clean
-        else "**Something was lost, doubled, out of order or answered twice.**",
+        else "**Something was lost, doubled, out of order, answered twice or foreign.**",
         f"Pauses were within their bounds in {rounds - late} of {rounds} rounds.",
     ]
 

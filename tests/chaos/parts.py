@@ -14,14 +14,20 @@ from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError
 from sandbox_agent.cli.fleet.directory import NatsAddress
 from sandbox_agent.cli.fleet.local import LocalFleet, find_places
+from tests.chaos import hostile
 from tests.chaos.relay import Wire
 from tests.support.client import Client
 from tests.support.running import BOUND, scripted
 
-STREAMS = ("EV", "KV_nodes", "KV_sess", "KV_conns", "KV_keys", "KV_fleet")
+STREAMS = ("EV", "KV_nodes", "KV_sess", "KV_conns", "KV_keys", "KV_fleet", "KV_owners", "KV_usage")
 """Of a fleet; the first has the events."""
-HEARTBEAT = "SANDBOX_AGENT_HEARTBEAT"
-"""Streams are never silent for long, so that readers can tell a session that is quiet from a gateway that is dead."""
+SETTINGS = {
+    # Streams are never silent for long, so that readers can tell a session that is quiet from a gateway that is dead.
+    "SANDBOX_AGENT_HEARTBEAT": "1s",
+    # So little that a hostile node fills it.
+    "SANDBOX_AGENT_LOG_MAX_BYTES": "128MiB",
+}
+"""Of all parts, in their environment."""
 _LEADS = re.compile(r"new (?:JetStream cluster )?metadata leader(?:: ([^/]+)/)?")
 
 
@@ -47,7 +53,7 @@ class Parts:
 
     async def start(self, gateways: int, nodes: Sequence[str]) -> None:
         self.work.mkdir()
-        await asyncio.to_thread(self.fleet.prepare, nodes)
+        await asyncio.to_thread(self.fleet.prepare, [*nodes, hostile.NAME])
         self._places = find_places(3)
         routes = {place.name: await self._wire(place.route, place.name) for place in self._places}
         for place in self._places:
@@ -63,8 +69,7 @@ class Parts:
         await asyncio.gather(*(self._start_gateway(name) for name in names[:1]))
         starts = [self._start_gateway(name) for name in names[1:]] + [self._start_node(name) for name in nodes]
         await asyncio.gather(*starts)
-        urls = [f"nats://127.0.0.1:{place.port}" for place in self._places]
-        self._bus = await connect(urls, "gw.chaos.in", "chaos", self.fleet.directory.gateway_key)
+        self._bus = await connect(self.urls, "gw.chaos.in", "chaos", self.fleet.directory.gateway_key)
 
     async def stop(self) -> None:
         if self._bus is not None:
@@ -74,6 +79,11 @@ class Parts:
         for wire in self._wires:
             await wire.close()
         await asyncio.to_thread(self.fleet.stop)
+
+    @property
+    def urls(self) -> list[str]:
+        """The way to NATS without a wire."""
+        return [f"nats://127.0.0.1:{place.port}" for place in self._places]
 
     @property
     def servers(self) -> list[str]:
@@ -113,7 +123,8 @@ class Parts:
             async with client.http, asyncio.timeout(BOUND):
                 while True:
                     health = (await client.http.get("/v1/health")).json()
-                    if health["status"] == "ok" and health["nodes"] == len(self.fleet.nodes):
+                    nodes = {each["node"] for each in (await client.http.get("/v1/nodes")).json()["nodes"]}
+                    if health["status"] == "ok" and nodes >= set(self.fleet.nodes):
                         break
                     await asyncio.sleep(0.1)
 
@@ -182,14 +193,15 @@ class Parts:
 async def parts(directory: Path, gateways: int = 2, nodes: int = 3) -> AsyncGenerator[Parts]:
     """All of it, gone with the block."""
     made = Parts(directory)
-    before = os.environ.get(HEARTBEAT)
-    os.environ[HEARTBEAT] = "1s"
+    before = {name: os.environ.get(name) for name in SETTINGS}
+    os.environ.update(SETTINGS)
     try:
         await made.start(gateways, [f"node-{number}" for number in range(1, nodes + 1)])
         yield made
     finally:
-        if before is None:
-            del os.environ[HEARTBEAT]
-        else:
-            os.environ[HEARTBEAT] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
         await made.stop()

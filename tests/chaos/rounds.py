@@ -10,6 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from tests.chaos.caller import PATIENCE, Choice, Journal
+from tests.chaos.hostile import NAME, Hostile
 from tests.chaos.parts import Endpoint, Parts, parts
 from tests.chaos.traffic import Count, Reader, tally
 from tests.chaos.turns import TEXTS, Gate, Person, Writer, make_caller
@@ -126,6 +127,7 @@ class World:
     gate: Gate
     random: random.Random
     journal: Journal
+    hostile: Hostile
     counted: Count = field(default_factory=Count)
     """After the last round."""
 
@@ -176,6 +178,7 @@ class World:
                 result.remarks += person.refused
             for reader in readers:
                 result.remarks += reader.holes(turns[writer.session])
+        counted = counted.plus(Count(foreign=self.hostile.foreign))
         before, self.counted = self.counted, counted
         return counted.minus(before)
 
@@ -284,10 +287,13 @@ async def world(
             ]
             for writer in writers
         }
-        at_work = [*writers, *chain(*people.values()), *chain(*by_session.values())]
+        hostile = Hostile(lambda: list(people), random.Random(f"{seed} hostile"))
+        stack.push_async_callback(hostile.close)
+        await hostile.start(made.urls, made.fleet.directory.node_key(NAME))
+        at_work = [hostile, *writers, *chain(*people.values()), *chain(*by_session.values())]
         tasks = [asyncio.create_task(each.run()) for each in at_work]
         try:
-            yield World(made, writers, people, by_session, gate, random.Random(seed), journal)
+            yield World(made, writers, people, by_session, gate, random.Random(seed), journal, hostile)
         finally:
             for task in tasks:
                 task.cancel()

@@ -20,5 +20,7 @@ def test_no_part_that_is_killed_costs_an_event_a_turn_or_an_answer(tmp_path: Pat
                 assert result.count.finished > 0
                 assert result.count.once == result.count.finished
                 assert result.count.is_clean, result.remarks
+            # The hostile node was heard, and has tried everything.
+            assert {"log", "facts", "beat"} <= set(fleet.hostile.sent)
 
     run(main())

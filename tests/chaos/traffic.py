@@ -30,6 +30,8 @@ class Reader:
     """Turn → the options that were chosen, by the log."""
     told: dict[int, str] = field(default_factory=dict[int, str])
     """Turn → the option that its agent got."""
+    foreign: int = 0
+    """Texts that no turn of this session has."""
     last: int = 0
     disordered_ids: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
@@ -104,6 +106,9 @@ class Reader:
             self.told[self.seen[-1][0]] = outcome.get("optionId", "")
             return
         number, _, place = text.partition(".")
+        if not (number.isdecimal() and place.isdecimal()):
+            self.foreign += 1
+            return
         now = time.monotonic()
         self.worst = max(self.worst, now - self.arrived_at)
         self.arrived_at = now
@@ -142,10 +147,13 @@ class Count:
     lost: int = 0
     doubled: int = 0
     disordered: int = 0
+    foreign: int = 0
+    """What came to the hostile node, or of it, that is another node's."""
 
     @property
     def is_clean(self) -> bool:
-        return not (self.neither or self.twice or self.unanswered or self.lost or self.doubled or self.disordered)
+        wrong = (self.neither, self.twice, self.unanswered, self.lost, self.doubled, self.disordered, self.foreign)
+        return not any(wrong)
 
     def minus(self, other: "Count") -> "Count":
         return Count(**{name: value - asdict(other)[name] for name, value in asdict(self).items()})
@@ -177,4 +185,5 @@ def tally(turns: Sequence[int], writer: Writer, people: Sequence[Person], reader
         else:
             once += 1
     neither = len(writer.neither) + sum(len(person.refused) for person in people)
-    return Count(len(turns), len(writer.lost), neither, once, twice, unanswered, lost, doubled, disordered)
+    foreign = sum(reader.foreign for reader in readers)
+    return Count(len(turns), len(writer.lost), neither, once, twice, unanswered, lost, doubled, disordered, foreign)

@@ -16,7 +16,7 @@ from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, TableEntry
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.gateway import owners, roster
+from sandbox_agent.gateway import owners, roster, shares
 from sandbox_agent.wire import fleet
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class NodeStatus(Struct, rename="camel"):
 
     node: str
     state: str
-    """`there`, `draining`, `away` (it has sessions and no lease) or `forgotten`."""
+    """`there`, `draining`, `set aside` (it floods), `away` (it has sessions and no lease) or `forgotten`."""
     version: str
     sessions: int
     running: int
@@ -89,7 +89,8 @@ class Status(Struct):
 
 async def read_status(bus: NatsBus) -> Status:
     """Nodes with their leases, and the streams with their leaders."""
-    streams = [await describe(bus, name) for name in ("EV", "KV_nodes", "KV_sess", f"KV_{roster.ORDERS}")]
+    tables = ("nodes", "sess", owners.TABLE, shares.TABLE, roster.ORDERS)
+    streams = [await describe(bus, name) for name in ("EV", *(f"KV_{table}" for table in tables))]
     leases = {
         key: msgspec.json.decode(value, type=fleet.Lease) for key, value in (await _read_table(bus, "nodes")).items()
     }
@@ -108,7 +109,7 @@ def _status_of(name: str, lease: fleet.Lease | None, sessions: int, given: roste
     elif lease is None:
         state = "away"
     else:
-        state = "draining" if name in given.draining else "there"
+        state = "set aside" if lease.set_aside else "draining" if name in given.draining else "there"
     if lease is None:
         pin = given.pins.get(name)
         labels = {} if pin is None else pin.labels
