@@ -16,10 +16,14 @@ export interface FleetNode {
   readonly sessions: number;
   /** When it was started, by its own clock: UTC, ISO 8601 with milliseconds. */
   readonly since: string;
+  /** It gets no new sessions. */
+  readonly draining: boolean;
   /** Its labels are an operator's word, and so is which agents it may have. Otherwise both are the node's own word. */
   readonly pinned: boolean;
   /** What the fleet did not take of it lately, and why. */
   readonly limited?: string;
+  /** Why no gateway hears it for a while: it floods. */
+  readonly setAside?: string;
 }
 
 /**

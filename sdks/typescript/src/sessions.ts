@@ -66,6 +66,8 @@ export interface SessionInfo {
   readonly alias?: string;
   /** At a gateway: the node that it belongs to. */
   readonly node?: string;
+  /** Facts that an earlier release kept and that are nested too deep to be shown, such as `metadata`. */
+  readonly leftOut?: readonly string[];
 }
 
 /** How a session is made. */

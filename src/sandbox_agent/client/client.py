@@ -65,6 +65,8 @@ class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
     """`labels` are an operator's word, and so is which agents it may have. Otherwise both are the node's own word."""
     limited: str = ""
     """What the fleet did not take of it lately, and why."""
+    set_aside: str = ""
+    """Why no gateway hears it for a while: it floods."""
 
 
 class _Nodes(Struct):

@@ -101,6 +101,8 @@ class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     """Its alias, which you can use in place of the id."""
     node: str | None = None
     """At a gateway: the node that it belongs to."""
+    left_out: list[str] = []
+    """Facts that an earlier release kept and that are nested too deep to be shown, such as `metadata`."""
 
 
 class _Page(Struct, rename="camel"):
