@@ -11,16 +11,20 @@ import itertools
 import logging
 import re
 import zlib
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from sandbox_agent.http.asgi import Receive, Reply, Scope, Send, check_json, header, respond
 from sandbox_agent.http.framing import MAX_HEAD
+from sandbox_agent.http.posts import Post
 from tests.support.in_process import READ, PretendedSocket, Site, head
 from tests.support.running import BOUND, TOKEN
 
@@ -273,3 +277,160 @@ def test_nonsense_does_no_harm_and_means_the_same_however_it_is_cut(data: bytes,
 def test_what_once_did_harm_does_none(file: Path, size: int) -> None:
     data = file.read_bytes()
     play(data, range(0, min(len(data), 300 * size), size))
+
+
+# --- heads that are known ---------------------------------------------------------------------------------------------
+
+MOST = 200
+KNOWN_LINES = ["Host: 127.0.0.1", f"Authorization: Bearer {TOKEN}", "Content-Type: application/json"]
+ADDED = [
+    "Content-Length: 3",
+    "Content-Length: 0",
+    "content-length:5",
+    "Content-Length: +3",
+    "Content-Length: 3, 3",
+    "Content-Length: 2000",
+    "Transfer-Encoding: chunked",
+    "Transfer-Encoding:\tchunked",
+    "Idempotency-Key: other",
+    "Idempotency-Key: two words",
+    "Idempotency-Key:",
+    "idempotency-key:k2",
+    "Expect: 100-continue",
+    "Connection: close",
+    "Connection: Upgrade\r\nUpgrade: websocket",
+    "Connection: Upgrade\r\nUpgrade: h2c",
+    "Authorization: Bearer wrong",
+    "Origin: https://evil.example",
+    "Origin: http://127.0.0.1",
+    "X-A: b\r\n Content-Length: 7",
+    " folded",
+    "\tContent-Length: 3",
+    "X-A: b\nContent-Length: 4",
+    "Host: evil.example",
+]
+
+
+class Echo:
+    """Takes envelopes: answers with what it was given, some at once and some in a later turn."""
+
+    max_body = MOST
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[bytes | None, bytes, bytes]] = []
+
+    def read_post(self, scope: Scope) -> Callable[[Post], None]:
+        said = b"%b %b" % (scope["raw_path"], header(scope, b"prefer") or b"")
+        check_json(header(scope, b"content-type"))
+        return partial(self._take, said)
+
+    def _take(self, said: bytes, post: Post) -> None:
+        self.taken.append((post.key, post.body, said))
+        body = b"%b|%b|%b" % (post.key or b"", said, post.body)
+        reply = Reply(200, [(b"content-length", b"%d" % len(body))], body)
+        if len(post.body) % 2:
+            asyncio.get_running_loop().call_soon(post.reply, reply)
+        else:
+            post.reply(reply)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(send, 200, [(b"content-length", b"0")])
+
+
+def post_of(lines: Sequence[str], key: str | None, body: bytes, *, key_first: bool = False, path: str = "") -> bytes:
+    values = [f"Content-Length: {len(body)}"]
+    if key is not None:
+        values.insert(0 if key_first else 1, f"Idempotency-Key: {key}")
+    text = "".join(f"{line}\r\n" for line in (f"POST /v1/rpc{path} HTTP/1.1", *lines, *values))
+    return f"{text}\r\n".encode() + body
+
+
+@st.composite
+def heads_like_a_known_one(draw: st.DrawFn) -> tuple[bytes, bytes]:
+    """A POST, and one like it: another value, another line, bytes changed, more behind it."""
+    key_first, has_key = draw(st.booleans()), draw(st.booleans())
+    base = post_of(KNOWN_LINES, "k1" if has_key else None, b'{"a":1}', key_first=key_first)
+    lines = list(KNOWN_LINES)
+    match draw(st.sampled_from(["values", "line", "case", "drop", "token", "path"])):
+        case "line":
+            lines.insert(draw(st.integers(0, len(lines))), draw(st.sampled_from(ADDED)))
+        case "case":
+            at = draw(st.integers(0, len(lines) - 1))
+            lines[at] = draw(st.sampled_from([lines[at].lower(), lines[at].upper(), lines[at].replace(": ", ":")]))
+        case "drop":
+            del lines[draw(st.integers(0, len(lines) - 1))]
+        case "token":
+            lines[1] = lines[1][:-1] + "X"
+        case _:
+            pass
+    key = draw(st.sampled_from(["k2", "k" * 256, "k" * 257, "\x7f", "a b", ""])) if has_key else None
+    body = draw(st.one_of(BODIES, st.integers(190, 210).map(lambda size: b"x" * size)))
+    path = draw(st.sampled_from(["", "", "?a=b", "/x", "%20"]))
+    data = bytearray(post_of(lines, key, body, key_first=key_first, path=path))
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(data)))
+        to = min(len(data), at + draw(st.integers(0, 2)))
+        data[at:to] = draw(
+            st.one_of(st.binary(max_size=3), st.sampled_from([b"\r\n", b"\n", b"\r", b" ", b"\t", b":"]))
+        )
+    behind = draw(st.sampled_from([b"", b"", SMUGGLED, base, b"\r\n", b"0\r\n\r\n"]))
+    return base, bytes(data) + behind
+
+
+@dataclass
+class Meant:
+    """What became of a stream of bytes on a socket for envelopes."""
+
+    taken: list[tuple[bytes | None, bytes, bytes]]
+    written: bytes
+    is_closed: bool
+
+
+async def post_on(before: Sequence[bytes], data: bytes, cuts: Iterable[int]) -> Meant:
+    site, echo = Site(), Echo()
+    transport: Any = echo
+    site.take_envelopes(transport)
+    socket = site.connect()
+    for each in before:
+        await socket.send(each)
+    assert len(echo.taken) == len(before)
+    assert len(site.methods) <= 1, "the head is known"
+    echo.taken.clear()
+    socket.transport.written.clear()
+    edges = [0, *sorted(cut for cut in set(cuts) if 0 < cut < len(data)), len(data)]
+    for first, last in itertools.pairwise(edges):
+        await socket.send(data[first:last])
+    await site.until(lambda: not socket.protocol._backlog or socket.protocol.transport.is_closing())
+    for _ in range(5):
+        # An answer may come in a later turn.
+        await asyncio.sleep(0)
+    is_closed = socket.protocol.transport.is_closing()
+    await socket.closes()
+    assert site.failures == []
+    return Meant(echo.taken, re.sub(rb"date: [^\r]+\r\n", b"", socket.written), is_closed)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400", "10.bearer-everywhere")
+@settings(deadline=None)
+@given(posts=heads_like_a_known_one(), cuts=st.lists(st.integers(0, 700), max_size=8))
+def test_a_socket_that_knows_a_head_answers_like_a_fresh_one(posts: tuple[bytes, bytes], cuts: list[int]) -> None:
+    base, data = posts
+
+    async def both() -> None:
+        with complaints() as records:
+            assert await post_on([base, base], data, cuts) == await post_on([], data, cuts)
+        assert records == []
+
+    asyncio.run(both())
+
+
+@pytest.mark.parametrize("key", [None, "k1"], ids=["no key", "key"])
+def test_it_does_so_wherever_the_bytes_are_cut(key: str | None) -> None:
+    base = post_of(KNOWN_LINES, key, b'{"a":1}')
+    data = post_of(KNOWN_LINES, key and "k2", b"four") + base
+
+    async def every() -> None:
+        for cut in range(1, len(data)):
+            assert await post_on([base, base], data, [cut]) == await post_on([], data, [cut])
+
+    asyncio.run(every())

@@ -3,9 +3,11 @@
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -14,6 +16,7 @@ from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.http import rpc
 from sandbox_agent.http.asgi import Scope
 from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.posts import Post, PostHead
 from sandbox_agent.http.sockets import SocketLimits
 from tests.support.in_process import PretendedSocket, head
 from tests.support.message_path import MessagePath, message_path
@@ -159,6 +162,62 @@ def test_a_head_in_pieces_and_requests_one_behind_another_are_parsed(tmp_path: P
             assert parsed(one) == 3
 
     uvloop.run(main())
+
+
+def test_of_posts_one_behind_another_each_waits_its_turn_even_when_they_are_refused_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sender(tmp_path) as one:
+            one.transport.written.clear()
+            one.protocol.data_received(b"POST /acp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 5)
+            assert one.statuses == [401], "the others have their turn first"
+            await one.site.until(lambda: one.statuses == [401] * 5)
+
+    uvloop.run(main())
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_client_that_does_not_read_its_answers_gets_no_more_of_them(known: bool, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sender(tmp_path) as one:
+            one.transport.written.clear()
+            one.protocol.pause_writing()
+            sent = one.request(CALL) if known else b"POST /acp HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+            for _ in range(5):
+                one.protocol.data_received(sent)
+                await one.site.settle()
+            assert one.statuses == []
+            one.protocol.resume_writing()
+            await one.site.until(lambda: one.statuses == [200 if known else 401] * 5)
+
+    uvloop.run(main())
+
+
+def test_nothing_behind_a_post_that_closes_the_socket_is_taken(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sender(tmp_path) as one:
+            before = len(one.site.reached.requests)
+            one.transport.written.clear()
+            chunked = head("POST /v1/rpc", "Transfer-Encoding: chunked", token=False) + b"0\r\n\r\n"
+            one.protocol.data_received(chunked + head("DELETE /v1/x"))
+            await one.site.settle()
+            assert one.statuses == [401]
+            assert len(one.site.reached.requests) == before
+
+    uvloop.run(main())
+
+
+def test_a_body_in_tiny_pieces_takes_little_more_than_its_size() -> None:
+    line: Any = None
+    post = Post(line, PostHead(lambda _: None, 1 << 20))
+    tracemalloc.start()
+    try:
+        for _ in range(1 << 18):
+            post.take_body(bytes(bytearray(b"ab")))
+        post.end_body()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 19
+    finally:
+        tracemalloc.stop()
+    assert post.body == b"ab" * (1 << 18)
 
 
 def test_a_head_without_the_token_is_not_taken_for_the_one_before(tmp_path: Path) -> None:

@@ -413,16 +413,20 @@ class Http1(asyncio.Protocol):
 
     def _take_known(self, known: KnownHead, head: PostHead, data: bytes) -> bool:
         """Take a request whose head is known; False when it has to be parsed."""
-        if self._backlog or self._begun or self._framing.part is not HEAD or not self._answered:
+        if self._backlog or self._begun or self._framing.part is not HEAD or not self._may_begin:
             return False
         read = known.read(data)
         if read is None or len(data) > read[1] or read[1] > KNOWN:
             return False
-        self.waited_since = self._sockets.clock
         begin, end, key = read
         if len(data) < end:
+            if end - begin > head.most:
+                # It is refused before it has come.
+                return False
             self._partial = data
+            self.waited_since = self._sockets.clock
             return True
+        self.waited_since = self._sockets.clock
         self.cycle = post = Post(self, head, key)
         post.take_body(data[begin:])
         post.end_body()
@@ -443,11 +447,16 @@ class Http1(asyncio.Protocol):
         self.on_response_complete()
 
     def _read_backlog(self) -> None:
-        """Let the parser read on, up to the end of a request that is not answered yet."""
-        data, start = self._backlog, 0
+        """Let the parser read on, up to the end of a request; of the next one, when this one is answered.
+
+        It may be answered at once: others have their turn before the next one even then.
+        """
+        data, start, before = self._backlog, 0, self.cycle
         try:
             with memoryview(data) as view:
-                while start < len(data) and (self._framing.part is not HEAD or self._answered):
+                while start < len(data) and (
+                    self._framing.part is not HEAD or (self.cycle is before and self._may_begin)
+                ):
                     end = self._framing.end_of_piece(data, start)
                     if self._framing.part is HEAD:
                         # A stream would keep its head for as long as it lasts.
@@ -484,6 +493,11 @@ class Http1(asyncio.Protocol):
     @property
     def _answered(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def _may_begin(self) -> bool:
+        """A request may begin: the client has the answers so far, or reads them."""
+        return self._answered and not self.flow.write_paused and not self.transport.is_closing()
 
     # What the parser calls
 
@@ -624,6 +638,8 @@ class Http1(asyncio.Protocol):
         self.flow.resume_writing()
         if self._websocket is not None:
             self._websocket.writable_again()
+        elif self._backlog:
+            self._loop.call_soon(self._read_on)
 
     def _refuse(self, error: SandboxAgentError) -> None:
         """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""

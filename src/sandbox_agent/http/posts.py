@@ -37,9 +37,8 @@ class Post:
 
     __slots__ = (
         "__weakref__",
+        "_begun",
         "_line",
-        "_parts",
-        "_size",
         "body",
         "disconnected",
         "head",
@@ -55,8 +54,8 @@ class Post:
         self.key = key
         """The idempotency key."""
         self.keep_alive = keep_alive
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._begun: bytearray | bytes = b""
+        """What came of the body so far; pieces may be tiny, and are not kept apart."""
         self.body = b""
         """When it is whole."""
         self.more_body = True
@@ -79,18 +78,22 @@ class Post:
         """A part of the body has come."""
         if self.response_complete:
             return
-        self._size += len(part)
-        if self._size > self.head.most:
+        if len(self.body) + len(self._begun) + len(part) > self.head.most:
             self.refuse(BodyTooLarge(self.head.most))
+        elif self.body or self._begun:
+            if self.body:
+                self._begun, self.body = bytearray(self.body), b""
+            self._begun += part
         else:
-            self._parts.append(part)
+            # Most bodies come whole.
+            self.body = part
 
     def end_body(self) -> None:
         """The body is whole: the request is taken."""
         self.more_body = False
         if not self.response_complete:
-            self.body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-            self._parts.clear()
+            if self._begun:
+                self.body, self._begun = bytes(self._begun), b""
             self.head.take(self)
 
     def disconnect(self) -> None:
@@ -116,8 +119,7 @@ class Post:
         """The same, for a head that is written already, without its end."""
         self.response_complete = True
         # The socket keeps this object until the next request.
-        self.body = b""
-        self._parts.clear()
+        self.body = self._begun = b""
         if self._line is not None and not self.disconnected:
             more = b"".join((head, *_lines(self.head.more))) if self.head.more else head
             self._line.reply(more, body, keep_alive=self.keep_alive)
