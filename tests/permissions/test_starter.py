@@ -138,6 +138,8 @@ NO_PATHS = [
     ),
     *("file:///srv/app/%2eenv", "vscode://x/.env", "untitled:a", "git:HEAD:a", "view-source:file:///etc/passwd"),
     *("file:///srv/app/.e*", "javascript:x", "a%3A//x"),
+    *("'/etc/passwd'", '"/etc/passwd"', "@/etc/passwd", "@'/etc/passwd'", "</etc/passwd", "src/a=/etc/passwd"),
+    *("&#46;env", "&period;env", "%HOME%", "%APPDATA%/x", "<(id)"),
 ]
 GITS_OWN = [
     *(".git/config", ".git", "./.git/", ".GIT/config", ".git/./config", "src/.git/config", ".git/logs/HEAD"),
@@ -230,6 +232,12 @@ CHANGES = [
                 {"new-string": "x"},
                 {"Patch": "x"},
                 {"append": "x"},
+                {"file_content": "x"},
+                {"newContents": "x"},
+                {"mode": "w"},
+                {"mode": "r+"},
+                {"mode": "write"},
+                {"flags": "O_RDWR"},
                 {"move_to": "b"},
                 {"rename": "b"},
             ),

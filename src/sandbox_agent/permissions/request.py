@@ -62,10 +62,14 @@ _SEARCHED = frozenset({"pattern", "patterns", "match", "matches"})
 _CHANGING_KEYS = _PATCH_KEYS | {
     *("diffs", "patches", "edits", "edit", "changes", "hunk", "hunks", "oldstring", "newstring", "oldstr", "newstr"),
     *("oldtext", "newtext", "oldcontent", "newcontent", "newsource", "content", "contents", "filetext", "replacement"),
+    *("filecontent", "filecontents", "newcontents", "newfilecontent", "newcode", "newvalue"),
     *("replacements", "replacewith", "replaceall", "insert", "insertline", "inserttext", "append", "rename", "renames"),
     *("write", "delete", "remove", "moveto", "movepath", "overwrite"),
 }
 """Arguments of tools that change something."""
+_MODE_KEYS = frozenset({"mode", "openmode", "access", "flags"})
+_WRITING = r"(?is)\s*(?:r?[bt]?\+[bt]?|b?[wax]x?[bt+]*|.*(?:writ|append|edit|modif|creat|delet|remov|trunc|rdwr).*)\s*"
+"""A mode in which a file is opened to change it."""
 _SHOWING_KEYS = frozenset({"content", "contents"})
 """Among these, what the parts are called of what is shown of a call."""
 _CHANGE_START = r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- |@@ -|<<<<<<< )"
@@ -347,7 +351,8 @@ def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: Wo
         return True
     if isinstance(value, str):
         work.spend(1 + len(value) // 64)
-        return re.match(_CHANGE_START, value) is not None
+        writes = flat_key(key) in _MODE_KEYS and re.fullmatch(_WRITING, value[:100]) is not None
+        return writes or re.match(_CHANGE_START, value) is not None
     if isinstance(value, list):
         items = cast(list[object], value)
         work.spend(1 + len(items))

@@ -17,10 +17,10 @@ MOST_OTHERS = 16
 """Other names of one text that are looked at; with more of them nothing is certain."""
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:.*"
-_ELSEWHERE = r"`|\$[\w{(]|://"
+_ELSEWHERE = r"`|\$[\w{(]|%[A-Za-z_]\w*%|&#?\w+;|[<>]\(|://"
 """What some other program fills in, or a link."""
 _GLUE = r"[^\w./~+%*?-]+"
-_BETWEEN = r"[,;|]|(?<=\s)(?=[/~.])"
+_BETWEEN = r"[,;|=&]|(?<=\s)(?=[/~.])"
 """Between the names of a list. A name may have blanks: what comes after one counts if it leads elsewhere."""
 _WILD = r"[*?\[]"
 _CHOICE = r"\{[^{}]*(?:,|\.\.)|[@!+?*]\(|\|"
@@ -83,6 +83,8 @@ def _find_others(text: str) -> tuple[list[str], bool]:
 
 def _respell(text: str) -> Iterator[str]:
     yield text.strip()
+    # Quotes, and what stands before a name that is mentioned, or goes into a program.
+    yield text.strip("'\"").lstrip("@<>!")
     # Windows has no name that ends in a dot.
     yield text.rstrip(". ") if text.strip("./ ") else text
     # Letters that look different and are taken for these; and those that cannot be seen.
