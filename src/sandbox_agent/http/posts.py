@@ -78,15 +78,15 @@ class Post:
         """A part of the body has come."""
         if self.response_complete:
             return
-        if len(self.body) + len(self._begun) + len(part) > self.head.most:
-            self.refuse(BodyTooLarge(self.head.most))
-        elif self.body or self._begun:
-            if self.body:
-                self._begun, self.body = bytearray(self.body), b""
+        if self.body:
+            self._begun, self.body = bytearray(self.body), b""
+        if self._begun:
             self._begun += part
         else:
             # Most bodies come whole.
             self.body = part
+        if len(self.body or self._begun) > self.head.most:
+            self.refuse(BodyTooLarge(self.head.most))
 
     def end_body(self) -> None:
         """The body is whole: the request is taken."""
