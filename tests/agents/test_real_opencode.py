@@ -81,7 +81,8 @@ def test_question_that_is_answered_at_its_own_port_is_withdrawn(real: RealAgent)
             turn = await prompt.ended()
 
         assert answer.status_code == 200
-        assert request.data["id"] == open_there["id"] == withdrawn.data["params"]["requestId"]
+        assert request.data["params"]["questionId"] == open_there["id"]
+        assert request.data["id"] == withdrawn.data["params"]["requestId"]
         assert ASKER.heard.format("Redis") in told_now(script.requests[1])
         assert turn.stop_reason == "end_turn"
 

@@ -64,12 +64,13 @@ def test_question_is_kept_as_the_permission_that_it_was(real: RealAgent) -> None
             await prompt.ended()
             log = await session.client.result("_sandboxagent/session/events", {"sessionId": session.id})
 
-        kept = [event["envelope"] for event in log["events"] if event["envelope"].get("id") == request.data["id"]]
-        (said,) = [each["params"] for each in kept if each.get("method") == PERMISSION]
+        kept = [event["envelope"] for event in log["events"]]
+        (asked,) = [each for each in kept if each.get("method") == PERMISSION]
+        said = asked["params"]
         assert said["toolCall"]["_meta"]["qwenInteractionKind"] == "user_question"
         assert [option["kind"] for option in said["options"]] == ["allow_once", "reject_once"]
         submitted = {"outcome": {"outcome": "selected", "optionId": "proceed_once"}, "answers": {"0": "Redis"}}
-        assert submitted in [each.get("result") for each in kept]
+        assert submitted in [each.get("result") for each in kept if each.get("id") == asked["id"]]
 
     run(scenario())
 

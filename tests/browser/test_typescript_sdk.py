@@ -141,7 +141,7 @@ def test_a_question_is_answered_by_its_handler(page: Page) -> None:
         """
         let asked;
         client.onQuestion((request) => {
-          asked = { id: request.id, labels: request.questions[0].options.map(({ label }) => label) };
+          asked = { id: request.questionId, labels: request.questions[0].options.map(({ label }) => label) };
           return request.answer("blue");
         });
         const session = await client.sessions.create({ cwd });
