@@ -86,3 +86,9 @@ def test_an_honest_body_in_chunks_is_never_too_long(sizes: list[int], extension:
             framing.check()
             start = end
     assert framing.part is RequestPart.CHUNKED_BODY
+
+
+def test_blank_lines_before_a_request_are_one_piece_and_bounded() -> None:
+    data = b"\r\n" * 1000 + b"GET / HTTP/1.1\r\n\r\n"
+    assert Framing().end_of_piece(data, 0, has_begun=False) == 2000
+    assert Framing().end_of_piece(b"\r\n" * MAX_HEAD, 0, has_begun=False) == MAX_HEAD

@@ -1,6 +1,7 @@
 """POSTs of envelopes: a head that is known is not parsed again, and clients notice nothing of that."""
 
 import asyncio
+import gc
 import json
 import re
 import tracemalloc
@@ -202,6 +203,26 @@ def test_nothing_behind_a_post_that_closes_the_socket_is_taken(tmp_path: Path) -
             await one.site.settle()
             assert one.statuses == [401]
             assert len(one.site.reached.requests) == before
+            assert one.protocol._framing.part.name == "CHUNKED_BODY", "nor is the rest of its body"
+
+    uvloop.run(main())
+
+
+def test_a_refusal_leaves_nothing_for_the_collector_of_garbage(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with sender(tmp_path) as one:
+            refused = head("POST /v1/rpc", "Content-Length: 100000", token=False) + b"x" * 100_000
+            await one.answer(refused)
+            gc.collect()
+            gc.disable()
+            tracemalloc.start()
+            try:
+                for _ in range(20):
+                    await one.answer(bytes(bytearray(refused)))
+                assert tracemalloc.get_traced_memory()[0] < 5 * len(refused)
+            finally:
+                tracemalloc.stop()
+                gc.enable()
 
     uvloop.run(main())
 

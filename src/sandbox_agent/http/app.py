@@ -29,7 +29,7 @@ from sandbox_agent.http.asgi import (
 )
 from sandbox_agent.http.guard import Guard, is_opencode
 from sandbox_agent.http.health import HealthCheck
-from sandbox_agent.http.posts import Post, PostHead
+from sandbox_agent.http.posts import Post, PostHead, make_problem
 from sandbox_agent.http.rpc import PATH as RPC
 from sandbox_agent.http.rpc import Rpc
 
@@ -59,10 +59,10 @@ class FrontDoor:
             self._guard_head(scope)
             return PostHead(self.read_envelopes(transport, scope), transport.max_body, more)
         except SandboxAgentError as error:
-            return PostHead(_refused, transport.max_body, more, error)
+            return PostHead(_refused, transport.max_body, more, make_problem(error))
         except Exception:
             logger.exception("request failed method=POST path=%s", scope["path"])
-            return PostHead(_refused, transport.max_body, more, InternalError())
+            return PostHead(_refused, transport.max_body, more, make_problem(InternalError()))
 
     def transport_of(self, path: str) -> Rpc | Acp | None:
         """What takes envelopes under a path."""

@@ -24,6 +24,7 @@ MAX_HEADERS = 200
 LONGEST_KNOWN_HEAD = 4096
 """Bytes of a head that is remembered: there is one for each socket."""
 _BLANK_LINE = b"\r\n\r\n"
+_BLANK_LINES = re.compile(rb"[\r\n]+")
 _LENGTH, _KEY = b"content-length", raw(IDEMPOTENCY_KEY)
 _VALUES = re.compile(rb"\r\n(content-length|idempotency-key): ?([!-~]+)(?=\r\n)", re.IGNORECASE)
 _ANY_KEY = re.compile(rb"[!-~]{1,256}")
@@ -64,11 +65,14 @@ class Framing:
         self._left = length or 0
         self._tail = b""
 
-    def end_of_piece(self, data: bytes, start: int) -> int:
-        """Where the piece ends that may be read next."""
+    def end_of_piece(self, data: bytes, start: int, *, has_begun: bool = True) -> int:
+        """Where the piece ends that may be read next; blank lines before a request are one."""
         if self.part is COUNTED_BODY:
             return min(len(data), start + self._left)
         limit = min(len(data), start + MAX_HEAD - self.overhead)
+        if not has_begun and data[start] in b"\r\n":
+            blank = _BLANK_LINES.match(data, start)
+            return min(limit, blank.end()) if blank else limit
         across = (self._tail + data[start : start + 3]).find(_BLANK_LINE)
         if across >= 0:
             return min(limit, start + across + 4 - len(self._tail))

@@ -454,10 +454,10 @@ class Http1(asyncio.Protocol):
         data, start, before = self._backlog, 0, self.cycle
         try:
             with memoryview(data) as view:
-                while start < len(data) and (
-                    self._framing.part is not HEAD or (self.cycle is before and self._may_begin)
-                ):
-                    end = self._framing.end_of_piece(data, start)
+                while start < len(data) and not self.transport.is_closing():
+                    if self._framing.part is HEAD and (self.cycle is not before or not self._may_begin):
+                        break
+                    end = self._framing.end_of_piece(data, start, has_begun=self._begun)
                     if self._framing.part is HEAD:
                         # A stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
@@ -497,7 +497,7 @@ class Http1(asyncio.Protocol):
     @property
     def _may_begin(self) -> bool:
         """A request may begin: the client has the answers so far, or reads them."""
-        return self._answered and not self.flow.write_paused and not self.transport.is_closing()
+        return self._answered and not self.flow.write_paused
 
     # What the parser calls
 

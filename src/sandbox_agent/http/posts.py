@@ -18,8 +18,8 @@ class PostHead(Struct, frozen=True):
     """Bytes that a body may have."""
     more: Headers = ()
     """Headers of every answer."""
-    refusal: SandboxAgentError | None = None
-    """Why the request may not be made."""
+    refusal: Reply | None = None
+    """The answer to a request that may not be made. Not the error: that refers to what was on the stack."""
 
 
 class PostSocket(Protocol):
@@ -70,7 +70,7 @@ class Post:
     def begin(self, length: int | None) -> None:
         """Refuse at once what needs no body to be refused."""
         if self.head.refusal is not None:
-            self.refuse(self.head.refusal)
+            self.reply(self.head.refusal)
         elif length is not None and length > self.head.most:
             self.refuse(BodyTooLarge(self.head.most))
 
@@ -112,8 +112,7 @@ class Post:
         self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
 
     def refuse(self, error: SandboxAgentError) -> None:
-        body = problem_document(error)
-        self.reply(Reply(error.status, problem_headers(error, body), body))
+        self.reply(make_problem(error))
 
     def respond(self, head: bytes, body: bytes) -> None:
         """The same, for a head that is written already, without its end."""
@@ -123,6 +122,12 @@ class Post:
         if self._line is not None and not self.disconnected:
             more = b"".join((head, *_lines(self.head.more))) if self.head.more else head
             self._line.reply(more, body, keep_alive=self.keep_alive)
+
+
+def make_problem(error: SandboxAgentError) -> Reply:
+    """The answer that is an error."""
+    body = problem_document(error)
+    return Reply(error.status, problem_headers(error, body), body)
 
 
 def _lines(headers: Headers) -> list[bytes]:
