@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import asdict
 
 from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
 from sandbox_agent.json_bounds import SHORTEST_DEEP, excess, excess_of_answer
@@ -95,6 +96,10 @@ class Envelope:
         """`params` as Python values; empty when it is absent or not an object."""
         return _object(lambda: _decode(_params, self.line).params)
 
+    def asked(self) -> Object:
+        """Of `params` of a request to people, what says what an answer means; the rest may be large, and is skipped."""
+        return _object(lambda: _read_asked(self.line))
+
     def result(self) -> Object:
         """`result` as Python values; empty when it is absent or not an object."""
         return {} if self.peek.result is UNSET else _object(lambda: _any.decode(cast(Raw, self.peek.result)))
@@ -128,11 +133,41 @@ class _WithPrompt(Struct, gc=False):
     params: _Prompt | list[Raw] | str | float | bool | None = None
 
 
+class _Related(Struct, gc=False):
+    requestId: Raw | UnsetType = UNSET
+
+
+class _ToolCall(Struct, gc=False):
+    toolCallId: object = None
+    title: object = None
+
+
+class _Asked(Struct, gc=False):
+    toolCall: _ToolCall | list[Raw] | str | float | bool | None = None
+    toolCallId: object = None
+    options: object = None
+    questionId: object = None
+    prompt: object = None
+    message: object = None
+
+
+class _WithAsked(Struct, gc=False):
+    params: _Asked | list[Raw] | str | float | bool | None = None
+
+
+class _WithRelated(Struct, gc=False):
+    params: _Related | list[Raw] | str | float | bool | None = None
+
+
 T = TypeVar("T")
 _peek = msgspec.json.Decoder(Peek)
+peek_lines = _peek.decode_lines
+"""Look at every line of a blob in one go; raises when any line is not JSON (then look at each by itself)."""
 _members = msgspec.json.Decoder(dict[str, Raw])
 _params = msgspec.json.Decoder(_WithParams)
 _prompt = msgspec.json.Decoder(_WithPrompt)
+_asked = msgspec.json.Decoder(_WithAsked)
+_related = msgspec.json.Decoder(_WithRelated)
 _any = msgspec.json.Decoder(object)
 _HEX = rb"[0-9a-fA-F]{2}"
 _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
@@ -177,11 +212,6 @@ def _whole(text: bytes) -> bytes:
         whole = bytearray(text) if whole is None else whole
         whole[half.start() : half.end()] = _STAND_IN
     return text if whole is None else bytes(whole)
-
-
-def peek_lines(blob: bytes) -> list[Peek]:
-    """Look at every line of a blob in one go; raises when any line is not JSON (then look at each by itself)."""
-    return _peek.decode_lines(blob)
 
 
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
@@ -332,6 +362,24 @@ def has_prompt(line: bytes) -> bool:
     """Whether `params` has a member called `prompt`: the same as `param` finds, without a look at the others."""
     params = _decode(_prompt, line).params
     return isinstance(params, _Prompt) and params.prompt is not UNSET
+
+
+def related(line: bytes) -> bytes | None:
+    """The text of `requestId` in `params`, which names another request: as `param` finds it, but without a copy."""
+    if b'"requestId"' not in line and (BACKSLASH not in line or b"\\u00" not in line):
+        return None
+    params = _decode(_related, line).params
+    return bytes(params.requestId) if isinstance(params, _Related) and params.requestId is not UNSET else None
+
+
+def _read_asked(line: bytes) -> Object:
+    asked = _decode(_asked, line).params
+    if not isinstance(asked, _Asked):
+        return {}
+    call = asked.toolCall
+    members: Object = asdict(asked)
+    members["toolCall"] = asdict(call) if isinstance(call, _ToolCall) else None
+    return members
 
 
 def is_object(raw: Raw) -> bool:

@@ -35,6 +35,8 @@ class Pools(Struct, frozen=True):
 
     agents: Pool = field(default_factory=lambda: Pool("agents", 8))
     """Files and directories that agents ask for."""
+    lines: Pool = field(default_factory=lambda: Pool("lines", 1))
+    """Large envelopes. One thread, as Python runs only one at a time: with more, the event loop would wait for each."""
     files: Pool = field(default_factory=lambda: Pool("files", 16))
     """What clients do with files, step by step: no step takes long."""
     trees: Pool = field(default_factory=lambda: Pool("trees", 4))

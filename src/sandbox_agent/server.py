@@ -170,7 +170,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
     rules = load_rules(settings.permissions_file)
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)
     ruling = Ruling(hub, policy, settings.rules_time)
-    from_agent = FromAgent(hub, turns, host, ruling, os.environ)
+    from_agent = FromAgent(hub, turns, host, ruling, pools.lines, os.environ)
     boots = open_boots(settings, children, os.environ, secret)
     installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)

@@ -81,7 +81,7 @@ class World:
         environ = {"PATH": "/usr/bin:/bin"}
         self.host = HostMethods(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)
         ruling = Ruling(self.hub, Policy((), "/home", str), 5)
-        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling)
+        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling, POOL)
         self.process = FakeProcess()
         self.running = self.runs(self.process)
         self.session = self.open(self.running, "s")

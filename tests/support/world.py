@@ -67,6 +67,8 @@ class Pipe:
         self.key = key
         self.alive = True
         self.reads = True
+        self.is_read = True
+        """Whether the server reads what it writes."""
         self.sent: list[Json] = []
         self._news = asyncio.Event()
 
@@ -92,9 +94,11 @@ class Pipe:
         found[0]["taken"] = True
         return found[0]
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_read = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_read = True
 
 
 class FakeAgent:
@@ -158,7 +162,7 @@ class World:
         pool = Pool("test", 2)
         terminals = Terminals(_children(), pool, TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
-        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str), 5))
+        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str), 5), pool)
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.capabilities = CAPABILITIES if capabilities is None else capabilities
         self.agents: list[FakeAgent | None] = []
@@ -186,9 +190,9 @@ class World:
         self.session = self.add_session(session)
         self.hub.attach(self.client, self.session)
 
-    def add_session(self, id: str) -> Session:
-        """A session that the agent's process holds."""
-        session = self.hub.add_session(self.agent.running, id, "/", Raw(b"{}"))
+    def add_session(self, id: str, agent: FakeAgent | None = None) -> Session:
+        """A session that a process of the agent holds: this one, or the one that runs."""
+        session = self.hub.add_session((agent or self.agent).running, id, "/", Raw(b"{}"))
         session.learn_offers(OFFERED)
         self.hub.move(session, Event.OPENED)
         return session
@@ -223,6 +227,17 @@ class World:
 
     def says(self, **fields: Any) -> None:
         self.agent.says(**fields)
+
+    def hears(self, blob: bytes) -> None:
+        """Lines of the agent, as they came."""
+        self.from_agent.receive(self.running, blob)
+
+    async def has_logged(self, position: int) -> None:
+        """Wait until the log has come so far; `run` bounds it."""
+        while True:
+            if self.log.position >= position:
+                return
+            await asyncio.sleep(0.001)
 
     def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> str:
         """The agent asks under an id of its own; gives the one that clients know, if they are asked."""

@@ -5,7 +5,9 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 
 import logging
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
 
 import msgspec
@@ -30,9 +32,9 @@ from sandbox_agent.envelope import (
     notification,
     object_at,
     one_line,
-    param,
     parse,
     peek_lines,
+    related,
     with_error,
     with_param,
 )
@@ -54,11 +56,13 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, server_stopped
 from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome, PendingRequest
 from sandbox_agent.hub.ruling import Ruling
-from sandbox_agent.hub.session import Process, Session
+from sandbox_agent.hub.session import OFFERS_BYTES, Process, Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.json_bounds import MAX_DEPTH, SHORTEST_DEEP, excess
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
+from sandbox_agent.pools import Pool
 from sandbox_agent.reports import Reports
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -88,6 +92,8 @@ _BRACE, _END_BRACE = set(b"{"), set(b"}")
 _FIRST_OF_AN_OBJECT = ord("{")
 MOST_UNPARSED = 100
 """Bad lines of one read that clients see one by one."""
+LARGE = 1 << 20
+"""Bytes from which on lines are looked at in a thread."""
 _MANY = 4096
 """Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
 _HOST = ("fs/", "terminal/")
@@ -99,12 +105,38 @@ class _Buffer(Struct):
     size: int = 0
 
 
+class _Bad(Struct, frozen=True):
+    """A line that is no envelope, and why."""
+
+    line: bytes
+    reason: str
+    truncated: bool = False
+
+
+class _Good(Struct, frozen=True):
+    """A line that is an envelope."""
+
+    line: bytes
+    peek: Peek
+
+
 class FromAgent:
     """The supervisor's listener."""
 
     def __init__(
-        self, hub: Hub, turns: Turns, host: HostMethods, ruling: Ruling, environ: Mapping[str, str] | None = None
+        self,
+        hub: Hub,
+        turns: Turns,
+        host: HostMethods,
+        ruling: Ruling,
+        pool: Pool,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
+        """Large lines are looked at in a thread of `pool`."""
+        self._pool = pool
+        self._tasks = Tasks()
+        self._late: dict[str, deque[bytes | Callable[[], None]]] = {}
+        """By process: lines that are being looked at in a thread, and what came after them."""
         self._hub = hub
         self._environ = environ or {}
         self._turns = turns
@@ -118,26 +150,52 @@ class FromAgent:
 
     def receive(self, running: Process, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
-        if b"\n\n" in blob:
-            # Lines without anything cost as much as others, and there may be very many.
-            blob = re.sub(rb"\n\n++", b"\n", blob)
-        try:
-            # Spelled out, and not a function: this runs for every line of every agent.
-            size = len(blob)
-            if size > SHORTEST_DEEP and (size > _MANY or blob.count(b"{") + blob.count(b"[") > MAX_DEPTH):
-                _check_bounds(blob)
-            if not blob.isascii():
-                check_utf8(blob)
-            peeks = peek_lines(blob)
-            lines = split_lines(blob, len(peeks))
-            lines.pop()
-        except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
-            peeks, lines = [], [b""]
+        if len(blob) > LARGE or (self._late and running.key in self._late):
+            self._take_later(running, blob)
+        else:
+            self._take(running, *_look_at(blob))
+
+    def _take_later(self, running: Process, step: bytes | Callable[[], None]) -> None:
+        """Take lines that are looked at in a thread, or what comes after such lines. The agent waits, and no other."""
+        late = self._late.get(running.key)
+        running.pause_reading()
+        if late is not None:
+            late.append(step)
+            return
+        self._late[running.key] = late = deque((step,))
+        self._tasks.run(self._take_late(running, late), f"take large lines of {running.key}")
+
+    async def _take_late(self, running: Process, late: deque[bytes | Callable[[], None]]) -> None:
+        while late:
+            step = late[0]
+            try:
+                if isinstance(step, bytes):
+                    is_large = len(step) > LARGE
+                    looked_at = await self._pool.run(_look_at, step) if is_large else _look_at(step)
+                    if len(late) == 1:
+                        # Before they are taken: a reader that is behind, or the disk, may pause it again.
+                        running.resume_reading()
+                    self._take(running, *looked_at)
+                else:
+                    step()
+            except Exception:
+                logger.exception("large lines from agent failed agent=%s", running.agent.id)
+            late.popleft()
+        del self._late[running.key]
+
+    def _take(
+        self, running: Process, lines: list[bytes], peeks: list[Peek], forged: int, each: "list[_Bad | _Good] | None"
+    ) -> None:
+        if forged:
+            self._refusals.note(running.key, forged)
         log = self._hub.log
         # A notification by itself has nothing to wait for.
         is_held = (len(peeks) != 1 or peeks[0].id is not UNSET) and log.hold(join=len(lines) > 1)
         try:
-            self._receive(running, blob, lines, peeks)
+            if each is None:
+                self._receive_lines(running, lines, peeks)
+            else:
+                self._receive_one_by_one(running, each)
         finally:
             if is_held:
                 # Where no other call runs, nothing is about to come that could go to the disk with this.
@@ -146,22 +204,23 @@ class FromAgent:
             running.pause_reading()
             log.when_drained(running.resume_reading)
 
-    def _receive(self, running: Process, blob: bytes, lines: list[bytes], peeks: list[Peek]) -> None:
-        # Equal counts do not prove one value per line: one line may have two values, and another none.
-        whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
-        if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
-            # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
-            self._receive_one_by_one(running, blob.split(b"\n"))
-        elif may_forge(blob, len(lines)):
-            self._receive_lines(running, *self._disarm_lines(running, lines, peeks))
-        else:
-            self._receive_lines(running, lines, peeks)
-
     def oversized(self, running: Process, head: bytes) -> None:
+        if running.key in self._late:
+            self._take_later(running, partial(self._report_oversized, running, head))
+        else:
+            self._report_oversized(running, head)
+
+    def _report_oversized(self, running: Process, head: bytes) -> None:
         self._report_unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: Process, exit: Exit) -> None:
-        """Fail the calls that wait on the process, and end its sessions."""
+        """Fail the calls that wait on the process, and end its sessions; after all that it has said."""
+        if running.key in self._late:
+            self._take_later(running, partial(self._end, running, exit))
+        else:
+            self._end(running, exit)
+
+    def _end(self, running: Process, exit: Exit) -> None:
         error = _agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
         for session in self._hub.shelf.find_all_held(running):
@@ -203,20 +262,6 @@ class FromAgent:
             else:
                 self._buffer(running, session_id, line, peek)
 
-    def _disarm_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
-        """The same lines, with nothing in them that only the server says."""
-        checked: list[bytes] = []
-        for line in lines:
-            try:
-                checked.append(disarm(line))
-            except (msgspec.DecodeError, RecursionError):
-                # Peeked at, and yet no object: it becomes a bad line, as nothing.
-                checked.append(b"{}")
-            if checked[-1] is not line:
-                self._refusals.note(running.key)
-        looks = zip(lines, checked, peeks, strict=True)
-        return checked, [peek if line is now else msgspec.json.decode(now, type=Peek) for line, now, peek in looks]
-
     def _receive_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
         """The fast path: runs of plain updates of one session are handled as one."""
         run: list[bytes] = []
@@ -246,32 +291,13 @@ class FromAgent:
             self._receive_checked(running, line, peek)
         self._updates(running, run_id, run)
 
-    def _receive_one_by_one(self, running: Process, lines: list[bytes]) -> None:
+    def _receive_one_by_one(self, running: Process, each: "list[_Bad | _Good]") -> None:
         """Only the bad ones are set aside; of very many at once, clients are told the first, and how many more."""
-        bad = 0
-        for each in lines:
-            line = each.strip()
-            if not line:
-                continue
-            if bad >= MOST_UNPARSED and line[0] != _FIRST_OF_AN_OBJECT:
-                bad += 1
-                continue
-            try:
-                envelope = parse(line)
-            except NotAnEnvelope as error:
-                bad += 1
-                if bad <= MOST_UNPARSED:
-                    self._report_unparsed(running, line, str(error))
-                continue
-            self._receive_parsed(running, line, envelope)
-        if bad > MOST_UNPARSED:
-            self._report_unparsed(running, b"", f"{bad - MOST_UNPARSED} more lines are no envelopes", truncated=True)
-
-    def _receive_parsed(self, running: Process, line: bytes, envelope: Envelope) -> None:
-        lines, peeks = [one_line(line)], [envelope.peek]
-        if may_forge(line, 1):
-            lines, peeks = self._disarm_lines(running, lines, peeks)
-        self._receive_checked(running, lines[0], peeks[0])
+        for one in each:
+            if type(one) is _Bad:
+                self._report_unparsed(running, one.line, one.reason, truncated=one.truncated)
+            elif type(one) is _Good:
+                self._receive_checked(running, one.line, one.peek)
 
     def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
         reason = fault(peek) or (long_name(peek) if len(line) > LONGEST_NAME else None)
@@ -376,7 +402,10 @@ class FromAgent:
         kind = envelope.peek.update_kind
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
             running.echoes_prompts, session.unechoed = True, None
-        if kind in _SPECIAL_UPDATES:
+        if len(envelope.line) > OFFERS_BYTES:
+            # To read it takes too long, and as much is not kept.
+            learned = False
+        elif kind in _SPECIAL_UPDATES:
             learned = session.note_update(object_at(envelope.params(), "update"))
         else:
             learned = _VENDORS_CHOICE in envelope.line and session.note_vendor(envelope.params())
@@ -421,7 +450,7 @@ class FromAgent:
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
         """The agent withdraws one of its requests."""
-        id = param(envelope.line, "requestId")
+        id = related(envelope.line)
         if id is None:
             return
         self._host.withdraw(running, id)
@@ -467,10 +496,12 @@ class FromAgent:
         line = request.line
         if session.facts.agent_session_id != session.id:
             line = with_param(line, "sessionId", session.id)
-        if (id := param(line, "requestId")) is not None:
+        if (id := related(line)) is not None:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
-        pending = self._hub.new_pending(parse(line), running, session, only and only.tag)
+        # What is as it came was looked at.
+        asked = request if line is request.line else parse(line)
+        pending = self._hub.new_pending(asked, running, session, only and only.tag)
         if self._reject_beyond(pending) or self._ruling.take(pending, session):
             return
         channel = session_channel(session.id) if only is None else only.channel
@@ -478,7 +509,7 @@ class FromAgent:
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
         """It belongs to a call (an elicitation during a login), or to all clients of the agent."""
-        id = param(request.line, "requestId")
+        id = related(request.line)
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:
             pending = self._hub.new_pending(request, running, None)
@@ -522,6 +553,77 @@ class FromAgent:
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification(methods.UNPARSED, params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
+
+
+def _look_at(blob: bytes) -> "tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]":
+    """The lines of a blob, a look at each, and how many have had something in them that only the server says.
+
+    The last is None unless some line is no envelope on one line; then it has all of them, one by one. Touches nothing
+    else: what is large is looked at in a thread.
+    """
+    if b"\n\n" in blob:
+        # Lines without anything cost as much as others, and there may be very many.
+        blob = re.sub(rb"\n\n++", b"\n", blob)
+    try:
+        # Spelled out, and not a function: this runs for every line of every agent.
+        size = len(blob)
+        if size > SHORTEST_DEEP and (size > _MANY or blob.count(b"{") + blob.count(b"[") > MAX_DEPTH):
+            _check_bounds(blob)
+        if not blob.isascii():
+            check_utf8(blob)
+        peeks = peek_lines(blob)
+        lines = split_lines(blob, len(peeks))
+        lines.pop()
+    except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
+        return [], [], *_look_one_by_one(blob)
+    # Equal counts do not prove one value per line: one line may have two values, and another none.
+    whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
+    if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
+        # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
+        return [], [], *_look_one_by_one(blob)
+    if may_forge(blob, len(lines)):
+        return *_disarm_lines(lines, peeks), None
+    return lines, peeks, 0, None
+
+
+def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
+    each: list[_Bad | _Good] = []
+    bad = forged = 0
+    for line in map(bytes.strip, blob.split(b"\n")):
+        if not line:
+            continue
+        if bad >= MOST_UNPARSED and line[0] != _FIRST_OF_AN_OBJECT:
+            bad += 1
+            continue
+        try:
+            envelope = parse(line)
+        except NotAnEnvelope as error:
+            bad += 1
+            if bad <= MOST_UNPARSED:
+                each.append(_Bad(line, str(error)))
+            continue
+        lines, peeks = [one_line(line)], [envelope.peek]
+        if may_forge(line, 1):
+            lines, peeks, found = _disarm_lines(lines, peeks)
+            forged += found
+        each.append(_Good(lines[0], peeks[0]))
+    if bad > MOST_UNPARSED:
+        each.append(_Bad(b"", f"{bad - MOST_UNPARSED} more lines are no envelopes", truncated=True))
+    return forged, each
+
+
+def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek], int]:
+    """The same lines with nothing in them that only the server says, and in how many there was something."""
+    checked: list[bytes] = []
+    for line in lines:
+        try:
+            checked.append(disarm(line))
+        except (msgspec.DecodeError, RecursionError):
+            # Peeked at, and yet no object: it becomes a bad line, as nothing.
+            checked.append(b"{}")
+    looks = list(zip(lines, checked, peeks, strict=True))
+    now = [peek if line is after else msgspec.json.decode(after, type=Peek) for line, after, peek in looks]
+    return checked, now, sum(line is not after for line, after, _ in looks)
 
 
 def _check_bounds(blob: bytes) -> None:

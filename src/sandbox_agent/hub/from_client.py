@@ -16,8 +16,8 @@ from sandbox_agent.envelope import (
     failure,
     notification,
     object_at,
-    param,
     parse,
+    related,
     success,
     text_at,
     with_id,
@@ -250,7 +250,7 @@ class FromClient:
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
         """Translate the id: the agent knows the request under another one."""
-        id = param(envelope.line, "requestId")
+        id = related(envelope.line)
         if id is None or self._turns.take_back(connection, id) or self._forward.take_back(connection, id):
             return
         call = self._hub.calls.find(connection, id)

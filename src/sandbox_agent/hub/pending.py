@@ -73,10 +73,12 @@ class Speech(Struct, frozen=True):
 def render(asked: Envelope, speech: Speech, key: int) -> bytes:
     """Render an agent's request for a client; unchanged when the client understands it as it is."""
     assert asked.id is not None
-    params = asked.params()
     method = speech.method(asked)
+    if method == asked.method and method != ELICITATION:
+        return asked.line
+    params = asked.params()
     if method == asked.method:
-        if method == ELICITATION and is_url(params) and not speech.url:
+        if is_url(params) and not speech.url:
             return request(asked.id, ELICITATION, question.url_as_form(params))
         return asked.line
     if method == QUESTION:
@@ -189,6 +191,8 @@ class PendingRequest(Struct, eq=False):
     """What it has of the budget of its agent process."""
     deciding: bool = False
     """The rules are deciding it: no human is asked, at least not yet."""
+    about: Object | None = None
+    """What `Envelope.asked` says, while it is at hand: the rules have just read it in their thread."""
     asked: set[str] = field(default_factory=set[str])
     """The connections that know it, by tag: they may answer it, and are told what became of it."""
 
@@ -209,12 +213,16 @@ class PendingRequest(Struct, eq=False):
     def kind(self) -> str:
         return kind_of(self.request.method)
 
+    def read(self) -> Object:
+        """What says what an answer means."""
+        return self.request.asked() if self.about is None else self.about
+
     @property
     def question_id(self) -> str | None:
         """The id of the question that clients see, if they see one."""
         match self.kind:
             case "question":
-                return text_at(self.request.params(), "questionId")
+                return text_at(self.read(), "questionId")
             case "elicitation":
                 return question_id(self.key)
             case _:
@@ -281,7 +289,7 @@ class PendingRequest(Struct, eq=False):
         return next(iter(self._options(kind)), None)
 
     def _options(self, kind: str) -> list[str]:
-        offered = objects_at(self.request.params(), "options")
+        offered = objects_at(self.read(), "options")
         return [id for option in offered if option.get("kind") == kind and (id := text_at(option, "optionId"))]
 
 
@@ -458,7 +466,7 @@ def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) ->
         "agentRequestId": Raw(pending.agent_id),
         "kind": pending.kind,
     }
-    asked, result = pending.request.params(), {} if answer is None else parse(answer).result()
+    asked, result = pending.read(), {} if answer is None else parse(answer).result()
     chosen = text_at(result, "outcome", "optionId")
     further: Object = {
         "questionId": pending.question_id,
@@ -489,10 +497,10 @@ def read_reason(answer: Envelope) -> str | None:
 def write_refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
     """What to say to the agent of a request that a person refused for a reason; None when it was not refused."""
     chosen = text_at(parse(answer).result(), "outcome", "optionId")
-    allowed = chosen is not None and not (_kind_of(pending.request.params(), chosen) or "").startswith("reject")
+    allowed = chosen is not None and not (_kind_of(pending.read(), chosen) or "").startswith("reject")
     if allowed or (pending.kind != "permission" and pending.outcome is Outcome.ANSWERED):
         return None
-    asked = pending.request.params()
+    asked = pending.read()
     about = text_at(asked, "toolCall", "title") or text_at(asked, "prompt") or text_at(asked, "message")
     return f"The user refused your request{f' ({about})' if about else ''} and says why: {reason}"
 

@@ -132,8 +132,7 @@ class Ruling:
         pending.answering = pending.deciding = True
         self._hub.record_request(pending)
         if decision is None or line is None:
-            decide = self._decide(pending, session, lambda: self._policy.decide(ask(), rules))
-            self._tasks.run(decide, "ask the rules")
+            self._tasks.run(self._decide(pending, session, lambda: self._policy.decide(ask(), rules)), "ask the rules")
         else:
             self._answer(pending, session, decision, line)
         return True
@@ -156,11 +155,16 @@ class Ruling:
             return Decision("reject", "the rules could not be applied: an internal error")
 
     async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
-        """Decide in a thread."""
+        """Decide in a thread, where the answer is made, too: what it says has to be read in the request."""
+
+        def work() -> tuple[Decision, bytes | None]:
+            decision = decide()
+            pending.about = pending.request.asked()
+            return decision, _answer(pending, decision)
+
         try:
             async with asyncio.timeout(self._patience):
-                decision = await self._threads.run(session.id, decide)
-            line = _answer(pending, decision)
+                decision, line = await self._threads.run(session.id, work)
         except TimeoutError:
             logger.warning("rules took too long session=%s", session.id)
             decision = Decision("reject", f"the rules took longer than {self._patience:g} seconds to decide it")
@@ -172,6 +176,7 @@ class Ruling:
             # Cancelled, withdrawn, or its process died: nothing is left to decide.
             return
         if line is None:
+            pending.about = None
             pending.answering = pending.deciding = False
             self._hub.publish_request(pending)
         else:
