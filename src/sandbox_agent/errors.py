@@ -83,7 +83,7 @@ SandboxAgentError
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncio import Future
+    pass
 
 URN = "urn:sandbox-agent:error:"
 """What the `type` of a problem document begins with; its slug follows."""
@@ -344,8 +344,8 @@ class WatchesExhausted(SandboxAgentError):
 class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
-    late: "Future[object] | None" = None
-    """The answer, should it come after all; None when none can come."""
+    late: object | None = None
+    """The `Reply` with the answer, should it come after all; None when none can come."""
 
 
 class LogUnavailable(SandboxAgentError):

@@ -207,7 +207,6 @@ def build(settings: Settings, children: Children) -> ServerParts:
         forward,
         turns,
         session_methods.prompt,
-        session_methods.prompt_now,
         own_methods,
         settings.request_timeout,
         settings.default_agent,

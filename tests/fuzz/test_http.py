@@ -22,7 +22,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.http.asgi import Receive, Reply, Scope, Send, check_json, header, respond
+from sandbox_agent.http.asgi import Receive, Response, Scope, Send, check_json, header, respond
 from sandbox_agent.http.framing import MAX_HEAD
 from sandbox_agent.http.posts import Post
 from tests.support.in_process import READ, PretendedSocket, Site, head
@@ -327,7 +327,7 @@ class Echo:
     def _take(self, said: bytes, post: Post) -> None:
         self.taken.append((post.key, post.body, said))
         body = b"%b|%b|%b" % (post.key or b"", said, post.body)
-        reply = Reply(200, [(b"content-length", b"%d" % len(body))], body)
+        reply = Response(200, [(b"content-length", b"%d" % len(body))], body)
         if len(post.body) % 2:
             asyncio.get_running_loop().call_soon(post.reply, reply)
         else:

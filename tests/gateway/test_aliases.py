@@ -211,8 +211,8 @@ def test_a_client_whose_session_lost_its_alias_to_a_quicker_one_is_told(listed: 
         gateway.roster.sessions[subjects.token("made")] = Seen("made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed)
         wishes = {"_meta": {META: {"requestedSessionId": "mine"}}}
         asked = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": wishes}
-        accepted = await gateway.calls.accept(client, parse(json.dumps(asked).encode()))
-        result = parse((await accepted.answer).line).result()
+        answer = await gateway.calls.submit(client, parse(json.dumps(asked).encode()))
+        result = parse(answer.line).result()
         assert result["sessionId"] == "made"
         said = json.dumps(result.get("_meta", {}))
         assert ("'mine' is taken in this fleet" in said) is (listed is None)

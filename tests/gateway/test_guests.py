@@ -82,7 +82,7 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
         await gateway.roster.start(await tables.table("nodes"), sessions)
         client = await gateway.client("silent", "broken", "good", "liar")
         passing = asyncio.create_task(let_time_pass(gateway))
-        answer = await (await gateway.calls.accept(client, parse(PENDING))).answer
+        answer = await gateway.calls.submit(client, parse(PENDING))
         await passing
         assert parse(answer.line).result() == {"pending": [{"sessionId": "s"}, {"sessionId": "its-own"}]}
 

@@ -129,11 +129,10 @@ def test_what_waits_for_a_run_of_a_node_that_has_ended_is_asked_of_the_next_one(
         await gateway.roster.start(leases, listed)
         client = await gateway.client("n", home="n")
         async with asyncio.timeout(BOUND):
-            accepted = await gateway.calls.accept(client, parse(PROMPT), "key")
-            answering = asyncio.ensure_future(accepted.answer)
+            reply = gateway.calls.submit(client, parse(PROMPT), "key")
             await asked_once.wait()
             await leases.put("n", msgspec.json.encode(lease_of("n", "second")))
-            assert parse((await answering).line).succeeded
+            assert parse((await reply).line).succeeded
 
     run(main())
 

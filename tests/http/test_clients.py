@@ -9,7 +9,7 @@ import pytest
 
 from sandbox_agent.errors import AgentTimeout, ShuttingDown, TooMany
 from sandbox_agent.http.clients import Delivery, HubClients
-from sandbox_agent.hub.calls import Accepted, Answer, Waiter
+from sandbox_agent.hub.reply import Reply
 from tests.support.logs import until
 from tests.support.world import World, envelope, run, world
 
@@ -22,13 +22,14 @@ def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.F
     """What a client learns of a request that is passed on: where it is kept, or why it was refused."""
     taken: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
     delivery = Delivery(HubClients(world.hub), world.from_client, MOST)
-    assert delivery.pass_on(world.client, envelope(**request), key, taken.set_result)
+    delivery.deliver(world.client, envelope(**request), key).when_accepted(taken.set_result)
     return taken
 
 
 async def begin(world: World, request: dict[str, Any], key: str | None) -> None:
     """A request that may have to wait for more than its agent's answer."""
-    await Delivery(HubClients(world.hub), world.from_client, MOST).begin(world.client, envelope(**request), key)
+    delivery = Delivery(HubClients(world.hub), world.from_client, MOST)
+    await delivery.deliver(world.client, envelope(**request), key).accepted()
 
 
 async def responses(world: World, id: str) -> list[dict[str, Any]]:
@@ -192,23 +193,17 @@ class Fault(Exception):
 class FaultyIntake:
     """Takes requests, and fails at their answers."""
 
-    def __init__(self, *, passes: bool) -> None:
-        self._passes = passes
-        self.waiter: Waiter | None = None
+    def __init__(self, *, at_once: bool) -> None:
+        self._at_once = at_once
 
-    def pass_on(
-        self, _connection: object, _envelope: object, _key: object, waiter: Waiter, accept: Callable[[int], None]
-    ) -> bool:
-        if self._passes:
-            accept(0)
-            waiter.set_exception(Fault("injected"))
-        return self._passes
-
-    async def accept(self, *_: object) -> Accepted:
-        return Accepted(0, self._answer())
-
-    async def _answer(self) -> Answer:
-        raise Fault("injected")
+    def submit(self, *_: object) -> Reply:
+        reply = Reply()
+        reply.accept(0)
+        if self._at_once:
+            reply.set_exception(Fault("injected"))
+        else:
+            asyncio.get_running_loop().call_soon(reply.set_exception, Fault("injected"))
+        return reply
 
 
 class FaultyClients:
@@ -220,11 +215,6 @@ class FaultyClients:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._clients, name)
-
-    async def committed(self, position: int) -> None:
-        if self._broken == "committed":
-            raise Fault("injected")
-        await self._clients.committed(position)
 
     def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
         if self._broken == "when_committed":
@@ -244,14 +234,14 @@ def is_reported(caplog: pytest.LogCaptureFixture) -> bool:
 
 
 @pytest.mark.requirement("3.every-answer")
-@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
 def test_a_request_is_answered_when_its_answer_fails_as_nothing_of_ours_does(
-    passes: bool, caplog: pytest.LogCaptureFixture
+    at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with world() as one:
-            intake: Any = FaultyIntake(passes=passes)
-            await Delivery(HubClients(one.hub), intake, MOST).begin(one.client, envelope(**CALL))
+            intake: Any = FaultyIntake(at_once=at_once)
+            await Delivery(HubClients(one.hub), intake, MOST).deliver(one.client, envelope(**CALL)).accepted()
             error = (await only_response(one, "r"))["error"]
             assert (error["code"], error["data"]) == (-32603, {"type": "internal-error"})
             assert (one.client.busy, one.client.delivering) == (0, 0)
@@ -263,7 +253,8 @@ def test_a_request_is_answered_when_its_answer_fails_as_nothing_of_ours_does(
 
 @pytest.mark.requirement("3.every-answer")
 @pytest.mark.parametrize(
-    ("broken", "request_"), [("committed", "session/list"), ("when_committed", "x/echo"), ("find_session", "x/echo")]
+    ("broken", "request_"),
+    [("when_committed", "session/list"), ("when_committed", "x/echo"), ("find_session", "x/echo")],
 )
 def test_a_request_is_answered_when_what_brings_its_answer_fails(
     broken: str, request_: str, caplog: pytest.LogCaptureFixture
@@ -274,7 +265,7 @@ def test_a_request_is_answered_when_what_brings_its_answer_fails(
             one.client.session_streams["s"] = 0
             clients: Any = FaultyClients(one, broken)
             asked = CALL | {"method": request_} if request_ != "session/list" else {"id": "r", "method": request_}
-            await Delivery(clients, one.from_client, MOST).begin(one.client, envelope(**asked))
+            await Delivery(clients, one.from_client, MOST).deliver(one.client, envelope(**asked)).accepted()
             if request_ == "x/echo":
                 request = await one.process.request("x/echo")
                 one.says(id=request["id"], result={})
@@ -299,7 +290,7 @@ def test_a_request_is_answered_when_what_should_come_before_its_answer_fails(cap
             before: Callable[[], Awaitable[None]] = flush
             delivery = Delivery(HubClients(one.hub), one.from_client, MOST)
             listing = envelope(id="r", method="session/list")
-            await delivery.begin(one.client, listing, before=before, after=over.set)
+            await delivery.deliver(one.client, listing, before=before, after=over.set).accepted()
             assert "result" in await only_response(one, "r")
             await over.wait()
 
@@ -316,13 +307,13 @@ def test_no_more_requests_wait_than_may_and_each_that_ends_makes_room(method: st
         async with world() as one:
             delivery = Delivery(HubClients(one.hub), one.from_client, 1)
             held = envelope(**CALL)
-            await delivery.begin(one.client, held, key)
+            await delivery.deliver(one.client, held, key).accepted()
             with pytest.raises(TooMany):
-                await delivery.begin(one.client, envelope(id=2, method=method, params=CALL["params"]))
+                await delivery.deliver(one.client, envelope(id=2, method=method, params=CALL["params"])).accepted()
             request = await one.process.request("x/echo")
             one.says(id=request["id"], result={})
             await only_response(one, "r")
-            await delivery.begin(one.client, envelope(id="again", method="session/list"))
+            await delivery.deliver(one.client, envelope(id="again", method="session/list")).accepted()
             await only_response(one, "again")
             assert one.client.delivering == 0
 

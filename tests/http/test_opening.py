@@ -12,8 +12,8 @@ from sandbox_agent.http.clients import Delivery, HubClients
 from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
-from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.reply import Answer
 from tests.support.client import run
 from tests.support.in_process import Site, head
 from tests.support.world import World, world

@@ -121,8 +121,7 @@ LONG = 10 * BOUND
 
 async def ask(own: World, client: Connection, method: str, **params: Any) -> Any:
     name = f"_sandboxagent/session/{method}"
-    accepted = await own.from_client.accept(client, envelope(id=1, method=name, params=params))
-    return result_of(await accepted.answer)
+    return result_of(await own.from_client.submit(client, envelope(id=1, method=name, params=params)))
 
 
 def test_the_newest_change_of_each_session_comes_once_and_newest_first() -> None:

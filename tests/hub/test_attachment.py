@@ -270,7 +270,7 @@ def test_prompts_of_a_session_go_one_after_another_as_they_came(attachments: Att
     order: list[str] = []
 
     async def one(name: str, session: str, gate: asyncio.Event | None = None) -> None:
-        async with attachments.wait_turn(session):
+        async with attachments.queue(session):
             if gate is not None:
                 await gate.wait()
             order.append(name)
@@ -294,9 +294,9 @@ def test_prompts_of_a_session_go_one_after_another_as_they_came(attachments: Att
 def test_failed_prompt_does_not_hold_up_the_next(attachments: Attachments) -> None:
     async def scenario() -> None:
         with pytest.raises(InvalidParams):
-            async with attachments.wait_turn("s"):
+            async with attachments.queue("s"):
                 raise InvalidParams("wrong")
-        async with attachments.wait_turn("s"):
+        async with attachments.queue("s"):
             pass
 
     run(scenario())

@@ -6,8 +6,8 @@ import pytest
 
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import IdempotencyMismatch
-from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.idempotency import Idempotency
+from sandbox_agent.hub.reply import Answer, Reply
 from tests.log.test_seen import HangingDatabase
 from tests.support.logs import opened, run
 
@@ -21,17 +21,15 @@ class Beginning:
     def __init__(self) -> None:
         self.count = 0
 
-    async def __call__(self) -> Accepted:
+    def __call__(self, reply: Reply) -> None:
         self.count += 1
-
-        async def answer() -> Answer:
-            return Answer(b"{}")
-
-        return Accepted(0, answer())
+        reply.set_result(Answer(b"{}"))
 
 
 async def ask(requests: Idempotency, envelope: Envelope, begin: Beginning) -> bytes:
-    return (await (await requests.accept("s", "key", envelope, begin)).answer).line
+    reply = Reply()
+    requests.start("s", "key", envelope, reply, begin)
+    return (await reply).line
 
 
 @pytest.mark.requirement("3.idempotency-waits")
@@ -70,13 +68,13 @@ def test_a_request_is_answered_when_it_cannot_be_noted_that_it_was_begun() -> No
                 def __getattr__(self, name: str) -> object:
                     return getattr(log, name)
 
-                async def flushed(self) -> None:
+                def when_flushed(self, _: object) -> None:
                     raise ZeroDivisionError("injected")
 
-            requests.log = Failing()  # pyright: ignore[reportAttributeAccessIssue]
+            requests._log = Failing()  # pyright: ignore[reportAttributeAccessIssue]
             with pytest.raises(ZeroDivisionError):
                 await ask(requests, BODY, begin)
-            requests.log = log
+            requests._log = log
             # It may come again under the same key.
             assert await ask(requests, BODY, begin) == b"{}"
             assert begin.count == 1

@@ -202,15 +202,15 @@ def test_a_repeated_request_is_accepted_at_once_where_the_first_one_was() -> Non
     async def main() -> None:
         async with world() as own:
             asked = envelope(id=1, method="session/prompt", params={**SESSION, "prompt": []})
-            first = await own.from_client.accept(own.client, asked, "key")
-            answered = asyncio.ensure_future(first.answer)
+            first = own.from_client.submit(own.client, asked, "key")
+            await first.accepted()
             await own.settled()
 
-            again = await own.from_client.accept(own.client, asked, "key")
+            again = own.from_client.submit(own.client, asked, "key")
 
-            assert again.position == first.position
+            assert await again.accepted() == first.position
             await own.agent.answers("session/prompt", ENDED)
-            assert result_of(await answered) == result_of(await again.answer) == ENDED
+            assert result_of(await first) == result_of(await again) == ENDED
 
     run(main())
 

@@ -37,11 +37,10 @@ PLACES = [None, "log.db"]
 async def call(own: World, client: Connection, method: str, params: Any, result: Any) -> Any:
     """A client's request, and the agent's answer to it."""
     before = len(own.process.sent)
-    accepted = await own.from_client.accept(client, envelope(id=1, method=method, params=params))
-    task = asyncio.ensure_future(accepted.answer)
+    reply = own.from_client.submit(client, envelope(id=1, method=method, params=params))
     await own.process.has_been_sent(before + 1)
     own.says(id=own.process.sent[-1]["id"], result=result)
-    answer = await task
+    answer = await reply
     own.process.sent.clear()
     return json.loads(answer.line)["result"]
 
@@ -418,7 +417,7 @@ def test_what_an_earlier_release_kept_deeper_than_can_be_shown_is_left_out_which
             entry: Any = Inventory(own.hub).entry(own.hub.session(session.id))
             assert entry["_meta"]["sandboxagent.dev"]["leftOut"] == ["metadata"]
             asked = envelope(id=1, method="_sandboxagent/session/events", params={"sessionId": session.id})
-            page = json.loads((await (await own.from_client.accept(own.client, asked)).answer).line)["result"]["events"]
+            page = json.loads((await own.from_client.submit(own.client, asked)).line)["result"]["events"]
             [shown] = [each["envelope"] for each in page if each["envelope"]["method"] == UNPARSED]
             assert "nested deeper than 128 levels" in shown["params"]["reason"]
 

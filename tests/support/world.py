@@ -183,7 +183,7 @@ class World:
         views: Any = None
         extensions = ExtensionMethods(self.hub, self.forward, ending, self.inventory, views, views)
         own = methods.table() | extensions.table()
-        self.from_client = FromClient(self.hub, self.forward, self.turns, methods.prompt, methods.prompt_now, own, 120)
+        self.from_client = FromClient(self.hub, self.forward, self.turns, methods.prompt, own, 120)
         self.housekeeping = Housekeeping(self.hub, 120, 1800, 60, 1800)
         self.agents.append(FakeAgent(self, "a-1", self.capabilities))
         self.client = self.hub.connections.open("a")
@@ -256,8 +256,7 @@ class World:
         """A client's request, and its answer as a task."""
 
         async def answer() -> Any:
-            accepted = await self.from_client.accept(self.client, envelope(id=id, method=method, params=params), key)
-            return await accepted.answer
+            return await self.from_client.submit(self.client, envelope(id=id, method=method, params=params), key)
 
         return asyncio.create_task(answer())
 

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from sandbox_agent import __version__
@@ -48,8 +49,9 @@ from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.clients import Delivery
-from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.reply import Answer, Reply
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, Introduced
 from sandbox_agent.wire.request_ids import asker
@@ -101,6 +103,7 @@ class FleetCalls:
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
         self._random = random.SystemRandom()
+        self._tasks = Tasks()
 
     # Connections
 
@@ -164,10 +167,19 @@ class FleetCalls:
 
     # Requests
 
-    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
-        """Accept a request; its answer comes from here or from a node."""
+    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
+        """Take a request; its answer comes from here or from a node, and the bus has to be asked for it."""
         assert isinstance(connection, FleetConnection)
-        return Accepted(0, self._answer(connection, envelope, key))
+        reply = Reply()
+        reply.accept(0)
+        self._tasks.run(self._work(connection, envelope, key, reply), envelope.method)
+        return reply
+
+    async def _work(self, connection: FleetConnection, envelope: Envelope, key: str | None, reply: Reply) -> None:
+        try:
+            reply.set_result(await self._answer(connection, envelope, key))
+        except Exception as error:
+            reply.set_exception(error)
 
     async def _answer(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
         assert envelope.id is not None
@@ -381,17 +393,6 @@ class FleetCalls:
         if alias is not None and await self._methods.owner(alias) is not None:
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
 
-    def pass_on(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: str | None,
-        waiter: Waiter,
-        on_accepted: Callable[[int], None] | None = None,
-    ) -> bool:
-        """Nothing goes to an agent without waiting for the bus."""
-        return False
-
     # What has no response
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
@@ -439,7 +440,7 @@ class FleetDelivery(Delivery):
         super().__init__(connections, calls, most)
         self._calls = calls
 
-    async def begin(
+    def deliver(
         self,
         connection: Connection,
         envelope: Envelope,
@@ -447,13 +448,34 @@ class FleetDelivery(Delivery):
         *,
         before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[], None] | None = None,
-    ) -> int:
+    ) -> Reply:
+        reply = Reply()
+        here = partial(super().deliver, connection, envelope, key, before=before, after=after)
+        self.run(self._deliver(connection, envelope, key, here, after, reply))
+        return reply
+
+    async def _deliver(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None,
+        here: Callable[[], Reply],
+        after: Callable[[], None] | None,
+        reply: Reply,
+    ) -> None:
         assert isinstance(connection, FleetConnection)
-        if not await self._calls.begin(connection, envelope, key):
-            return await super().begin(connection, envelope, key, before=before, after=after)
+        try:
+            is_at_node = await self._calls.begin(connection, envelope, key)
+        except Exception as error:
+            reply.set_exception(error)
+        else:
+            if not is_at_node:
+                reply.follow(here())
+                return
+            # What follows comes from the node.
+            reply.accept(0)
         if after is not None:
             after()
-        return 0
 
 
 def _alias_of(envelope: Envelope) -> str | None:

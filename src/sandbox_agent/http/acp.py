@@ -26,7 +26,7 @@ from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
     Receive,
-    Reply,
+    Response,
     Scope,
     Send,
     check_accept,
@@ -94,7 +94,7 @@ class Acp(Exchange, eq=False):
     def _take_first(self, agent: str | None, post: Post) -> None:
         self._tasks.run(self._answering(post, self._open(agent, post)), "open a connection")
 
-    async def _answering(self, post: Post, reply: Awaitable[Reply | None]) -> None:
+    async def _answering(self, post: Post, reply: Awaitable[Response | None]) -> None:
         try:
             answer = await reply
         except Exception as error:
@@ -103,7 +103,7 @@ class Acp(Exchange, eq=False):
             if answer is not None:
                 post.reply(answer)
 
-    async def _accept(self, connection_id: str, session: str | None, post: Post) -> Reply:
+    async def _accept(self, connection_id: str, session: str | None, post: Post) -> Response:
         connection, envelope = await self.connection(connection_id), _parse(post.body)
         connection.used_at = self.clients.monotonic()
         self._check_session(session, connection, envelope)
@@ -111,9 +111,9 @@ class Acp(Exchange, eq=False):
             await self.clients.kept(connection, await self._begin(connection, envelope))
         else:
             await self.delivery.take(connection, envelope)
-        return Reply(202, _ACCEPTED)
+        return Response(202, _ACCEPTED)
 
-    async def _open(self, agent: str | None, post: Post) -> Reply | None:
+    async def _open(self, agent: str | None, post: Post) -> Response | None:
         envelope = _parse(post.body)
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
@@ -127,22 +127,17 @@ class Acp(Exchange, eq=False):
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
             connection_id, line = secrets.token_urlsafe(24), failure(envelope.id, error)
         identity = [(_CONNECTION, connection_id.encode()), (b"set-cookie", self._affinity.encode())]
-        return Reply(200, [*json_headers(line), *identity], line)
+        return Response(200, [*json_headers(line), *identity], line)
 
     async def _begin(self, connection: Connection, envelope: Envelope) -> int:
         session_id = self._resolve(envelope.session_id or "")
-        key = (connection.tag, session_id)
         flush = None
         if envelope.method in (methods.LOAD, methods.RESUME):
             # What it replays goes to the session's stream, and its response to the connection's.
             flush = partial(self._flush, connection, session_id)
-        self._under_way[key] += 1
-        try:
-            after = partial(self._answered, connection, session_id)
-            return await self.delivery.begin(connection, envelope, before=flush, after=after)
-        except BaseException:
-            self._answered(connection, session_id)
-            raise
+        self._under_way[connection.tag, session_id] += 1
+        after = partial(self._answered, connection, session_id)
+        return await self.delivery.deliver(connection, envelope, before=flush, after=after).accepted()
 
     def _answered(self, connection: Connection, session_id: str) -> None:
         key = (connection.tag, session_id)

@@ -29,14 +29,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 
 
-class Reply(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """A whole response."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes = b""
-    opened: Callable[[], None] | None = None
-    """Called when it has gone out, if it names a new session."""
 
 
 def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

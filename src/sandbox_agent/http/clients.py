@@ -4,10 +4,9 @@ A server has the hub behind both, a gateway the nodes of its fleet. Where answer
 requests are accepted at once, and answered later.
 """
 
-import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Protocol
 
@@ -18,7 +17,6 @@ from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, parse, succe
 from sandbox_agent.errors import (
     AgentTimeout,
     AlreadyAnswered,
-    InternalError,
     LogUnavailable,
     NobodyAsked,
     SandboxAgentError,
@@ -26,9 +24,9 @@ from sandbox_agent.errors import (
     WrongAnswer,
 )
 from sandbox_agent.fleet_errors import NodeUnreachable
-from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.reply import Answer, Reply, as_answerable
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
@@ -103,20 +101,8 @@ class Intake(Protocol):
         """`initialize` without a connection."""
         ...
 
-    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted: ...
-
-    def pass_on(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: str | None,
-        waiter: Waiter,
-        on_accepted: Callable[[int], None] | None = None,
-    ) -> bool:
-        """Take a request whose answer goes to `waiter`; False for one that has to be accepted.
-
-        `on_accepted` learns which position has to be on disk before the client may learn that it was accepted.
-        """
+    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
+        """Take a request. Does not raise."""
         ...
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None: ...
@@ -192,7 +178,7 @@ class Delivery:
         self._most = most
         self._tasks = Tasks()
 
-    async def begin(
+    def deliver(
         self,
         connection: Connection,
         envelope: Envelope,
@@ -200,42 +186,31 @@ class Delivery:
         *,
         before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[], None] | None = None,
-    ) -> int:
-        """Accept a request; returns the position that has to be on disk before its client may learn that.
+    ) -> Reply:
+        """Take a request, whose response goes to its client's stream; the reply says when it was accepted.
 
-        Raises what is wrong with the exchange. What fails later comes on the stream. `before` is awaited before the
-        response goes there, `after` is called when it has gone.
+        `before` is awaited before the response goes there, `after` is called when nothing more comes of the request.
         """
-        if before is None and after is None:
-            taken: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-            if self.pass_on(connection, envelope, key, partial(_settle, taken)):
-                return await taken
-        self._take_place(connection)
         try:
-            accepted = await self._intake.accept(connection, envelope, key)
-        except BaseException:
-            connection.delivering -= 1
-            raise
-        task = self._tasks.run(self._deliver(connection, envelope, accepted.answer, before), "deliver an answer")
-        if after is not None:
-            task.add_done_callback(lambda _: after())
-        return accepted.position
-
-    def pass_on(
-        self, connection: Connection, envelope: Envelope, key: str | None, taken: Callable[[int | Exception], None]
-    ) -> bool:
-        """Accept a request as `begin` does, without a task; False for one that may have to wait for more than an agent.
-
-        `taken` is called once, with that position, or with what is wrong with the exchange.
-        """
-        self._take_place(connection)
-        delivering = _Delivering(self, self._clients, connection, envelope, taken)
-        is_taken = False
+            self._take_place(connection)
+        except TooMany as error:
+            if after is not None:
+                after()
+            reply = Reply()
+            reply.set_exception(error)
+            return reply
+        delivering = _Delivering(self, self._clients, connection, envelope, before, after)
         try:
-            is_taken = self._intake.pass_on(connection, envelope, key, delivering, delivering.accept)
-        finally:
-            connection.delivering -= not is_taken
-        return is_taken
+            reply = self._intake.submit(connection, envelope, key)
+        except Exception as error:
+            reply = Reply()
+            reply.set_exception(error)
+        delivering.follow(reply)
+        return reply
+
+    def run(self, work: Coroutine[object, None, None]) -> None:
+        """Do what has to wait before a response goes out."""
+        self._tasks.run(work, "deliver an answer")
 
     def _take_place(self, connection: Connection) -> None:
         if connection.delivering >= self._most:
@@ -283,40 +258,6 @@ class Delivery:
         error.fields.update(facts)
         self._clients.tell(connection, failure(b"null", error))
 
-    async def _deliver(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        answering: Awaitable[Answer],
-        before: Callable[[], Awaitable[None]] | None,
-    ) -> None:
-        """Put a response on the stream when it is there."""
-        assert envelope.id is not None
-        opens = envelope.method in methods.MAKE_SESSIONS
-        connection.busy += 1
-        connection.opening += opens
-        try:
-            answer = await answering
-            await self._clients.committed(answer.commit)
-        except Exception as error:
-            if _is_answered_late(error):
-                return
-            answer = Answer(failure(envelope.id, as_answerable(error, envelope.method)))
-        finally:
-            connection.opening -= opens
-            connection.busy -= 1
-            connection.delivering -= 1
-            connection.used_at = self._clients.monotonic()
-        if before is not None:
-            try:
-                await before()
-            except Exception as error:
-                # Its place among what else comes is lost, and no more than that.
-                as_answerable(error, envelope.method)
-        self.send(connection, envelope, answer.line)
-        if opens:
-            self._clients.note_opened(connection, answer.line)
-
     def send(self, connection: Connection, envelope: Envelope, line: bytes) -> None:
         """Put the response to a request on its client's stream."""
         try:
@@ -338,9 +279,9 @@ class Delivery:
 
 
 class _Delivering:
-    """A request that its agent answers, whose response goes to the stream: called back, without a task."""
+    """A request under way, whose response goes to the stream."""
 
-    __slots__ = ("_answer", "_clients", "_connection", "_delivery", "_envelope", "_is_accepted", "_is_done", "_taken")
+    __slots__ = ("_after", "_before", "_clients", "_connection", "_delivery", "_envelope", "_opens", "_reply")
 
     def __init__(
         self,
@@ -348,85 +289,78 @@ class _Delivering:
         clients: Clients,
         connection: Connection,
         envelope: Envelope,
-        taken: Callable[[int | Exception], None],
+        before: Callable[[], Awaitable[None]] | None,
+        after: Callable[[], None] | None,
     ) -> None:
         self._delivery = delivery
         self._clients = clients
         self._connection = connection
         self._envelope = envelope
-        self._taken = taken
-        self._answer: Answer
-        self._is_accepted = self._is_done = False
+        self._before = before
+        self._after = after
+        self._opens = envelope.method in methods.MAKE_SESSIONS
+        self._reply: Reply
+        connection.busy += 1
+        connection.opening += self._opens
 
-    def accept(self, position: int) -> None:
-        self._is_accepted = True
-        self._connection.busy += 1
-        self._taken(position)
-        if self._is_done:
-            self._deliver()
+    def follow(self, reply: Reply) -> None:
+        self._reply = reply
+        reply.when_answered(self._on_answered)
 
-    def done(self) -> bool:
-        return self._is_done
-
-    def set_result(self, answer: Answer, /) -> None:
-        self._is_done = True
-        self._answer = answer
-        if self._is_accepted:
-            self._deliver()
-
-    def set_exception(self, error: Exception, /) -> None:
-        self._is_done = True
-        if not self._is_accepted:
-            self._connection.delivering -= 1
-            self._taken(error)
-        elif _is_answered_late(error):
+    def _on_answered(self, result: Answer | Exception) -> None:
+        self._connection.opening -= self._opens
+        if isinstance(result, Answer):
+            self._clients.when_committed(result.commit, partial(self._on_committed, result.line))
+        elif self._reply.position is None or _is_answered_late(result):
+            # It was refused, or its agent's answer comes by itself.
             self._leave()
+            self._end()
         else:
-            self._answer = Answer(failure(self._id, as_answerable(error, self._envelope.method)))
-            self._deliver()
+            self._respond(self._failed(result))
 
-    @property
-    def _id(self) -> bytes:
-        assert self._envelope.id is not None
-        return self._envelope.id
+    def _on_committed(self, line: bytes, problem: Exception | None) -> None:
+        self._respond(line if problem is None else self._failed(problem))
 
-    def _deliver(self) -> None:
-        self._clients.when_committed(self._answer.commit, self._on_committed)
-
-    def _on_committed(self, problem: Exception | None) -> None:
+    def _respond(self, line: bytes) -> None:
         self._leave()
-        line = self._answer.line
-        if problem is not None:
-            line = failure(self._id, as_answerable(problem, self._envelope.method))
-        self._delivery.send(self._connection, self._envelope, line)
+        if self._before is None:
+            self._send(line)
+        else:
+            self._delivery.run(self._respond_after(self._before, line))
+
+    async def _respond_after(self, before: Callable[[], Awaitable[None]], line: bytes) -> None:
+        try:
+            await before()
+        except Exception as error:
+            # Its place among what else comes is lost, and no more than that.
+            as_answerable(error, self._envelope.method)
+        self._send(line)
+
+    def _send(self, line: bytes) -> None:
+        try:
+            self._delivery.send(self._connection, self._envelope, line)
+            if self._opens:
+                self._clients.note_opened(self._connection, line)
+        finally:
+            self._end()
+
+    def _failed(self, error: Exception) -> bytes:
+        assert self._envelope.id is not None
+        return failure(self._envelope.id, as_answerable(error, self._envelope.method))
 
     def _leave(self) -> None:
         self._connection.busy -= 1
         self._connection.delivering -= 1
         self._connection.used_at = self._clients.monotonic()
 
-
-def as_answerable(error: Exception, method: str) -> SandboxAgentError:
-    """What a client may read of a failure; one that is none of ours is reported, and is `internal` to clients."""
-    if isinstance(error, SandboxAgentError):
-        return error
-    logger.error("request failed method=%s", method, exc_info=error)
-    return InternalError()
+    def _end(self) -> None:
+        if self._after is not None:
+            self._after()
 
 
 def _is_answered_late(error: Exception) -> bool:
     """Whether a request is answered when its agent answers, and only then: no POST waits for it."""
     return isinstance(error, AgentTimeout) and error.late is not None
-
-
-def _settle(taken: "asyncio.Future[int]", result: int | Exception) -> None:
-    """Unless the caller has left: the request goes on without it."""
-    if taken.done():
-        return
-    if isinstance(result, Exception):
-        taken.set_exception(result)
-    else:
-        taken.set_result(result)
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:

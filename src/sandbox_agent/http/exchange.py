@@ -27,11 +27,12 @@ from sandbox_agent.errors import (
     Unparsable,
 )
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
-from sandbox_agent.http.clients import Clients, Delivery, Intake, as_answerable
+from sandbox_agent.http.clients import Clients, Delivery, Intake
 from sandbox_agent.http.encoding import TextFrames
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.idempotency import MAX_KEY
+from sandbox_agent.hub.reply import as_answerable
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.headers import WITH_IDS
 
@@ -177,7 +178,7 @@ class Duplex:
             return False
         try:
             if envelope.kind is REQUEST:
-                await self._delivery.begin(connection, envelope, key)
+                await self._delivery.deliver(connection, envelope, key).accepted()
             elif key is not None:
                 await self._delivery.acknowledge(connection, envelope, key)
             else:

@@ -6,7 +6,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from sandbox_agent.errors import BodyTooLarge, SandboxAgentError
-from sandbox_agent.http.asgi import STATUS_LINE, Headers, Reply, problem_document, problem_headers
+from sandbox_agent.http.asgi import STATUS_LINE, Headers, Response, problem_document, problem_headers
 
 
 class PostHead(Struct, frozen=True):
@@ -18,7 +18,7 @@ class PostHead(Struct, frozen=True):
     """Bytes that a body may have."""
     more: Headers = ()
     """Headers of every answer."""
-    refusal: Reply | None = None
+    refusal: Response | None = None
     """The answer to a request that may not be made. Not the error: that refers to what was on the stack."""
 
 
@@ -107,7 +107,7 @@ class Post:
         """Its socket is gone."""
         self._line = None
 
-    def reply(self, reply: Reply) -> None:
+    def reply(self, reply: Response) -> None:
         """Answer it. A client that has left gets nothing."""
         self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
 
@@ -124,10 +124,10 @@ class Post:
             self._line.reply(more, body, keep_alive=self.keep_alive)
 
 
-def make_problem(error: SandboxAgentError) -> Reply:
+def make_problem(error: SandboxAgentError) -> Response:
     """The answer that is an error."""
     body = problem_document(error)
-    return Reply(error.status, problem_headers(error, body), body)
+    return Response(error.status, problem_headers(error, body), body)
 
 
 def _lines(headers: Headers) -> list[bytes]:

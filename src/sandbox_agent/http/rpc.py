@@ -21,7 +21,7 @@ from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
     Receive,
-    Reply,
+    Response,
     Scope,
     Send,
     check_accept,
@@ -37,10 +37,9 @@ from sandbox_agent.http.asgi import (
 )
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, as_problem, query, read_body
 from sandbox_agent.http.posts import Post
-from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection, Downlink
-from sandbox_agent.hub.from_client import answer_failure
 from sandbox_agent.hub.idempotency import MAX_KEY
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT
@@ -58,6 +57,7 @@ _HEAD = (
     + b": %d\r\n"
 )
 """Of a response, without its end."""
+_EMPTY = [(b"content-length", b"0")]
 _ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLIED
 
 logger = logging.getLogger(__name__)
@@ -120,10 +120,31 @@ class Rpc(Exchange, eq=False):
             self._take_from(connection, envelope, is_async, post)
 
     def _take_from(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
-        self.begin(connection)
-        if envelope.kind is REQUEST and (self._pass_async if is_async else self._pass_on)(connection, envelope, post):
+        if envelope.kind is not REQUEST:
+            self.run(self._take_unanswered(connection, envelope, post))
             return
-        self.run(self._take_slowly(connection, envelope, is_async, post))
+        try:
+            key = None if post.key is None else _idempotency_key(post.key)
+        except BadRequest as error:
+            post.refuse(error)
+        else:
+            (_Accepting if is_async else _Answering)(self, connection, envelope, post, key)
+
+    async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
+        self.begin(connection)
+        try:
+            await self._take_without_response(connection, envelope)
+            post.reply(Response(202, _EMPTY))
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+        finally:
+            self.end(connection)
+
+    async def _take_without_response(self, connection: Connection, envelope: Envelope) -> None:
+        if envelope.kind is NOTIFICATION:
+            await self.intake.notify(connection, envelope)
+        else:
+            await self.intake.answer(connection, envelope)
 
     def _take_first(self, post: Post) -> None:
         """Take the envelope that opens a connection."""
@@ -143,7 +164,7 @@ class Rpc(Exchange, eq=False):
                 await self.close_unheard(connection)
                 return
             ours = [(_CONNECTION, connection.connection_id.encode()), (_LAST_EVENT, b"%d" % connection.last_event)]
-            post.reply(Reply(200, [*json_headers(answer.line), *ours], answer.line))
+            post.reply(Response(200, [*json_headers(answer.line), *ours], answer.line))
         except Exception as error:
             post.refuse(as_problem(error, PATH))
 
@@ -163,13 +184,11 @@ class Rpc(Exchange, eq=False):
             if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is REQUEST:
                 await self._answer_early(connection, envelope, key, scope, send)
                 return
-            reply = await self._dispatch(connection, envelope, key, is_async, partial(is_gone, scope))
+            response = await self._answer_guest(connection, envelope, key, is_async, scope)
         finally:
             self.end(connection)
-        if reply is not None:
-            await respond(send, reply.status, reply.headers, reply.body)
-            if reply.opened is not None:
-                reply.opened()
+        if response is not None:
+            await respond(send, response.status, response.headers, response.body)
 
     async def _answer_early(
         self, connection: Connection, envelope: Envelope, key: bytes | None, scope: Scope, send: Send
@@ -203,86 +222,36 @@ class Rpc(Exchange, eq=False):
         connection.busy -= 1
         connection.used_at = self.clients.monotonic()
 
-    async def _dispatch(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: bytes | None,
-        is_async: bool,
-        is_gone: Callable[[], bool],
-    ) -> Reply | None:
-        """What a client gets for an envelope; None for one that has left, to which the stream brings it."""
-        if envelope.kind is REQUEST:
-            name = None if key is None else _idempotency_key(key)
-            if is_async:
-                # 202 as soon as the request is kept; its response comes on the stream.
-                await self.clients.kept(connection, await self.delivery.begin(connection, envelope, name))
-                return Reply(202, [(b"content-length", b"0"), _APPLIED])
-            answer = await self._wait_for(connection, envelope, name)
-            opens = envelope.method in methods.MAKE_SESSIONS
-            opened = partial(self.clients.note_opened, connection, answer.line) if opens else None
-            return await self._answer(connection, answer, is_gone, opened)
-        if envelope.kind is NOTIFICATION:
-            await self.intake.notify(connection, envelope)
-        else:
-            await self.intake.answer(connection, envelope)
-        return Reply(202, [(b"content-length", b"0")])
+    async def _answer_guest(
+        self, connection: Connection, envelope: Envelope, key: bytes | None, is_async: bool, scope: Scope
+    ) -> Response | None:
+        """What a gateway gets for an envelope; None for one that has left, to which the stream brings it."""
+        if envelope.kind is not REQUEST:
+            await self._take_without_response(connection, envelope)
+            return Response(202, _EMPTY)
+        name = None if key is None else _idempotency_key(key)
+        if is_async:
+            position = await self.delivery.deliver(connection, envelope, name).accepted()
+            await self.clients.kept(connection, position)
+            return Response(202, [*_EMPTY, _APPLIED])
+        answer = await self._wait_for(connection, envelope, name)
+        await self.clients.kept(connection, answer.commit)
+        last = connection.last_event
+        if is_gone(scope):
+            self.clients.tell(connection, answer.line)
+            if envelope.method in methods.MAKE_SESSIONS:
+                self.clients.note_opened(connection, answer.line)
+            return None
+        return Response(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
 
     async def _wait_for(self, connection: Connection, envelope: Envelope, key: str | None) -> Answer:
         """The answer to a request. Updates of a session that it makes wait for `note_opened`."""
         opens = envelope.method in methods.MAKE_SESSIONS
         connection.opening += opens
         try:
-            accepted = await self.intake.accept(connection, envelope, key)
-            return await accepted.answer
+            return await self.intake.submit(connection, envelope, key)
         finally:
             connection.opening -= opens
-
-    async def _answer(
-        self, connection: Connection, answer: Answer, is_gone: Callable[[], bool], opened: Callable[[], None] | None
-    ) -> Reply | None:
-        await self.clients.kept(connection, answer.commit)
-        last = connection.last_event
-        if connection.stream is not None:
-            await connection.stream.caught_up(last)
-        if is_gone():
-            self.clients.tell(connection, answer.line)
-            if opened is not None:
-                opened()
-            return None
-        if connection.is_guest:
-            # A gateway gives its client the response, and says when.
-            opened = None
-        return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line, opened)
-
-    def _pass_on(self, connection: Connection, envelope: Envelope, post: Post) -> bool:
-        passing = _Passing(self, connection, envelope, post)
-        try:
-            return self.intake.pass_on(connection, envelope, _key_of(post), passing)
-        except Exception as error:
-            passing.set_exception(error)
-            return True
-
-    def _pass_async(self, connection: Connection, envelope: Envelope, post: Post) -> bool:
-        accepting = _Accepting(self, connection, post)
-        try:
-            return self.delivery.pass_on(connection, envelope, _key_of(post), accepting.take)
-        except Exception as error:
-            accepting.take(error)
-            return True
-
-    async def _take_slowly(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
-        """What may have to wait for more than an agent's answer."""
-        try:
-            reply = await self._dispatch(connection, envelope, post.key, is_async, post.is_gone)
-            if reply is not None:
-                post.reply(reply)
-                if reply.opened is not None:
-                    reply.opened()
-        except Exception as error:
-            post.refuse(as_problem(error, PATH))
-        finally:
-            self.end(connection)
 
     def run(self, work: Coroutine[object, object, None]) -> None:
         self._tasks.run(work, "answer a post")
@@ -324,36 +293,33 @@ class Rpc(Exchange, eq=False):
         return await self.connection(connection_id.decode("latin-1"))
 
 
-class _Passing:
-    """A request that its agent answers: what happens then happens in the agent's own turn, without a task."""
+class _Answering:
+    """A POST that waits for the response to its request; what happens then happens in the agent's own turn."""
 
-    __slots__ = ("_answer", "_connection", "_envelope", "_is_done", "_post", "_rpc")
+    __slots__ = ("_connection", "_line", "_opens", "_post", "_rpc")
 
-    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post) -> None:
+    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post, key: str | None) -> None:
         self._rpc = rpc
         self._connection = connection
-        self._envelope = envelope
         self._post = post
-        self._answer: Answer
-        self._is_done = False
+        self._line = b""
+        self._opens = envelope.method in methods.MAKE_SESSIONS
+        """Updates of the session that it makes wait for the response."""
+        rpc.begin(connection)
+        connection.opening += self._opens
+        rpc.intake.submit(connection, envelope, key).when_answered(self._on_answered)
 
-    def done(self) -> bool:
-        return self._is_done
-
-    def set_result(self, answer: Answer, /) -> None:
-        self._is_done = True
-        self._answer = answer
-        self._rpc.clients.when_committed(answer.commit, self._on_committed)
-
-    def set_exception(self, error: Exception, /) -> None:
-        try:
-            self.set_result(answer_failure(self._envelope, error))
-        except Exception as problem:
-            self._finish(as_problem(problem, PATH))
+    def _on_answered(self, result: Answer | Exception) -> None:
+        self._connection.opening -= self._opens
+        if isinstance(result, Answer):
+            self._line = result.line
+            self._rpc.clients.when_committed(result.commit, self._on_committed)
+        else:
+            self._fail(result)
 
     def _on_committed(self, failure: Exception | None) -> None:
         if failure is not None:
-            self._finish(as_problem(failure, PATH))
+            self._fail(failure)
             return
         stream, last = self._connection.stream, self._connection.last_event
         if stream is None or stream.has_handed(last):
@@ -366,31 +332,33 @@ class _Passing:
         self._write(last)
 
     def _write(self, last: int) -> None:
-        line, post = self._answer.line, self._post
+        line, post = self._line, self._post
         if post.is_gone():
             self._rpc.clients.tell(self._connection, line)
         else:
             post.respond(_HEAD % (len(line), last), line)
+        if self._opens:
+            self._rpc.clients.note_opened(self._connection, line)
         self._rpc.end(self._connection)
 
-    def _finish(self, problem: SandboxAgentError) -> None:
-        self._is_done = True
-        self._post.refuse(problem)
+    def _fail(self, error: Exception) -> None:
+        self._post.refuse(as_problem(error, PATH))
         self._rpc.end(self._connection)
 
 
 class _Accepting:
-    """A request that is answered on the stream: its POST, until the request is kept."""
+    """A POST that waits until its request is kept: the response comes on the stream."""
 
     __slots__ = ("_connection", "_post", "_rpc")
 
-    def __init__(self, rpc: Rpc, connection: Connection, post: Post) -> None:
+    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post, key: str | None) -> None:
         self._rpc = rpc
         self._connection = connection
         self._post = post
+        rpc.begin(connection)
+        rpc.delivery.deliver(connection, envelope, key).when_accepted(self._on_accepted)
 
-    def take(self, taken: int | Exception) -> None:
-        """It was accepted at a position, or refused."""
+    def _on_accepted(self, taken: int | Exception) -> None:
         if isinstance(taken, Exception):
             self._on_kept(taken)
         else:
@@ -402,10 +370,6 @@ class _Accepting:
         else:
             self._post.refuse(as_problem(failure, PATH))
         self._rpc.end(self._connection)
-
-
-def _key_of(post: Post) -> str | None:
-    return None if post.key is None else post.key.decode()
 
 
 def _idempotency_key(value: bytes) -> str:

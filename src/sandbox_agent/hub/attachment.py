@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import AsyncGenerator, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from urllib.parse import quote
 
 import msgspec
@@ -187,10 +187,13 @@ class Attachments:
         """Whether a prompt of this session waits for its files; later prompts then have to wait, too."""
         return session_id in self._coming
 
-    @asynccontextmanager
-    async def wait_turn(self, session_id: str) -> AsyncGenerator[None]:
-        """One prompt of a session after another, as they came."""
+    def queue(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """A place among the prompts of a session that wait for their files, from now on; it must be entered."""
         self._coming[session_id] += 1
+        return self._wait_turn(session_id)
+
+    @asynccontextmanager
+    async def _wait_turn(self, session_id: str) -> AsyncGenerator[None]:
         try:
             async with self._locks.setdefault(session_id, asyncio.Lock()):
                 yield

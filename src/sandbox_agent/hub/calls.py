@@ -1,41 +1,16 @@
 """Calls: clients' requests that wait on an agent process, under the id they have on stdio. Pure."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import count
-from typing import Protocol
 
 from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.wire import methods
-
-
-class Answer(Struct, frozen=True):
-    """A response for a client."""
-
-    line: bytes
-    commit: int = 0
-    """Position that has to be on disk before the client may read this."""
-
-
-class Accepted(Struct, frozen=True):
-    """A request that was accepted."""
-
-    position: int
-    """Position of its record: once that is on disk, the client may learn that the request was accepted."""
-    answer: Awaitable[Answer]
-    """To be awaited by one caller. A request that may have to wait for more than its agent goes on only then."""
-
-
-class Waiter(Protocol):
-    """Waits for the answer to a call: a future, mostly."""
-
-    def done(self) -> bool: ...
-    def set_result(self, answer: Answer, /) -> None: ...
-    def set_exception(self, error: Exception, /) -> None: ...
 
 
 class Call(Struct, eq=False):
@@ -50,10 +25,10 @@ class Call(Struct, eq=False):
     session: Session | None
     settle: Callable[["Call", Envelope], Answer]
     """Runs the moment the agent answers, before its next line is looked at, so the log keeps the agent's order."""
-    waiter: Waiter
+    reply: Reply
     deadline: float | None = None
     stdio_id: bytes = b""
-    late: Waiter | None = None
+    late: Reply | None = None
     """Set once its client got a timeout; the answer then goes to the stream, and here."""
     makes_session: bool = False
     """Until it is answered, updates may arrive for a session that is not known yet."""
@@ -114,8 +89,8 @@ class Calls:
     def give_up(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; answers that still arrive go to the log only."""
         for call in self._open.values():
-            if not call.waiter.done():
-                call.waiter.set_exception(error)
+            if not call.reply.done():
+                call.reply.set_exception(error)
 
     def find_turns(self) -> list[Call]:
         """Calls that are the running turn of a session."""

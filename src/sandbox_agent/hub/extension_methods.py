@@ -29,11 +29,11 @@ from sandbox_agent.host.transfer.entries import (
     read_page,
 )
 from sandbox_agent.hub.activity import Changes
-from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward, Method
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_lives import SessionEnding

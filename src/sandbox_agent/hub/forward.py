@@ -42,10 +42,11 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.hub.attachment import KEY
-from sandbox_agent.hub.calls import Answer, Call, Waiter
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process, Replay, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
 from sandbox_agent.pools import Pool
@@ -232,22 +233,19 @@ class Forward:
         """Send a client's request to a process; `settle` runs the moment it answers."""
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, FROM_CLIENT)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._open(connection, running, session, envelope, settle or self.pass_back, answered, makes_session)
-        return await answered
+        reply = Reply()
+        self._open(connection, running, session, envelope, settle or self.pass_back, reply, makes_session)
+        return await reply
 
-    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
-        """Pass a request on as it is, if a process holds its session; its response goes to `waiter`.
-
-        Returns the position of its record, or None for one that is left to `request`.
-        """
+    def pass_on(self, connection: Connection, envelope: Envelope, reply: Reply) -> bool:
+        """Pass a request on as it is, if a process holds its session; False for one that is left to `request`."""
         session = self._hub.find_session(envelope.session_id)
         running = None if session is None else session.held
         if session is None or running is None:
-            return None
-        position = self._hub.record(session, envelope.line, FROM_CLIENT).last
-        self._open(connection, running, session, envelope, self.pass_back, waiter)
-        return position
+            return False
+        reply.accept(self._hub.record(session, envelope.line, FROM_CLIENT).last)
+        self._open(connection, running, session, envelope, self.pass_back, reply)
+        return True
 
     def _open(
         self,
@@ -256,12 +254,12 @@ class Forward:
         session: Session | None,
         envelope: Envelope,
         settle: Callable[[Call, Envelope], Answer],
-        waiter: Waiter,
+        reply: Reply,
         makes_session: bool = False,
     ) -> None:
         assert envelope.id is not None
         deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(envelope.method, envelope.id, connection, running, session, settle, waiter, deadline)
+        call = Call(envelope.method, envelope.id, connection, running, session, settle, reply, deadline)
         call.makes_session = makes_session
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope))
@@ -274,12 +272,12 @@ class Forward:
             answers.append(response)
             return Answer(response.line)
 
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        reply = Reply()
         deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(method, NO_ID, None, running, session, settle, answered, deadline)
+        call = Call(method, NO_ID, None, running, session, settle, reply, deadline)
         self._hub.calls.open(call)
         self._send(call, request(NO_ID, method, params))
-        await answered
+        await reply
         return answers[0]
 
     def pass_back(self, call: Call, response: Envelope) -> Answer:

@@ -48,13 +48,14 @@ from sandbox_agent.errors import (
     UnknownSession,
 )
 from sandbox_agent.hub.budgets import KEPT_COST
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forgery import OURS, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, server_stopped
 from sandbox_agent.hub.pending import AGENT, QUESTION, Outcome, PendingRequest
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import OFFERS_BYTES, Process, Session
 from sandbox_agent.hub.turns import Turns

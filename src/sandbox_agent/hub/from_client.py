@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 
 import msgspec
@@ -13,7 +13,6 @@ from sandbox_agent.envelope import (
     META,
     Envelope,
     Object,
-    failure,
     notification,
     object_at,
     parse,
@@ -23,18 +22,13 @@ from sandbox_agent.envelope import (
     with_id,
 )
 from sandbox_agent.errors import (
-    AgentTimeout,
     AlreadyAnswered,
-    IdempotencyMismatch,
-    InternalError,
     InvalidRequest,
-    LogUnavailable,
     MissingAgent,
     NobodyAsked,
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connections import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward, Method
@@ -42,15 +36,15 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import METHOD as DECISION
 from sandbox_agent.hub.pending import QUESTION, Decider, read_reason, translate_answer
+from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
-_ABOUT_HTTP = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
-"""Failures of the exchange, not of the method: these become an HTTP status."""
 _ANNOUNCED = (
     QUESTION,
     methods.ENDED,
@@ -72,8 +66,7 @@ class FromClient:
         hub: Hub,
         forward: Forward,
         turns: Turns,
-        prompt: Callable[[Connection, Envelope], Awaitable[Accepted]],
-        prompt_now: Callable[[Connection, Envelope, Waiter], int | None],
+        prompt: Callable[[Connection, Envelope, Reply], Coroutine[object, None, None] | None],
         own: Mapping[str, Method],
         request_timeout: float,
         default_agent: str | None = None,
@@ -82,12 +75,12 @@ class FromClient:
         self._forward = forward
         self._turns = turns
         self._prompt = prompt
-        self._prompt_now = prompt_now
         self._default_agent = default_agent
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
         self._extensions = advertise([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
+        self._tasks = Tasks()
 
     async def open(
         self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
@@ -109,77 +102,41 @@ class FromClient:
         running = await self._forward.start(agent)
         return running, Answer(success(envelope.id, self._greeting(running)))
 
-    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
-        """Accept a request; raises when it is invalid.
+    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
+        """Take a request: the one way in for every transport. Does not raise.
 
-        What fails later fails in the answer: as a JSON-RPC error, or as an exception of the exchange (`_ABOUT_HTTP`).
+        A failure of the method is its answer; one of the exchange, such as a timeout, is the reply's exception.
         """
+        reply = Reply(envelope)
+        try:
+            if key is None:
+                self._start(connection, envelope, reply)
+            else:
+                session = self._hub.find_session(envelope.session_id)
+                scope = scope_of(connection, session.id if session else envelope.session_id)
+                self._idempotency.start(scope, key, envelope, reply, partial(self._start, connection, envelope))
+        except Exception as error:
+            reply.set_exception(error)
+        return reply
+
+    def _start(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
+        """Do at once what can be done at once; whatever has to wait for something else than its agent is a task."""
         if self._hub.stopping:
             raise ShuttingDown
-        awaited = _Awaited()
-        if self.pass_on(connection, envelope, key, awaited, awaited.accept):
-            return await awaited.accepted()
-        return await self._accept_slowly(connection, envelope, key)
-
-    async def _accept_slowly(self, connection: Connection, envelope: Envelope, key: str | None) -> Accepted:
-        """Accept what is not passed on at once: because of its method, session or files, or an earlier request."""
-        if key is not None:
-            session = self._hub.find_session(envelope.session_id)
-            scope = scope_of(connection, session.id if session else envelope.session_id)
-            return await self._idempotency.accept(scope, key, envelope, lambda: self.accept(connection, envelope))
         if envelope.method == methods.PROMPT:
-            return await self._accept_prompt(connection, envelope)
+            left = self._prompt(connection, envelope, reply)
+        elif envelope.method not in self._own and self._forward.pass_on(connection, envelope, reply):
+            return
+        else:
+            left = self._work(connection, envelope, reply)
+        if left is not None:
+            self._tasks.run(_see_to(left, reply), envelope.method)
+
+    async def _work(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
+        # Its client learns that it was taken when it has begun.
+        asyncio.get_running_loop().call_soon(reply.accept, self._hub.log.position)
         method = self._own.get(envelope.method, self._forward.request)
-        return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
-
-    def pass_on(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: str | None,
-        waiter: Waiter,
-        on_accepted: Callable[[int], None] | None = None,
-    ) -> bool:
-        """Pass a request to the agent that has its session; False for one that may have to wait for something else.
-
-        The first step for every request, and all there is for most: without a task. Its answer goes to `waiter`.
-        `on_accepted` learns which position has to be on disk before the client may learn that it was accepted. Raises
-        what is wrong with the exchange.
-        """
-        session = self._hub.find_session(envelope.session_id)
-        if self._hub.stopping or session is None or session.held is None or envelope.method in self._own:
-            return False
-        if key is None:
-            position = self._pass_on(connection, envelope, waiter)
-            if position is not None and on_accepted is not None:
-                on_accepted(position)
-            return position is not None
-        scope, begin = scope_of(connection, session.id), partial(self.accept, connection, envelope)
-        start = partial(self._pass_on, connection, envelope)
-        return self._idempotency.pass_on(scope, key, envelope, start, begin, waiter, on_accepted)
-
-    def _pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
-        start = self._prompt_now if envelope.method == methods.PROMPT else self._forward.pass_on
-        try:
-            return start(connection, envelope, waiter)
-        except Exception as error:
-            waiter.set_result(answer_failure(envelope, error))
-            return self._hub.log.position
-
-    async def _accept_prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
-        """The one request that is kept before it is answered: a client that learns it was taken finds it in the log."""
-        try:
-            accepted = await self._prompt(connection, envelope)
-        except Exception as error:
-            return Accepted(self._hub.log.position, _resolve_to(answer_failure(envelope, error)))
-        return Accepted(accepted.position, self._answer(envelope, accepted.answer))
-
-    @staticmethod
-    async def _answer(envelope: Envelope, answer: Awaitable[Answer]) -> Answer:
-        try:
-            return await answer
-        except Exception as error:
-            return answer_failure(envelope, error)
+        reply.set_result(await method(connection, envelope))
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification. Errors are only logged: a notification has no response."""
@@ -258,50 +215,15 @@ class FromClient:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
 
 
-class _Awaited:
-    """A waiter for code that awaits what becomes of a request: that it is accepted, then its answer."""
-
-    def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._position: asyncio.Future[int] = loop.create_future()
-        self._answer: asyncio.Future[Answer] = loop.create_future()
-        # The caller may have left.
-        self._answer.add_done_callback(lambda answer: answer.cancelled() or answer.exception())
-
-    def accept(self, position: int) -> None:
-        if not self._position.done():
-            self._position.set_result(position)
-
-    async def accepted(self) -> Accepted:
-        return Accepted(await self._position, self._answer)
-
-    def done(self) -> bool:
-        return self._answer.done()
-
-    def set_result(self, answer: Answer, /) -> None:
-        if not self._answer.done():
-            self._answer.set_result(answer)
-
-    def set_exception(self, error: Exception, /) -> None:
-        if not self._position.done():
-            self._position.set_exception(error)
-        elif not self._answer.done():
-            self._answer.set_exception(error)
-
-
-def answer_failure(envelope: Envelope, error: Exception) -> Answer:
-    """Turn a failure of the method into its response; re-raise one of the exchange."""
-    assert envelope.id is not None
-    if isinstance(error, _ABOUT_HTTP):
-        raise error
-    if isinstance(error, SandboxAgentError):
-        return Answer(failure(envelope.id, error))
-    logger.error("request failed method=%s", envelope.method, exc_info=error)
-    return Answer(failure(envelope.id, InternalError()))
-
-
-async def _resolve_to(answer: Answer) -> Answer:
-    return answer
+async def _see_to(work: Coroutine[object, None, None], reply: Reply) -> None:
+    """Do what is left of a request: it is answered, whatever comes of that."""
+    try:
+        await work
+    except Exception as error:
+        reply.set_exception(error)
+    except BaseException:
+        reply.set_exception(ShuttingDown())
+        raise
 
 
 async def _initialize_again(connection: Connection, envelope: Envelope) -> Answer:

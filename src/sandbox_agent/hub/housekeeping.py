@@ -9,6 +9,7 @@ from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import TIMEOUT, Outcome
+from sandbox_agent.hub.reply import Reply
 
 logger = logging.getLogger(__name__)
 
@@ -61,15 +62,15 @@ class Housekeeping(Struct, frozen=True):
     @staticmethod
     def _give_up(call: Call, reason: str) -> None:
         """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
-        if call.waiter.done():
+        if call.reply.done():
             return
-        late = asyncio.get_running_loop().create_future()
+        late = Reply()
         error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
         call.late = late
         if call.connection is not None:
             # The late answer to a request of the server's own is no answer to the client's that needed it.
             error.late = late
-        call.waiter.set_exception(error)
+        call.reply.set_exception(error)
 
     def _reject_unanswered(self, since: float) -> None:
         for pending in self.hub.pending.waiting_since(since):

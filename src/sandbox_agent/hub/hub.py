@@ -14,7 +14,7 @@ from sandbox_agent.envelope import META, Envelope, Object, notification, parse, 
 from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.budgets import KEPT_COST, Budgets
-from sandbox_agent.hub.calls import Answer, Call, Calls
+from sandbox_agent.hub.calls import Call, Calls
 from sandbox_agent.hub.connections import Connection, Connections, Watcher
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
@@ -28,6 +28,7 @@ from sandbox_agent.hub.pending import (
     make_withdrawal,
     write_refusal,
 )
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Process, Session, SessionFacts, Withheld
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
@@ -381,8 +382,8 @@ class Hub:
 
     def resolve(self, call: Call, answer: Answer) -> None:
         """Give a call its answer: to the POST that waits for it, else to the stream."""
-        if not call.waiter.done():
-            call.waiter.set_result(answer)
+        if not call.reply.done():
+            call.reply.set_result(answer)
         elif call.late is not None:
             call.late.set_result(answer)
             if call.connection is not None:

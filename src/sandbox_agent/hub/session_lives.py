@@ -22,7 +22,7 @@ from sandbox_agent.envelope import (
     with_id,
 )
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import complete_answer
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import (
@@ -34,6 +34,7 @@ from sandbox_agent.hub.forward import (
 )
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, State
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import TERMINATED, Process, Replay, Session
 from sandbox_agent.hub.turns import Turns, user_messages
 from sandbox_agent.log.event import Chunk, Direction, session_channel

@@ -5,7 +5,8 @@ Loading, settings and endings are in modules of their own; the table has them al
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from msgspec import Raw, Struct
@@ -31,7 +32,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.hub.attachment import KEY, Attachments, has_attachments, read_takes
-from sandbox_agent.hub.calls import Accepted, Answer, Call, Waiter
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import (
@@ -46,6 +47,7 @@ from sandbox_agent.hub.forward import (
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Process, Prompt, Session
 from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
@@ -257,29 +259,33 @@ class SessionMethods(Struct, frozen=True):
         result: Object = {"sessions": [self.inventory.entry(session) for session in page]}
         return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
 
-    async def prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
-        """Take a prompt in that may have to wait for its session, or for files.
+    def prompt(self, connection: Connection, envelope: Envelope, reply: Reply) -> Coroutine[object, None, None] | None:
+        """Take a prompt in; returns what is left to do when it has to wait for files, or for its session.
 
         Its turn runs, or waits, whether or not a client waits for it.
         """
         session = self.hub.session(envelope.session_id)
         line, name = self._read_prompt(connection, session, envelope)
-        if self._waits_for_files(session, line):
-            line = await self._attached(session, line)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        prompt = self._submit(connection, session, envelope, line, name, answered)
-        return Accepted(prompt.position, self._turn(session, prompt, answered))
+        if (line.find(KEY) >= 0 and has_attachments(line)) or self.attachments.is_busy(session.id):
+            place = self.attachments.queue(session.id)
+            return self._prompt_later(place, connection, session, envelope, line, name, reply)
+        prompt = self._submit(connection, session, envelope, line, name, reply)
+        return None if session.held is not None else self._bring_back(session, prompt, reply)
 
-    def prompt_now(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> int | None:
-        """Take a prompt in, if it has to wait for nothing but its turn; its answer goes to `waiter`.
-
-        Returns the position of its record, or None for one that is left to `prompt`.
-        """
-        session = self.hub.session(envelope.session_id)
-        if session.held is None or self._waits_for_files(session, envelope.line):
-            return None
-        line, name = self._read_prompt(connection, session, envelope)
-        return self._submit(connection, session, envelope, line, name, waiter).position
+    async def _prompt_later(
+        self,
+        place: AbstractAsyncContextManager[None],
+        connection: Connection,
+        session: Session,
+        envelope: Envelope,
+        line: bytes,
+        name: str | None,
+        reply: Reply,
+    ) -> None:
+        line = await self._attached(place, session, line)
+        prompt = self._submit(connection, session, envelope, line, name, reply)
+        if session.held is None:
+            await self._bring_back(session, prompt, reply)
 
     def _read_prompt(self, connection: Connection, session: Session, envelope: Envelope) -> tuple[bytes, str | None]:
         """A prompt as the log has it, and what its client calls it; attaches the client."""
@@ -294,9 +300,6 @@ class SessionMethods(Struct, frozen=True):
             line = with_param(line, "sessionId", session.id)
         return line, name
 
-    def _waits_for_files(self, session: Session, line: bytes) -> bool:
-        return (line.find(KEY) >= 0 and has_attachments(line)) or self.attachments.is_busy(session.id)
-
     def _submit(
         self,
         connection: Connection,
@@ -304,33 +307,32 @@ class SessionMethods(Struct, frozen=True):
         envelope: Envelope,
         line: bytes,
         name: str | None,
-        waiter: Waiter,
+        reply: Reply,
     ) -> Prompt:
         # What the agent said before it comes before it.
         self.hub.let_out(session.id)
         position = self.hub.record(session, line, FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
-        self.turns.submit(connection, session, envelope, prompt, waiter)
+        reply.accept(position)
+        self.turns.submit(connection, session, envelope, prompt, reply)
         return prompt
 
-    async def _turn(self, session: Session, prompt: Prompt, answered: asyncio.Future[Answer]) -> Answer:
-        """The answer to a prompt; brings its session back first when no process holds it."""
-        if session.held is None and not answered.done():
-            revival = self.forward.revive(session)
-            # The prompt may be cancelled while it waits.
-            await asyncio.wait([revival, answered], return_when=asyncio.FIRST_COMPLETED)
-            try:
-                if not answered.done():
-                    revival.result()
-            except SandboxAgentError as error:
+    async def _bring_back(self, session: Session, prompt: Prompt, reply: Reply) -> None:
+        """Let a prompt's session come back; the prompt may be cancelled meanwhile."""
+        if reply.done():
+            return
+        try:
+            await asyncio.shield(self.forward.revive(session))
+        except SandboxAgentError as error:
+            if not reply.done():
                 self.turns.drop(session, prompt, error)
                 raise
+        else:
             self.turns.advance(session)
-        return await answered
 
-    async def _attached(self, session: Session, line: bytes) -> bytes:
+    async def _attached(self, place: AbstractAsyncContextManager[None], session: Session, line: bytes) -> bytes:
         """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
-        async with self.attachments.wait_turn(session.id):
+        async with place:
             asked = self.attachments.read_asked(line)
             if asked:
                 running = await self.forward.get_holder(session)

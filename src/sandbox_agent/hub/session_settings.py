@@ -23,7 +23,7 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub import choices
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import (
     CATEGORIES,
     MODE,
@@ -37,6 +37,7 @@ from sandbox_agent.hub.choices import (
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 

@@ -23,10 +23,11 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.activity import read_result
-from sandbox_agent.hub.calls import Answer, Call, Waiter
+from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
+from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, Direction
 from sandbox_agent.wire import methods
@@ -37,7 +38,7 @@ class _Turn(Struct, eq=False):
 
     connection: Connection
     client_id: bytes
-    answered: Waiter
+    reply: Reply
     call: Call | None = None
     """Once the agent has it."""
     ended: asyncio.Future[None] | None = None
@@ -58,11 +59,11 @@ class Turns:
         session.check_queue(self._queue_limit)
 
     def submit(
-        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt, answered: Waiter
+        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt, reply: Reply
     ) -> None:
         """Start a prompt, or let it wait: for its turn, or for the session to come back."""
         assert envelope.id is not None
-        self._turns[prompt] = _Turn(connection, envelope.id, answered)
+        self._turns[prompt] = _Turn(connection, envelope.id, reply)
         session.waiting.append(prompt)
         self.advance(session)
 
@@ -114,8 +115,8 @@ class Turns:
     def give_up(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; running turns are ended elsewhere."""
         for turn in self._turns.values():
-            if not turn.answered.done():
-                turn.answered.set_exception(error)
+            if not turn.reply.done():
+                turn.reply.set_exception(error)
 
     def fail_waiting(self, session: Session, error: RpcError) -> None:
         """The process is gone: what waits for its turn fails like the turn that ran."""
@@ -138,7 +139,7 @@ class Turns:
     def _start(self, session: Session, prompt: Prompt) -> None:
         process, turn = session.held, self._turns[prompt]
         assert process is not None
-        call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.answered)
+        call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.reply)
         turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
         session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
@@ -191,8 +192,8 @@ class Turns:
         answer = self._finish(session, prompt, FROM_SERVER, line, end)
         if turn.call is not None:
             self._hub.resolve(turn.call, answer)
-        elif not turn.answered.done():
-            turn.answered.set_result(answer)
+        elif not turn.reply.done():
+            turn.reply.set_result(answer)
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
         turn = self._turns.pop(prompt)

@@ -49,8 +49,7 @@ class HubClient:
     async def call(self, agent: str, method: str, params: Object) -> Object:
         """The result of a request, once it is on disk. Raises Refused, or what is wrong with the exchange."""
         async with self.connected(agent) as connection:
-            accepted = await self._from_client.accept(connection, self._make(method, params))
-            answer = await accepted.answer
+            answer = await self._from_client.submit(connection, self._make(method, params))
             await self.hub.log.committed(answer.commit)
         return read_result(parse_answer(answer.line))
 
@@ -67,14 +66,15 @@ class HubClient:
     async def _run_prompt(self, session: Session, params: Object, taken: "asyncio.Future[str]") -> None:
         async with self.connected(session.facts.agent) as connection:
             envelope = self._make(methods.PROMPT, params)
-            accepted = await self._from_client.accept(connection, envelope)
+            reply = self._from_client.submit(connection, envelope)
+            position = await reply.accepted()
             if not _has_prompt_of(session, connection):
                 # Refused, and answered at once.
-                read_result(parse_answer((await accepted.answer).line))
+                read_result(parse_answer((await reply).line))
                 return
-            taken.set_result(f"turn-{accepted.position}")
+            taken.set_result(f"turn-{position}")
             try:
-                answer = await accepted.answer
+                answer = await reply
                 await self.hub.log.committed(answer.commit)
             except AgentTimeout:
                 # The agent is silent. The turn continues, and the log will have its end.
