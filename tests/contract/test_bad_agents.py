@@ -446,7 +446,7 @@ def test_a_session_whose_agent_died_while_it_loaded_it_never_came_to_be(tmp_path
             assert (await a.post(load, Prefer="respond-async")).status_code == 202
             os.kill(pid, signal.SIGKILL)
             failed = (await events.until(lambda event: event.data.get("id") == "load"))[-1].data
-            assert failed["error"]["data"]["signal"] == "SIGKILL"
+            assert failed["error"]["data"]["type"] == "agent-exited"
             listed = (await a.result("session/list"))["sessions"]
             assert [entry["sessionId"] for entry in listed] == [session]
 
