@@ -282,20 +282,27 @@ class Membership:
 
     async def run(self) -> None:
         """Until cancelled. What fails is begun again: the stream knows what it has."""
-        while True:
-            try:
-                await self._take_part()
-            except LogUnavailable as error:
-                self._failed = str(error)
-                logger.warning("fleet waits for the log reason=%s", error)
-            except BusError as error:
-                self._failed = str(error)
-                logger.warning("fleet lost reason=%s", error)
-            except Exception:
-                self._failed = "it failed; see the server's log"
-                logger.exception("taking part in the fleet failed")
-            _end_if_cancelled()
-            await asyncio.sleep(self._retry)
+        try:
+            while True:
+                await self._try_to_take_part()
+                _end_if_cancelled()
+                await asyncio.sleep(self._retry)
+        finally:
+            # Also of a node that was never connected: what it has deleted is still to be taken off the list.
+            await self._memory.written()
+
+    async def _try_to_take_part(self) -> None:
+        try:
+            await self._take_part()
+        except LogUnavailable as error:
+            self._failed = str(error)
+            logger.warning("fleet waits for the log reason=%s", error)
+        except BusError as error:
+            self._failed = str(error)
+            logger.warning("fleet lost reason=%s", error)
+        except Exception:
+            self._failed = "it failed; see the server's log"
+            logger.exception("taking part in the fleet failed")
 
     async def _take_part(self) -> None:
         self._changed |= dict.fromkeys(self._sessions()) | self._memory.deleted
