@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
@@ -40,6 +41,7 @@ from sandbox_agent.http.framing import (
 )
 from sandbox_agent.http.posts import Post, PostHead
 from sandbox_agent.http.sockets import Flag, FlowControl, GatheringTransport, Sockets, Wait
+from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ class HttpServer:
         self.read_post = read_post or _leave_to_app
         """Checks the head of a POST; None for one that the app is to answer."""
         self.sockets = sockets
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
         self._backlog = backlog
         """Connections that the system keeps until they are accepted."""
         self._listening: asyncio.Server | None = None
@@ -106,20 +108,17 @@ class HttpServer:
         try:
             async with asyncio.timeout(LAST_ANSWERS):
                 await self.sockets.closed()
-                if self.tasks:
-                    await asyncio.wait(self.tasks)
+                await self.tasks.settle()
         except TimeoutError:
             logger.warning("requests were cut off requests=%d", len(self.tasks))
-            for task in self.tasks:
-                task.cancel()
-            if self.tasks:
-                await asyncio.wait(self.tasks, timeout=LAST_ANSWERS)
+            self.tasks.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LAST_ANSWERS):
+                    await self.tasks.settle()
 
     def run(self, cycle: "Cycle") -> None:
         """Have the app answer a request."""
-        task = asyncio.get_running_loop().create_task(cycle.run(self.app))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks.run(cycle.run(self.app), "answer a request")
 
     def date(self) -> bytes:
         """The header that says when an answer was made."""
