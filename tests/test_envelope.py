@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, same_id, with_id, with_param
-from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub.forgery import disarm, may_forge
+from sandbox_agent.protocol.errors import NotAnEnvelope
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 

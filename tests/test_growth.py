@@ -24,7 +24,6 @@ from sandbox_agent.bus import jetstream, subjects
 from sandbox_agent.cli import output
 from sandbox_agent.cli.talk import pieces
 from sandbox_agent.client.api import EventDecoder
-from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.host.transfer.entries import parse_tags
 from sandbox_agent.http import asgi, downloads, exchange, framing, guard
 from sandbox_agent.http.downloads import Version
@@ -36,6 +35,7 @@ from sandbox_agent.permissions import commands, patterns
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Policy, read_rules
 from sandbox_agent.permissions.work import TooMuch, Work
+from sandbox_agent.protocol.errors import NotAnEnvelope
 from sandbox_agent.settings import sources
 from sandbox_agent.texts import split_lines, unfenced
 from tests.support.world import run, world

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent import errors
-from sandbox_agent.errors import RpcError, SandboxAgentError, SettingsError
+from sandbox_agent.protocol import errors
+from sandbox_agent.protocol.errors import RpcError, SandboxAgentError, SettingsError
 from tests.docs.source import all_errors
 
 ROOT = Path(__file__).resolve().parent.parent

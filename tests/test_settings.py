@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Settings, is_loopback, load
 from sandbox_agent.settings.sources import line_of
 

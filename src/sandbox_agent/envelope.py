@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
-from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
 from sandbox_agent.json_bounds import SHORTEST_DEEP, excess, excess_of_answer
+from sandbox_agent.protocol.errors import NotAnEnvelope, SandboxAgentError
 
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""

@@ -12,8 +12,8 @@ import stat
 import time
 from collections.abc import Callable
 
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.processes.keeping import PR_SET_PDEATHSIG, prctl
+from sandbox_agent.protocol.errors import SettingsError
 
 STDIN = 0
 ENDED = signal.SIGUSR1

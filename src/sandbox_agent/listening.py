@@ -17,11 +17,11 @@ from ipaddress import ip_address
 
 from sandbox_agent import __version__
 from sandbox_agent.data_directory import Notice, keep_token, publish_notice
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.http1 import HttpServer
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.processes.table import read_process
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.server_log import ReportHandler, log_file
 from sandbox_agent.settings import Settings
 

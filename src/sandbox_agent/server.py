@@ -39,7 +39,6 @@ from sandbox_agent.data_directory import (
     make_temporary,
     owner_of,
 )
-from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.files import AttachedFiles, TextFiles
 from sandbox_agent.host.paths.roots import Roots, find_working_directory
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
@@ -87,6 +86,7 @@ from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
+from sandbox_agent.protocol.errors import SettingsError, ShuttingDown
 from sandbox_agent.settings import Settings
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import BOOT_TRIES, Supervisor
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import AgentBootFailed, AgentTimeout, ShuttingDown
+from sandbox_agent.protocol.errors import AgentBootFailed, AgentTimeout, ShuttingDown
 from tests.support.running import BOUND, SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 

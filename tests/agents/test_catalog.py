@@ -14,7 +14,7 @@ from sandbox_agent.agents.boot import Launch
 from sandbox_agent.agents.catalog import find_credentials, has_credentials, read_facts, write_instructions
 from sandbox_agent.agents.install.record import Record
 from sandbox_agent.agents.manifest import Agent, load_manifest
-from sandbox_agent.errors import UnknownAgent
+from sandbox_agent.protocol.errors import UnknownAgent
 from sandbox_agent.wire.views import Artifact, Credential
 from tests.support.package_index import npx
 from tests.support.workshop import Workshop

@@ -9,8 +9,7 @@ import pytest
 from sandbox_agent.agents.boot import Launch
 from sandbox_agent.agents.catalog import write_instructions
 from sandbox_agent.agents.depot import Provision
-from sandbox_agent.errors import AgentNotInstalled
-from sandbox_agent.install_errors import DownloadFailed
+from sandbox_agent.protocol.errors import AgentNotInstalled, DownloadFailed
 from tests.agents.install.tiny import TINY, box
 from tests.support.package_index import PackageIndex
 from tests.support.workshop import Workshop, run

@@ -17,7 +17,7 @@ from sandbox_agent.agents.manifest import (
     child_environment,
     load_manifest,
 )
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 
 KNOWN = ["mock", "claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"]
 ECHO = '[agents.echo]\ncommand = ["python3", "echo_agent.py"]\n'

@@ -13,9 +13,9 @@ import pytest
 import uvloop
 
 from sandbox_agent.agents.process import LOG_SIZE, AgentProcess, StderrLog
-from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentExited, AgentNotReading
 from tests.support.running import BOUND
 from tests.support.spawning import Powerless, Raising, Recorder, Run, Spawn, alive, escape, eventually, python
 

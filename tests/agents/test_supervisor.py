@@ -17,8 +17,8 @@ from sandbox_agent.agents.boot import Boots, Launch, ProcessLimits, RunningAgent
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import FREE_CRASHES, MAX_BACKOFF, Provide, Supervisor, _backoff
-from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown
 from tests.support.running import BOUND, alive, eventually, scripted
 
 FIRST_WAIT = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.archives.removal import DEEPEST, discard, remove
-from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.protocol.errors import ShuttingDown
 
 
 @pytest.fixture

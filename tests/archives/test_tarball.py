@@ -23,7 +23,7 @@ from sandbox_agent.archives.tarball import (
     unpack_stream,
 )
 from sandbox_agent.archives.tree import Damaged, Folder, Tree
-from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.protocol.errors import UnsafeArchive
 from tests.support.archives import member, tar
 
 

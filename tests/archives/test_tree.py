@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.archives.tree import Folder, Parts, Tree
-from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.protocol.errors import UnsafeArchive
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 
 from sandbox_agent.cli.flags import DEFAULT, find_address
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from tests.cli.place import Place, interrupt
 from tests.support.running import TOKEN, Server
 

@@ -20,9 +20,8 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.errors import SandboxAgentError, Unauthorized, UnknownAgent
-from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.http.asgi import problem_document
+from sandbox_agent.protocol.errors import FileNotFound, SandboxAgentError, Unauthorized, UnknownAgent
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sandbox_agent import errors, file_errors, fleet_errors, install_errors
-from sandbox_agent.errors import SandboxAgentError
+from sandbox_agent.protocol import errors
+from sandbox_agent.protocol.errors import SandboxAgentError
 from sandbox_agent.wire import methods
 from tests.docs.pages import ROOT
 
@@ -51,10 +51,9 @@ def host_methods() -> list[str]:
 
 
 def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
-    """Every error that errors.py and the modules beside it name, from the top of the tree down."""
-    modules = [each.__name__ for each in (errors, file_errors, fleet_errors, install_errors)]
+    """Every error that `protocol/errors.py` names, from the top of the tree down."""
     for error in above.__subclasses__():
-        if error.__module__ in modules:
+        if error.__module__ == errors.__name__:
             yield error
             yield from all_errors(error)
 

@@ -22,11 +22,16 @@ from hypothesis import strategies as st
 
 from sandbox_agent.agents.install.archive import extract
 from sandbox_agent.archives.tarball import DAMAGE, detect_packing, unpack_stream
-from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
-from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.transfer.archives import UploadLimits, receive
-from sandbox_agent.install_errors import InstallFailed, UnsafeArchive
+from sandbox_agent.protocol.errors import (
+    ArchiveTooLarge,
+    BadArchive,
+    DiskFull,
+    FileProblem,
+    InstallFailed,
+    UnsafeArchive,
+)
 from tests.support.archives import extended, header
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "archives").iterdir())

@@ -9,11 +9,11 @@ import pytest
 from sandbox_agent.bus import memory, subjects
 from sandbox_agent.bus.memory import Cluster
 from sandbox_agent.bus.ports import StreamRecord
-from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.feed import EVERYTHING
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk
+from sandbox_agent.protocol.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.wire.fleet import Gone, Visit
 from tests.gateway.gateways import (
     LAST,

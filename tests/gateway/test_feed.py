@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandbox_agent.bus.ports import MOST_BYTES, Append, BusStream, StreamMessage, StreamRecord
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway import feed as feed_module
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.methods import find_prompt
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.client import run
 
 

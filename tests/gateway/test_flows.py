@@ -10,11 +10,10 @@ from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW
 from sandbox_agent.bus.memory import MemoryBus
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Bus, Hearer, StopHearing
-from sandbox_agent.errors import TooMany
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import INLINE, NodeFlows, NodeRequest
 from sandbox_agent.http.asgi import Receive, Scope, Send, is_gone, respond, transport
 from sandbox_agent.http.exchange import ClientGone, read_body
+from sandbox_agent.protocol.errors import NodeUnreachable, TooMany
 from sandbox_agent.wire.fleet import Lease
 from tests.support.client import run
 from tests.support.flows import Client, Fleet, Handle, Open, echo, in_memory

@@ -8,12 +8,12 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.envelope import Envelope, parse, request
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import calls as calls_module
 from sandbox_agent.gateway import guests as guests_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.http.guests import PATH
+from sandbox_agent.protocol.errors import NodeUnreachable
 from sandbox_agent.wire import fleet
 from tests.gateway.scripted_nodes import (
     ACCEPTED,

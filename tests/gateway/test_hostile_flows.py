@@ -11,9 +11,9 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.flow import PATIENCE, PIECE, WINDOW, FlowKind
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Bus
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.http.asgi import Receive, Scope, Send, respond
+from sandbox_agent.protocol.errors import NodeUnreachable
 from sandbox_agent.wire.fleet import AnswerHead, Lease
 from tests.support.client import run
 from tests.support.flows import Client, Fleet, echo, in_memory, never

@@ -12,7 +12,6 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusError, Table
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import NodeFlows, NodeRequest
 from sandbox_agent.gateway.ingest import LEASE, Ingest
 from sandbox_agent.gateway.intake import GREETINGS, UNKNOWN_FOR, Intake
@@ -20,6 +19,7 @@ from sandbox_agent.gateway.limits import Marks
 from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.gateway.roster import Orders, Roster
 from sandbox_agent.gateway.trust import ASIDE, FORGIVEN, NUISANCES, STRAYS, Quotas
+from sandbox_agent.protocol.errors import NodeUnreachable
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest
 from tests.gateway.test_rights import Guarded, guarded, needs_nats

@@ -10,7 +10,6 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import notification, parse, request, success
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import connection as connection_module
 from sandbox_agent.gateway.calls import FleetDelivery
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
@@ -19,6 +18,7 @@ from sandbox_agent.gateway.roster import ORDERS, forget_key
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.log.event import Chunk
+from sandbox_agent.protocol.errors import NodeUnreachable
 from sandbox_agent.wire import methods
 from tests.gateway.gateways import Socket, tell
 from tests.gateway.scripted_nodes import (

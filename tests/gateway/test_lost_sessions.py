@@ -9,11 +9,11 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import StreamRecord
 from sandbox_agent.envelope import failure, notification, success
-from sandbox_agent.errors import UnknownSession
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import Refusal
 from sandbox_agent.http.guests import PATH
+from sandbox_agent.protocol.errors import UnknownSession
 from sandbox_agent.wire import fleet, methods
 from tests.gateway.gateways import attach
 from tests.gateway.scripted_nodes import (

@@ -7,9 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from sandbox_agent.envelope import META
-from sandbox_agent.errors import InvalidParams
-from sandbox_agent.fleet_errors import NoNode
 from sandbox_agent.gateway.placement import Wish, place
+from sandbox_agent.protocol.errors import InvalidParams, NoNode
 from sandbox_agent.wire.fleet import Lease
 
 LEASES = {

@@ -9,14 +9,13 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import failure, parse, request, success
-from sandbox_agent.errors import LogUnavailable, UnknownSession
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway import losses as losses_module
 from sandbox_agent.gateway.feed import EVERYTHING
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import Refusal
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.log.wire import position_of
+from sandbox_agent.protocol.errors import LogUnavailable, NodeUnreachable, UnknownSession
 from sandbox_agent.wire import fleet, methods
 from tests.gateway.gateways import attach, tell
 from tests.gateway.scripted_nodes import (

@@ -9,7 +9,6 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import MOST_BYTES
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import ANSWERS, NodeAnswer, NodeRequest
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.owners import Owners
@@ -18,6 +17,7 @@ from sandbox_agent.http.asgi import Receive, Scope, Send
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.wire import outgoing
+from sandbox_agent.protocol.errors import NodeUnreachable
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import LogReply, LogRequest, OutgoingMessage
 from tests.gateway.gateways import LAST, attach, read_until, speak, start_gateway, tell

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import BadRequest
-from sandbox_agent.file_errors import FileChanged
 from sandbox_agent.host.transfer.entries import WriteCondition, etag, has_version, parse_tags
+from sandbox_agent.protocol.errors import BadRequest, FileChanged
 
 
 @pytest.mark.parametrize(

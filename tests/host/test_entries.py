@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.file_errors import BadPath, FileConflict, FileNotFound, FileProblem, OutsideRoots
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.entries import delete, make_directory, move, read_entry, read_page
+from sandbox_agent.protocol.errors import BadPath, FileConflict, FileNotFound, FileProblem, OutsideRoots, ShuttingDown
 from tests.support.running import BOUND
 from tests.support.swapping import exchange, swapping
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile
 from sandbox_agent.host.files import TextFiles
+from sandbox_agent.protocol.errors import FileFailed, InvalidParams, NoSuchFile
 from tests.support.running import BOUND
 
 LIMIT = 1000
@@ -149,7 +149,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_file(workspace: Workspace) -> No
 LARGE = """
 import resource, sys
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.errors import InvalidParams
+from sandbox_agent.protocol.errors import InvalidParams
 folder = sys.argv[1]
 files = TextFiles(1 << 20)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

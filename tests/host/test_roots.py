@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Outside, Replaced
 from sandbox_agent.host.paths.roots import Roots, decode_name, encode_name, file_problem, file_problems
+from sandbox_agent.protocol.errors import FileProblem
 from tests.support.swapping import exchange, swapping
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.paths.confined import Confined, Outside
 from sandbox_agent.host.paths.roots import encode_name
 from sandbox_agent.host.search import LINE, Query, Search, SearchLimits
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import OWNER, Children
+from sandbox_agent.protocol.errors import BadRequest
 from sandbox_agent.wire.files import Match
 from tests.support.client import run
 

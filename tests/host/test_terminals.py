@@ -13,10 +13,10 @@ from typing import Protocol
 import pytest
 import uvloop
 
-from sandbox_agent.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
 from tests.support.running import BOUND, alive
 
 POOL = Pool("test", 4)

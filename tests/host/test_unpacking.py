@@ -19,11 +19,18 @@ from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import ArchiveTooLarge, BadArchive, SandboxAgentError
-from sandbox_agent.file_errors import FileConflict, FileProblem, NoRoom, OutsideRoots
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import encode_name
 from sandbox_agent.host.transfer.archives import PATHS, SLACK, Abandoned, Inflow, Uploaded, UploadLimits, receive
+from sandbox_agent.protocol.errors import (
+    ArchiveTooLarge,
+    BadArchive,
+    FileConflict,
+    FileProblem,
+    NoRoom,
+    OutsideRoots,
+    SandboxAgentError,
+)
 from tests.support.archives import extended, folder, hardlink, header, member, symlink
 from tests.support.client import run
 from tests.support.small_disk import mounted

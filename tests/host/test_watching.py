@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import TooMany, WatchesExhausted
-from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.watching import Change, Watch, Watches
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import FileNotFound, TooMany, WatchesExhausted
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -178,7 +177,7 @@ def test_so_many_directories_are_watched_and_the_error_names_the_limits(tmp_path
 
 SCRIPT = """
 import asyncio, sys
-from sandbox_agent.errors import WatchesExhausted
+from sandbox_agent.protocol.errors import WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.pools import Pool

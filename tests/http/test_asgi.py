@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import NotAcceptable, UnsupportedMediaType
 from sandbox_agent.http.asgi import EVENT_STREAM, JSON, check_accept, check_json, group_headers, wants_async
+from sandbox_agent.protocol.errors import NotAcceptable, UnsupportedMediaType
 
 
 def accepts(accept: str | None, offered: str = JSON) -> bool:

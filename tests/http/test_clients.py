@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import AgentTimeout, ShuttingDown, TooMany
 from sandbox_agent.http.clients import Delivery, HubClients
 from sandbox_agent.hub.reply import Reply
+from sandbox_agent.protocol.errors import AgentTimeout, ShuttingDown, TooMany
 from tests.support.logs import until
 from tests.support.world import World, envelope, run, world
 

@@ -8,9 +8,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import NotFound
 from sandbox_agent.http.control import Ui
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import NotFound
 
 SCRIPT = "assets/index-abc123.js"
 

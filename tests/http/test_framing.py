@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import HeadersTooLarge
 from sandbox_agent.http.framing import MAX_HEAD, Framing, RequestPart
+from sandbox_agent.protocol.errors import HeadersTooLarge
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 

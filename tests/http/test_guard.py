@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, SandboxAgentError, Unauthorized
 from sandbox_agent.http.asgi import Scope
 from sandbox_agent.http.guard import Guard
+from sandbox_agent.protocol.errors import BadRequest, ForbiddenOrigin, Misdirected, SandboxAgentError, Unauthorized
 
 TOKEN = "hush"
 APP = "https://app.example"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sandbox_agent.errors import BadRequest, HeadersTooLarge
 from sandbox_agent.http.framing import body_length, check_head, without_upgrade
+from sandbox_agent.protocol.errors import BadRequest, HeadersTooLarge
 
 HOST = (b"host", b"a")
 CHUNKED = (b"transfer-encoding", b"chunked")

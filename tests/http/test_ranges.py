@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.file_errors import RangeNotSatisfiable
 from sandbox_agent.http.downloads import Version, find_part, is_known
+from sandbox_agent.protocol.errors import RangeNotSatisfiable
 
 
 def version(size: int) -> Version:

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import BadRequest
-from sandbox_agent.file_errors import FileTooLarge
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.entries import IncomingFile, WriteCondition
 from sandbox_agent.http.files import BLOCK, receive_file
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import BadRequest, FileTooLarge
 from tests.support.client import run
 
 POOL = Pool("test", 4)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import WrongAnswer
 from sandbox_agent.hub.pending import ELICITATION, PERMISSION, QUESTION, Speech, render, translate_answer
+from sandbox_agent.protocol.errors import WrongAnswer
 
 FORMS, QUESTIONS, BOTH, NOTHING = Speech(form=True), Speech(questions=True), Speech(form=True, questions=True), Speech()
 URLS = Speech(url=True)

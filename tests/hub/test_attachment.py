@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.files import AttachedFiles
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.hub.attachment import (
@@ -20,6 +19,7 @@ from sandbox_agent.hub.attachment import (
     Takes,
 )
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import FileFailed, InvalidParams, SandboxAgentError
 from tests.support.client import META, Json, run
 from tests.support.pictures import large, png
 

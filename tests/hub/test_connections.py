@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import parse
-from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.connections import REMEMBERED_WINDOWS, Connection
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.pending import (
@@ -33,6 +32,7 @@ from sandbox_agent.log.event import (
     session_channel,
 )
 from sandbox_agent.log.wire import subject_of
+from sandbox_agent.protocol.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.wire.request_ids import RequestIds
 from tests.support.world import World, run, world
 

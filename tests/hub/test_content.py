@@ -6,9 +6,9 @@ import json
 import pytest
 from msgspec import Raw
 
-from sandbox_agent.errors import InvalidParams
 from sandbox_agent.host.files import Attached
 from sandbox_agent.hub.attachment import Takes, add_files, kind_of, parse_blocks
+from sandbox_agent.protocol.errors import InvalidParams
 from tests.support.client import Json
 from tests.support.pictures import png
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.forward import fill_from_session, resume_params
 from sandbox_agent.hub.lifecycle import State
+from sandbox_agent.protocol.errors import AgentTimeout
 from tests.support.running import BOUND
 from tests.support.world import Json, World, envelope, error_of, result_of, run, world
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import (
+from sandbox_agent.hub.connections import Connection
+from sandbox_agent.protocol.errors import (
     AlreadyAnswered,
     IdempotencyMismatch,
     MissingAgent,
@@ -13,7 +14,6 @@ from sandbox_agent.errors import (
     ShuttingDown,
     WrongAnswer,
 )
-from sandbox_agent.hub.connections import Connection
 from tests.support.world import Json, World, envelope, error_of, result_of, run, world
 
 ECHO = "vendor/echo"

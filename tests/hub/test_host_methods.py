@@ -15,7 +15,6 @@ from msgspec import Raw
 from sandbox_agent.agents.boot import Handshake, RunningAgent
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import parse
-from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.from_agent import FromAgent
@@ -30,6 +29,7 @@ from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentExited, AgentNotReading
 from tests.support.running import BOUND
 
 POOL = Pool("test", 4)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.envelope import META, parse
-from sandbox_agent.errors import AgentNotReading, AlreadyAnswered, UnknownSession
 from sandbox_agent.hub.choices import MODE
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.protocol.errors import AgentNotReading, AlreadyAnswered, UnknownSession
 from tests.support.shapes import SHAPES
 from tests.support.world import Json, World, envelope, run, world
 

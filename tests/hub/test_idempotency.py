@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import IdempotencyMismatch
 from sandbox_agent.hub.idempotency import Idempotency
 from sandbox_agent.hub.reply import Answer, Reply
+from sandbox_agent.protocol.errors import IdempotencyMismatch
 from tests.log.test_seen import HangingDatabase
 from tests.support.logs import opened, run
 

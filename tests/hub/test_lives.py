@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.lifecycle import State
+from sandbox_agent.protocol.errors import AgentTimeout
 from tests.support.world import CAPABILITIES, World, envelope, error_of, result_of, run, world
 
 CANCELLED = {"stopReason": "cancelled"}

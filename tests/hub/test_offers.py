@@ -12,9 +12,9 @@ from sandbox_agent.agents.depot import Provision
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import AgentStatus
 from sandbox_agent.agents.views import AgentViews
-from sandbox_agent.errors import AgentNotInstalled, OffersUnknown, ShuttingDown
 from sandbox_agent.hub.offers import Offers
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import AgentNotInstalled, OffersUnknown, ShuttingDown
 from tests.support.running import SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 

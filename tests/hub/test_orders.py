@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.lifecycle import AT_REST, State
 from sandbox_agent.hub.session import TERMINATED as ENDED_FOR_GOOD
 from sandbox_agent.hub.session import Session
+from sandbox_agent.protocol.errors import AgentTimeout
 from tests.support.running import BOUND
 from tests.support.world import FakeAgent, World, run, world
 

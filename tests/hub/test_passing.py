@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import AgentTimeout, ShuttingDown
+from sandbox_agent.protocol.errors import AgentTimeout, ShuttingDown
 from tests.support.world import World, envelope, error_of, result_of, run, world
 
 CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "s"}}

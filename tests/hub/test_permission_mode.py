@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from sandbox_agent.agents.manifest import Agent, load_manifest
-from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.choices import PermissionMode, find_permission_mode, mode_rules, read_wished_mode
 from sandbox_agent.permissions.rules import read_rules
+from sandbox_agent.protocol.errors import InvalidParams
 from sandbox_agent.wire.views import Features
 
 Asks = Literal["always", "mode", "configured", "never"]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from sandbox_agent.envelope import parse
-from sandbox_agent.errors import AgentTimeout, InternalError, InvalidParams
 from sandbox_agent.hub.reply import Answer, Reply
+from sandbox_agent.protocol.errors import AgentTimeout, InternalError, InvalidParams
 
 ASKED = parse(b'{"jsonrpc":"2.0","id":7,"method":"x/y"}')
 ANSWER = Answer(b"{}", 5)

@@ -13,7 +13,6 @@ from msgspec import Raw
 
 from sandbox_agent.agents.dialects.dialect import Plain
 from sandbox_agent.envelope import parse
-from sandbox_agent.errors import InvalidParams, LogUnavailable
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.pending import AGENT, Outcome
@@ -24,6 +23,7 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.rules import Policy, read_rules
 from sandbox_agent.permissions.work import STEPS
+from sandbox_agent.protocol.errors import InvalidParams, LogUnavailable
 from tests.support.client import run
 from tests.support.running import BOUND
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete_offers
 from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.session import LONGEST_TITLE, OFFERS_BYTES, Prompt, Replay, Session, SessionFacts, iso
+from sandbox_agent.protocol.errors import InvalidRequest, QueueFull
 from tests.support.shapes import SHAPES
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.errors import AgentTimeout, LogUnavailable
 from sandbox_agent.hub.lifecycle import State
+from sandbox_agent.protocol.errors import AgentTimeout, LogUnavailable
 from tests.support.world import CAPABILITIES, Json, World, error_of, result_of, run, world
 
 NEW: Json = {"cwd": "/", "mcpServers": []}

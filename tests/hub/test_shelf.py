@@ -17,7 +17,6 @@ import msgspec
 import pytest
 
 from sandbox_agent.envelope import notification
-from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
@@ -25,6 +24,7 @@ from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.hub.shelf import LONGEST_UNKNOWN, MOST_UNKNOWN, card_of
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.journal import Group
+from sandbox_agent.protocol.errors import SessionDamaged
 from tests.hub.test_hub import ALLOW
 from tests.support.asking import UNPARSED
 from tests.support.client import run

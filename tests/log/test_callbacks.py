@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.logs import FragileDatabase, opened, run, say
 
 

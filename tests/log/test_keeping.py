@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.damage import Statement, Witness
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.journal import HALF, Group, Journal
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import open_database
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.logs import S, run, say, until
 from tests.support.running import BOUND
 

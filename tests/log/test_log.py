@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel
 from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import RESERVE, Limits, Log
 from sandbox_agent.log.recovery import open_database
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.logs import Follower, FragileDatabase, S, T, opened, page, positions, run, say
 from tests.support.running import BOUND
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.logs import Follower, FragileDatabase, S, T, opened, page, positions, run, say, until
 from tests.support.running import BOUND
 

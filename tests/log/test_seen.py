@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.journal import KeptOutcome
 from sandbox_agent.log.log import SEEN_AT_ONCE, Log
 from sandbox_agent.log.seen import Name, Seen
+from sandbox_agent.protocol.errors import LogUnavailable
 from tests.support.logs import Limits, opened, run, until
 from tests.support.running import BOUND
 

@@ -15,7 +15,6 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, BusRefused, Unreachable
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import LEASE, NODE_RATE, Ingest
 from sandbox_agent.gateway.intake import Intake
 from sandbox_agent.gateway.owners import Owners
@@ -27,6 +26,7 @@ from sandbox_agent.log.journal import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member import membership
 from sandbox_agent.member.membership import Gateways, Identity, Membership, Memory
+from sandbox_agent.protocol.errors import LogUnavailable
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.views import SessionView
 from tests.support.client import run

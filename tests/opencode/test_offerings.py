@@ -4,9 +4,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from sandbox_agent.errors import OffersUnknown
 from sandbox_agent.opencode import offerings
 from sandbox_agent.opencode.offerings import ASK_AGAIN, Offerings
+from sandbox_agent.protocol.errors import OffersUnknown
 from tests.support.world import run
 
 Json = dict[str, Any]

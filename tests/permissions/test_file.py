@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.permissions.file import load_rules
+from sandbox_agent.protocol.errors import SettingsError
 
 
 def test_a_file_that_is_not_there_has_no_rules(tmp_path: Path) -> None:

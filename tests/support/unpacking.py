@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.install_errors import InstallFailed, UnsafeArchive
+from sandbox_agent.protocol.errors import InstallFailed, UnsafeArchive
 
 MIB = 1 << 20
 

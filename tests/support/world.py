@@ -21,7 +21,6 @@ from sandbox_agent.agents.lines import Stderr
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import AgentExited, AgentNotReading, SandboxAgentError
 from sandbox_agent.host.files import AttachedFiles, TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
@@ -47,6 +46,7 @@ from sandbox_agent.log.recovery import open_database
 from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentExited, AgentNotReading, SandboxAgentError
 from tests.support.running import BOUND
 
 Json = dict[str, Any]

@@ -28,7 +28,7 @@ _GROUPS = {
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],
     "Files and directories": ["files", "api"],
-    "Errors": ["sandbox_agent.errors", "errors"],
+    "Errors": ["sandbox_agent.protocol.errors", "errors"],
 }
 """Headings, and the modules whose names stand below them. No heading is also a name: both would be one link."""
 

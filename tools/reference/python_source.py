@@ -76,7 +76,8 @@ def public_names() -> dict[str, list[Public]]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandbox_agent."):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
             # The root of all errors is the server's, too.
-            path = directory.parent / "errors.py" if module == "sandbox_agent.errors" else directory / f"{module}.py"
+            shared = module == "sandbox_agent.protocol.errors"
+            path = directory.parent / "protocol" / "errors.py" if shared else directory / f"{module}.py"
             wanted = {alias.name for alias in node.names}
             found[module] = [each for each in defined_in(path) if each.name in wanted]
             missing = wanted - {each.name for each in found[module]}

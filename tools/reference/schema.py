@@ -5,16 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent import errors, file_errors, fleet_errors, install_errors
-from sandbox_agent.errors import RpcError, SandboxAgentError
+from sandbox_agent.protocol import errors
+from sandbox_agent.protocol.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
-
-_MODULES = tuple(each.__name__ for each in (errors, file_errors, fleet_errors, install_errors))
 
 
 def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
     for error in above.__subclasses__():
-        if error.__module__ in _MODULES:
+        if error.__module__ == errors.__name__:
             yield error
             yield from _named(error)
 

@@ -26,9 +26,9 @@ from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit, StderrLog
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
-from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
 

@@ -19,8 +19,7 @@ from sandbox_agent.agents.boot import Launch
 from sandbox_agent.agents.install.record import Record, Store
 from sandbox_agent.agents.install.registry import Registry, RegistryEntry
 from sandbox_agent.agents.manifest import Agent, Manifest, is_id
-from sandbox_agent.errors import UnknownAgent
-from sandbox_agent.install_errors import RegistryUnavailable
+from sandbox_agent.protocol.errors import RegistryUnavailable, UnknownAgent
 from sandbox_agent.wire.views import AgentFacts, Artifact, Credential, InstallFacts, Source
 
 

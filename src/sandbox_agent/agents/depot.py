@@ -19,8 +19,8 @@ from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.install.registry import Registry
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import AgentNotInstalled, BadRequest
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import AgentNotInstalled, BadRequest
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.views import InstallRequest, InstallResult
 

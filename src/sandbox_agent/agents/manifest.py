@@ -14,7 +14,7 @@ from typing import Annotated, Literal, cast
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.settings.sources import did_you_mean, line_of, read_toml
 from sandbox_agent.wire.views import Attaching, Features, Source

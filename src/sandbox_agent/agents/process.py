@@ -18,7 +18,6 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
-from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import (
     KILL_PATIENCE,
@@ -28,6 +27,7 @@ from sandbox_agent.processes.children import (
     start_child,
     wait_until,
 )
+from sandbox_agent.protocol.errors import AgentExited, AgentNotReading
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDIN_LIMIT = 64 * 1024 * 1024

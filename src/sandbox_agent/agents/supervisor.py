@@ -17,7 +17,13 @@ from msgspec import Struct, field
 from sandbox_agent.agents.boot import Boots, FolderGone, Launch, Listener, RunningAgent, describe_exit
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, AgentTimeout, SandboxAgentError, ShuttingDown
+from sandbox_agent.protocol.errors import (
+    AgentBootFailed,
+    AgentNotInstalled,
+    AgentTimeout,
+    SandboxAgentError,
+    ShuttingDown,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.protocol.errors import ShuttingDown
 
 DEEPEST = 32
 """Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""

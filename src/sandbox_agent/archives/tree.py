@@ -14,8 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
-from sandbox_agent.errors import DiskFull
-from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.protocol.errors import DiskFull, UnsafeArchive
 
 Parts = tuple[str, ...]
 Kind = Literal["folder", "file", "link"]

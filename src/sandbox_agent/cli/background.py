@@ -23,7 +23,7 @@ from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.server_log import log_file, open_log
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.wire.views import Credential

@@ -27,8 +27,8 @@ from sandbox_agent.client.errors import (
     StartFailed,
 )
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import Settings
 from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.settings.sources import did_you_mean

@@ -14,7 +14,7 @@ from typing import Literal
 
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser
 from sandbox_agent.cli.output import harmless
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 
 Pairs = Sequence[tuple[str, str]]
 Values = Callable[[Mapping[str, str], str], Pairs]

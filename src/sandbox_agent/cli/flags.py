@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.cli.output import complain
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Option, Settings, is_loopback, load
 from sandbox_agent.settings.options import PREFIX
 

@@ -11,7 +11,7 @@ from importlib import import_module
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.grammar import Command, CommandGroup, Word
-from sandbox_agent.errors import SandboxAgentError, SettingsError
+from sandbox_agent.protocol.errors import SandboxAgentError, SettingsError
 
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141

@@ -93,7 +93,7 @@ if TYPE_CHECKING:
         UnknownUpdate,
         text_of,
     )
-    from sandbox_agent.errors import SandboxAgentError
+    from sandbox_agent.protocol.errors import SandboxAgentError
 
 __all__ = [
     "Activity",
@@ -200,7 +200,7 @@ _NAMES = {
 }
 """The names that each module defines."""
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
-_HOMES["SandboxAgentError"] = "sandbox_agent.errors"
+_HOMES["SandboxAgentError"] = "sandbox_agent.protocol.errors"
 """The module that defines each name."""
 
 if not TYPE_CHECKING:

@@ -27,9 +27,8 @@ from sandbox_agent.client.errors import (
 )
 from sandbox_agent.client.ways import Content, Loopback, Request, Response, Way
 from sandbox_agent.client.websocket import ClientSocket, open_socket
-from sandbox_agent.errors import ShuttingDown, UnknownConnection
-from sandbox_agent.fleet_errors import FleetUnreachable
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import FleetUnreachable, ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]

@@ -17,7 +17,7 @@ from msgspec import ValidationError
 from sandbox_agent.client.errors import RequestError, ServerProblem
 from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import META, Object, list_at, object_at, objects_at, text_at
-from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
+from sandbox_agent.protocol.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate
 from sandbox_agent.wire.reading import read

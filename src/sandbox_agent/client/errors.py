@@ -17,8 +17,8 @@ from typing import cast
 import msgspec
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import URN, SandboxAgentError
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import URN, SandboxAgentError
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200

@@ -37,7 +37,7 @@ from sandbox_agent.client.updates import (
     read_item,
 )
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
-from sandbox_agent.errors import UnknownSession
+from sandbox_agent.protocol.errors import UnknownSession
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
 from sandbox_agent.wire.reading import read

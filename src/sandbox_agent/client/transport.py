@@ -20,14 +20,14 @@ from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder
 from sandbox_agent.client.ways import Response
 from sandbox_agent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandbox_agent.envelope import Object, object_at, text_at
-from sandbox_agent.errors import (
+from sandbox_agent.protocol.errors import (
     AlreadyAnswered,
     LogUnavailable,
     NobodyAsked,
+    NodeUnreachable,
     UnknownConnection,
     WrongAnswer,
 )
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers as names
 from sandbox_agent.wire import methods

@@ -19,8 +19,7 @@ from sandbox_agent.archives.removal import discard
 from sandbox_agent.archives.tree import Damaged, Folder, Tree
 from sandbox_agent.client.api import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
-from sandbox_agent.errors import DiskFull
-from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.protocol.errors import DiskFull, UnsafeArchive
 
 LeaveOut = Callable[[str, str], None]
 """Told of what is not copied: its path in the directory, and why."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.envelope import Object, object_at, text_at
-from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.protocol.errors import ShuttingDown
 from sandbox_agent.wire.headers import WITH_IDS
 
 if TYPE_CHECKING:

@@ -18,8 +18,6 @@ from starlette.requests import Request
 from sandbox_agent.agents.depot import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.bus.subjects import is_name
-from sandbox_agent.errors import BadRequest, SessionNotFound, TooMany, UnknownSession
-from sandbox_agent.fleet_errors import FleetUnreachable, MissingNode, NodeUnreachable, NoNode
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.views import GatewayViews
@@ -37,6 +35,16 @@ from sandbox_agent.http.views import Endpoint, Installs, Views, read_query
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.pools import Pool, Pools
+from sandbox_agent.protocol.errors import (
+    BadRequest,
+    FleetUnreachable,
+    MissingNode,
+    NodeUnreachable,
+    NoNode,
+    SessionNotFound,
+    TooMany,
+    UnknownSession,
+)
 from sandbox_agent.wire import headers
 
 PATIENCE = 3.0

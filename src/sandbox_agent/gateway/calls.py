@@ -30,16 +30,6 @@ from sandbox_agent.envelope import (
     text_at,
     with_result,
 )
-from sandbox_agent.errors import (
-    InvalidParams,
-    LogUnavailable,
-    MissingAgent,
-    NobodyAsked,
-    NotAnEnvelope,
-    RpcError,
-    SandboxAgentError,
-)
-from sandbox_agent.fleet_errors import NodeUnreachable, NoNode
 from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import NodeAnswer
@@ -51,6 +41,17 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.clients import Delivery
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.reply import Answer, Reply
+from sandbox_agent.protocol.errors import (
+    InvalidParams,
+    LogUnavailable,
+    MissingAgent,
+    NobodyAsked,
+    NodeUnreachable,
+    NoNode,
+    NotAnEnvelope,
+    RpcError,
+    SandboxAgentError,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, Introduced

@@ -18,10 +18,10 @@ from msgspec import Raw, field
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Envelope, Kind, param, parse, parse_answer, same_id, text_at, with_result
-from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.http.acp import MAX_SESSION_ID
 from sandbox_agent.hub.connections import Connection, Window
 from sandbox_agent.log.event import Chunk, frames, session_channel
+from sandbox_agent.protocol.errors import NotAnEnvelope
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, AttachmentChange, Gone, SentTo, StreamOpened, Visit
 from sandbox_agent.wire.request_ids import asker

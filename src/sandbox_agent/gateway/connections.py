@@ -16,7 +16,6 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandbox_agent.envelope import Envelope
-from sandbox_agent.errors import LogUnavailable, SandboxAgentError, UnknownConnection
 from sandbox_agent.gateway.connection import AttachmentLog, FleetConnection, restore
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.losses import Endings, Promises, Withdrawals
@@ -27,6 +26,7 @@ from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import session_channel
+from sandbox_agent.protocol.errors import LogUnavailable, SandboxAgentError, UnknownConnection
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.fleet import AttachmentChange, StreamOpened, Visit
 

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, BusStream, StreamFollowing, StreamRecord
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.channel import Channel, Holding, Progress, assemble, subject_of
 from sandbox_agent.gateway.limits import Unfinished
 from sandbox_agent.log.event import CHUNK_COST, Chunk, Follower, newer_than, report_failed, session_channel
 from sandbox_agent.log.log import PAGE
 from sandbox_agent.log.wire import ChunkAssembly, comes_after, end_of, ownership, position_of, sequence_of
+from sandbox_agent.protocol.errors import LogUnavailable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -19,11 +19,10 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
 from sandbox_agent.bus.ports import Bus, BusError, StopHearing
-from sandbox_agent.errors import LogUnavailable, TooMany
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport
 from sandbox_agent.http.downloads import STALLED
 from sandbox_agent.http.exchange import ClientGone
+from sandbox_agent.protocol.errors import LogUnavailable, NodeUnreachable, TooMany
 from sandbox_agent.wire import headers
 from sandbox_agent.wire.fleet import SAFE_AT, AnswerHead, Lease, Opening, Waiting
 

@@ -12,8 +12,6 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.envelope import request, text_at
-from sandbox_agent.errors import URN, SandboxAgentError, ShuttingDown, UnknownConnection, UnknownSession
-from sandbox_agent.fleet_errors import NodeLost, NodeUnreachable
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Caller, NodeAnswer, NodeRequest
@@ -23,6 +21,15 @@ from sandbox_agent.http.asgi import JSON
 from sandbox_agent.http.guests import OPENED
 from sandbox_agent.http.guests import PATH as GUESTS
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import (
+    URN,
+    NodeLost,
+    NodeUnreachable,
+    SandboxAgentError,
+    ShuttingDown,
+    UnknownConnection,
+    UnknownSession,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import Introduced, Introduction, Lease, Opened

@@ -17,8 +17,6 @@ from msgspec import Raw
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Unreachable
 from sandbox_agent.envelope import META, failure, notification, parse, same_id, text_at
-from sandbox_agent.errors import LogUnavailable, NotAnEnvelope
-from sandbox_agent.fleet_errors import NodeLost
 from sandbox_agent.gateway.connection import (
     MOST_PENDING,
     FleetConnection,
@@ -32,6 +30,7 @@ from sandbox_agent.gateway.connection import (
 from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.log.event import Chunk
+from sandbox_agent.protocol.errors import LogUnavailable, NodeLost, NotAnEnvelope
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.fleet import Answered, Attaches, Gone, SentTo

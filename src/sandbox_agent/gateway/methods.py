@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, StreamRecord
 from sandbox_agent.envelope import META, Envelope, Object, object_at, parse, text_at
-from sandbox_agent.errors import InvalidParams, InvalidRequest, LogUnavailable, NotAnEnvelope
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.owners import Owners
@@ -21,6 +20,7 @@ from sandbox_agent.hub.extension_methods import LONGEST_WAIT, MAX_PAGE, shown, w
 from sandbox_agent.hub.session import iso
 from sandbox_agent.log.event import Chunk, session_channel
 from sandbox_agent.log.wire import PART, end_of, ownership, position_of, read_part
+from sandbox_agent.protocol.errors import InvalidParams, InvalidRequest, LogUnavailable, NotAnEnvelope
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.extensions import ChangesParams, EventsRange
 

@@ -16,8 +16,7 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Bus, BusError
 from sandbox_agent.envelope import META, Object, object_at, text_at
-from sandbox_agent.errors import InvalidParams
-from sandbox_agent.fleet_errors import NoNode
+from sandbox_agent.protocol.errors import InvalidParams, NoNode
 from sandbox_agent.wire.fleet import Knock, Lease
 
 

@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, StreamFollowing, Table, TableEntry
-from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.gateway.limits import Usage
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.json_bounds import excess_of_answer, shallow
+from sandbox_agent.protocol.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.views import NodeView
 

@@ -14,7 +14,6 @@ import uvloop
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, BusRefused
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.app import Forwarding, GatewayApp
 from sandbox_agent.gateway.calls import FleetCalls, FleetDelivery
 from sandbox_agent.gateway.connections import FleetConnections
@@ -42,6 +41,7 @@ from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.listening import announce, make_server, open_listener, set_up_logging
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire import fleet
 

@@ -3,10 +3,10 @@
 import asyncio
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.log.event import session_channel
+from sandbox_agent.protocol.errors import LogUnavailable
 
 PATIENCE = 10.0
 """Seconds that an answer waits for the events before it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from sandbox_agent.envelope import Kind, param, parse
-from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.protocol.errors import NotAnEnvelope
 from sandbox_agent.wire import fleet, methods
 from sandbox_agent.wire.request_ids import asker
 

@@ -14,12 +14,19 @@ from starlette.responses import Response
 
 from sandbox_agent import __version__
 from sandbox_agent.bus.ports import MOST_BYTES
-from sandbox_agent.errors import BadRequest, InvalidParams, NotFound, SessionNotFound, TooMany, UnknownSession
-from sandbox_agent.fleet_errors import NodeUnreachable
 from sandbox_agent.gateway.flows import Caller, NodeRequest
 from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import (
+    BadRequest,
+    InvalidParams,
+    NodeUnreachable,
+    NotFound,
+    SessionNotFound,
+    TooMany,
+    UnknownSession,
+)
 from sandbox_agent.wire.fleet import Lease
 from sandbox_agent.wire.views import AgentHealth, GatewayHealth, NodesView, NodeView, SessionsView, SessionView
 

@@ -15,10 +15,10 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
 from sandbox_agent.host.paths.confined import Confined, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.host.paths.roots import decode_name
+from sandbox_agent.protocol.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
 
 
 class TextFiles:

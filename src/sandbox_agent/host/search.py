@@ -20,11 +20,11 @@ from typing import Literal, cast
 import msgspec
 from msgspec import UNSET, Struct
 
-from sandbox_agent.errors import BadRequest, NotImplementedYet, TooMany
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import decode_name, encode_name, file_problems
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import KILL_PATIENCE, Children, end_tree, start_child, wait_until
+from sandbox_agent.protocol.errors import BadRequest, NotImplementedYet, TooMany
 from sandbox_agent.wire.files import Found, Match
 
 STDOUT, STDERR = 1, 2

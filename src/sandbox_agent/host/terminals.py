@@ -14,7 +14,6 @@ from typing import cast
 
 from msgspec import Struct
 
-from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.files import refusals
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
@@ -26,6 +25,7 @@ from sandbox_agent.processes.children import (
     start_child,
     wait_until,
 )
+from sandbox_agent.protocol.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 
 logger = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sandbox_agent.errors import SandboxAgentError, TooMany, WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
 from sandbox_agent.host.paths.roots import encode_name, file_problem
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import SandboxAgentError, TooMany, WatchesExhausted
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.files import Change, ChangeKind
 

@@ -13,15 +13,6 @@ from urllib.parse import quote
 from msgspec import field
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
-from sandbox_agent.errors import (
-    BadRequest,
-    BatchNotSupported,
-    MethodNotAllowed,
-    MissingConnection,
-    NotFound,
-    SandboxAgentError,
-    TooMany,
-)
 from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -41,6 +32,15 @@ from sandbox_agent.http.exchange import METHODS, Exchange, as_problem, query
 from sandbox_agent.http.posts import Post
 from sandbox_agent.http.stream import StreamPart
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.protocol.errors import (
+    BadRequest,
+    BatchNotSupported,
+    MethodNotAllowed,
+    MissingConnection,
+    NotFound,
+    SandboxAgentError,
+    TooMany,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from sandbox_agent.errors import InternalError, SandboxAgentError
 from sandbox_agent.http.acp import PATH as ACP
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.asgi import App as Asgi
@@ -32,6 +31,7 @@ from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.posts import Post, PostHead, make_problem
 from sandbox_agent.http.rpc import PATH as RPC
 from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.protocol.errors import InternalError, SandboxAgentError
 
 logger = logging.getLogger(__name__)
 

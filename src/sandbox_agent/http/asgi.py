@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.errors import (
+from sandbox_agent.protocol.errors import (
     URN,
     MethodNotAllowed,
     NotAcceptable,
+    RangeNotSatisfiable,
     SandboxAgentError,
     Unauthorized,
     UnsupportedMediaType,
 )
-from sandbox_agent.file_errors import RangeNotSatisfiable
 
 Scope = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny] - ASGI defines it so
 Message = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny]

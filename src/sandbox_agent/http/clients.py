@@ -14,19 +14,19 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, parse, success, text_at
-from sandbox_agent.errors import (
+from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.reply import Answer, Reply, as_answerable
+from sandbox_agent.protocol.errors import (
     AgentTimeout,
     AlreadyAnswered,
     LogUnavailable,
     NobodyAsked,
+    NodeUnreachable,
     SandboxAgentError,
     TooMany,
     WrongAnswer,
 )
-from sandbox_agent.fleet_errors import NodeUnreachable
-from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.reply import Answer, Reply, as_answerable
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 

@@ -20,11 +20,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from sandbox_agent import __version__
-from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import openapi
 from sandbox_agent.http.asgi import App, Receive, Scope, Send, problem_document, problem_headers
 from sandbox_agent.http.views import Endpoint, Handler, RemovedRoute, json_bytes
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 
 BUILT = Path(__file__).parent / "inspector"
 """What `./dev` builds from the folder `inspector` of the project."""

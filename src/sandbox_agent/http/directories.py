@@ -21,16 +21,6 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.archives.tarball import make_packer
-from sandbox_agent.errors import (
-    ArchiveTooLarge,
-    BadArchive,
-    BadRequest,
-    ShuttingDown,
-    TooMany,
-    UnsupportedMediaType,
-    WatchesExhausted,
-)
-from sandbox_agent.file_errors import NoRoom
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import file_problems
 from sandbox_agent.host.search import Query, Search, Searches
@@ -41,6 +31,16 @@ from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.files import PATH, PROBLEMS, SESSION, Paths
 from sandbox_agent.http.views import Endpoint, json_response, read_query, read_switch
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
+    ArchiveTooLarge,
+    BadArchive,
+    BadRequest,
+    NoRoom,
+    ShuttingDown,
+    TooMany,
+    UnsupportedMediaType,
+    WatchesExhausted,
+)
 from sandbox_agent.wire.files import ChangesEvent, Found, Match, SearchEnding, Uploaded
 
 SILENCE = 60.0

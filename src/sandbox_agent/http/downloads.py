@@ -16,10 +16,10 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from sandbox_agent.file_errors import RangeNotSatisfiable
 from sandbox_agent.host.transfer.entries import etag, has_version, parse_tags
 from sandbox_agent.http.asgi import Message, Receive, Scope, Send, is_gone, transport
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import RangeNotSatisfiable
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,14 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import REQUEST, Envelope, failure, parse
-from sandbox_agent.errors import (
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
+from sandbox_agent.http.clients import Clients, Delivery, Intake
+from sandbox_agent.http.encoding import TextFrames
+from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
+from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.idempotency import MAX_KEY
+from sandbox_agent.hub.reply import as_answerable
+from sandbox_agent.protocol.errors import (
     BadRequest,
     BodyTooLarge,
     InternalError,
@@ -26,13 +33,6 @@ from sandbox_agent.errors import (
     UnknownConnection,
     Unparsable,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
-from sandbox_agent.http.clients import Clients, Delivery, Intake
-from sandbox_agent.http.encoding import TextFrames
-from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
-from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.idempotency import MAX_KEY
-from sandbox_agent.hub.reply import as_answerable
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.headers import WITH_IDS
 

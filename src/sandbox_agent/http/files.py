@@ -15,27 +15,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import (
-    BadRequest,
-    BodyTooLarge,
-    SandboxAgentError,
-    SessionNotFound,
-    ShuttingDown,
-    UnsupportedMediaType,
-)
-from sandbox_agent.file_errors import (
-    BadPath,
-    FileChanged,
-    FileConflict,
-    FileForbidden,
-    FileNotFound,
-    FileProblem,
-    FileTooLarge,
-    NoRoom,
-    OutsideRoots,
-    RangeNotSatisfiable,
-    RootReplaced,
-)
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
@@ -61,6 +40,25 @@ from sandbox_agent.http.views import Endpoint, json_response, read_query, read_s
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.json_bounds import read
 from sandbox_agent.pools import Pool, Pools
+from sandbox_agent.protocol.errors import (
+    BadPath,
+    BadRequest,
+    BodyTooLarge,
+    FileChanged,
+    FileConflict,
+    FileForbidden,
+    FileNotFound,
+    FileProblem,
+    FileTooLarge,
+    NoRoom,
+    OutsideRoots,
+    RangeNotSatisfiable,
+    RootReplaced,
+    SandboxAgentError,
+    SessionNotFound,
+    ShuttingDown,
+    UnsupportedMediaType,
+)
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
 
 PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."

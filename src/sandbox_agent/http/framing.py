@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from enum import Enum, auto
 
-from sandbox_agent.errors import BadRequest, HeadersTooLarge
+from sandbox_agent.protocol.errors import BadRequest, HeadersTooLarge
 from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 MAX_HEAD = 64 << 10

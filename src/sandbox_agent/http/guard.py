@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 
 from msgspec import Struct
 
-from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.http.asgi import Headers, Scope, header, offers_websocket
+from sandbox_agent.protocol.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.wire.headers import (
     ACP_CONNECTION_ID,
     ACP_SESSION_ID,

@@ -12,13 +12,13 @@ from msgspec import Raw
 
 from sandbox_agent.bus.subjects import is_tag
 from sandbox_agent.envelope import META, parse, text_at
-from sandbox_agent.errors import BadRequest, MethodNotAllowed
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
 from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.json_bounds import read
+from sandbox_agent.protocol.errors import BadRequest, MethodNotAllowed
 from sandbox_agent.wire.fleet import Introduced, Introduction, Opened
 
 T = TypeVar("T")

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 
 import httptools
 
-from sandbox_agent.errors import BadRequest, InternalError, RequestTimeout, SandboxAgentError
 from sandbox_agent.http.asgi import (
     STATUS_LINE,
     App,
@@ -41,6 +40,7 @@ from sandbox_agent.http.framing import (
 )
 from sandbox_agent.http.posts import Post, PostHead
 from sandbox_agent.http.sockets import Flag, FlowControl, GatheringTransport, Sockets, Wait
+from sandbox_agent.protocol.errors import BadRequest, InternalError, RequestTimeout, SandboxAgentError
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 

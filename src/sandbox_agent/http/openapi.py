@@ -14,7 +14,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sandbox_agent import __version__
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import (
+from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint, RemovedRoute
+from sandbox_agent.protocol.errors import (
     AgentBootFailed,
     AgentTimeout,
     AlreadyAnswered,
@@ -42,7 +43,6 @@ from sandbox_agent.errors import (
     UnsupportedMediaType,
     WrongAnswer,
 )
-from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint, RemovedRoute
 from sandbox_agent.wire import headers
 
 ALWAYS: tuple[type[SandboxAgentError], ...] = (

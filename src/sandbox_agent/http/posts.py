@@ -5,8 +5,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sandbox_agent.errors import BodyTooLarge, SandboxAgentError
 from sandbox_agent.http.asgi import STATUS_LINE, Headers, Response, problem_document, problem_headers
+from sandbox_agent.protocol.errors import BodyTooLarge, SandboxAgentError
 
 
 class PostHead(Struct, frozen=True):

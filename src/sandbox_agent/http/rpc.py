@@ -10,13 +10,6 @@ from functools import partial
 from msgspec import field
 
 from sandbox_agent.envelope import NOTIFICATION, REQUEST, Envelope, parse
-from sandbox_agent.errors import (
-    BadRequest,
-    LogUnavailable,
-    MethodNotAllowed,
-    MissingConnection,
-    SandboxAgentError,
-)
 from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -40,6 +33,13 @@ from sandbox_agent.http.posts import Post
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.hub.reply import Answer
+from sandbox_agent.protocol.errors import (
+    BadRequest,
+    LogUnavailable,
+    MethodNotAllowed,
+    MissingConnection,
+    SandboxAgentError,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
 from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT

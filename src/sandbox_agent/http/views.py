@@ -20,38 +20,36 @@ from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import (
+from sandbox_agent.http.asgi import EVENT_STREAM, problem_document
+from sandbox_agent.http.health import HealthCheck
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.json_bounds import read
+from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
     AgentBootFailed,
     AgentNotInstalled,
     AgentTimeout,
     BadRequest,
+    ChecksumMismatch,
     DiskFull,
+    DownloadFailed,
+    HashMissing,
+    InstallFailed,
     InternalError,
     InvalidParams,
     OffersUnknown,
+    RegistryUnavailable,
     SandboxAgentError,
     SessionDamaged,
     SessionNotFound,
     ShuttingDown,
     UnknownAgent,
-)
-from sandbox_agent.http.asgi import EVENT_STREAM, problem_document
-from sandbox_agent.http.health import HealthCheck
-from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.inventory import Inventory
-from sandbox_agent.install_errors import (
-    ChecksumMismatch,
-    DownloadFailed,
-    HashMissing,
-    InstallFailed,
-    RegistryUnavailable,
     UnknownVersion,
     UnsafeArchive,
     UnsupportedAgent,
     UnsupportedPlatform,
 )
-from sandbox_agent.json_bounds import read
-from sandbox_agent.pools import Pool
 from sandbox_agent.wire.views import (
     AgentsView,
     AgentView,

@@ -16,9 +16,9 @@ from websockets.protocol import SEND_EOF, State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from sandbox_agent.errors import BadRequest
 from sandbox_agent.http.asgi import Scope
 from sandbox_agent.http.sockets import FlowControl, GatheringTransport, Wait
+from sandbox_agent.protocol.errors import BadRequest
 from sandbox_agent.wire.headers import PLAIN, WITH_IDS
 
 UNREAD = 64 << 10

@@ -18,12 +18,12 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.envelope import META, Object, param, with_param
-from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.files import Attached, AttachedFiles, locate
 from sandbox_agent.host.paths.confined import MAX_PATH, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.hub.session import Process
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.wire.views import Attaching
 
 _UNREADABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"

@@ -6,10 +6,10 @@ from itertools import count
 from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, same_id
-from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process, Session
+from sandbox_agent.protocol.errors import SandboxAgentError
 from sandbox_agent.wire import methods
 
 

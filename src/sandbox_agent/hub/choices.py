@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import META, Object, object_at, objects_at, parse, success, text_at, with_result
-from sandbox_agent.errors import InvalidParams
+from sandbox_agent.protocol.errors import InvalidParams
 from sandbox_agent.wire import methods
 
 OPTIONS = "configOptions"

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct, field
 
 from sandbox_agent.envelope import META, Envelope, Object, object_at, text_at, with_id
-from sandbox_agent.errors import AlreadyAnswered, NobodyAsked, UnknownConnection
 from sandbox_agent.hub.pending import (
     Outcome,
     PendingRequest,
@@ -39,6 +38,7 @@ from sandbox_agent.log.event import (
     session_channel,
 )
 from sandbox_agent.log.log import Log
+from sandbox_agent.protocol.errors import AlreadyAnswered, NobodyAsked, UnknownConnection
 from sandbox_agent.wire.fleet import AttachmentChange
 
 MAX_NAME = 200

@@ -15,8 +15,6 @@ from msgspec import UNSET, Raw, Struct
 from sandbox_agent.agents.depot import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
-from sandbox_agent.errors import BadRequest, InvalidParams
-from sandbox_agent.file_errors import BadPath, FileTooLarge
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
@@ -39,6 +37,7 @@ from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_lives import SessionEnding
 from sandbox_agent.json_bounds import excess
 from sandbox_agent.pools import Pool, Pools
+from sandbox_agent.protocol.errors import BadPath, BadRequest, FileTooLarge, InvalidParams
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.extensions import AgentParams, ChangesParams, EventsRange
 from sandbox_agent.wire.files import (

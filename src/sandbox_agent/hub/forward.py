@@ -31,16 +31,6 @@ from sandbox_agent.envelope import (
     with_param,
     without_params,
 )
-from sandbox_agent.errors import (
-    AgentExited,
-    AgentNotInstalled,
-    AgentTimeout,
-    InvalidParams,
-    InvalidRequest,
-    MethodNotFound,
-    RequestCancelled,
-    SandboxAgentError,
-)
 from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
@@ -50,6 +40,16 @@ from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process, Replay, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
+    AgentExited,
+    AgentNotInstalled,
+    AgentTimeout,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    RequestCancelled,
+    SandboxAgentError,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 

@@ -38,15 +38,6 @@ from sandbox_agent.envelope import (
     with_error,
     with_param,
 )
-from sandbox_agent.errors import (
-    AgentExited,
-    InternalError,
-    InvalidRequest,
-    MethodNotFound,
-    NotAnEnvelope,
-    RpcError,
-    UnknownSession,
-)
 from sandbox_agent.hub.budgets import KEPT_COST
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
@@ -62,6 +53,15 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.json_bounds import MAX_DEPTH, SHORTEST_DEEP, excess
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
+    AgentExited,
+    InternalError,
+    InvalidRequest,
+    MethodNotFound,
+    NotAnEnvelope,
+    RpcError,
+    UnknownSession,
+)
 from sandbox_agent.reports import Reports
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods

@@ -21,14 +21,6 @@ from sandbox_agent.envelope import (
     text_at,
     with_id,
 )
-from sandbox_agent.errors import (
-    AlreadyAnswered,
-    InvalidRequest,
-    MissingAgent,
-    NobodyAsked,
-    SandboxAgentError,
-    ShuttingDown,
-)
 from sandbox_agent.hub.connections import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward, Method
@@ -40,6 +32,14 @@ from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
+from sandbox_agent.protocol.errors import (
+    AlreadyAnswered,
+    InvalidRequest,
+    MissingAgent,
+    NobodyAsked,
+    SandboxAgentError,
+    ShuttingDown,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 

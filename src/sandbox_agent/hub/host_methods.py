@@ -16,16 +16,6 @@ from msgspec import Meta
 
 from sandbox_agent.agents.manifest import Name, Text, allowed_environment
 from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, with_param
-from sandbox_agent.errors import (
-    AgentNotReading,
-    InternalError,
-    InvalidParams,
-    InvalidRequest,
-    MethodNotFound,
-    RequestCancelled,
-    RpcError,
-    SandboxAgentError,
-)
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
 from sandbox_agent.hub.budgets import KEPT_COST
@@ -35,6 +25,16 @@ from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
+    AgentNotReading,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    RequestCancelled,
+    RpcError,
+    SandboxAgentError,
+)
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 

@@ -5,11 +5,11 @@ import logging
 
 from msgspec import Struct
 
-from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import TIMEOUT, Outcome
 from sandbox_agent.hub.reply import Reply
+from sandbox_agent.protocol.errors import AgentTimeout
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from functools import partial
 from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, text_at, with_param
-from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.calls import Call, Calls
@@ -33,6 +32,7 @@ from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Process,
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
+from sandbox_agent.protocol.errors import RpcError, UnknownSession
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.request_ids import RequestIds
 

@@ -8,10 +8,10 @@ from functools import partial
 from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, failure
-from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.log.log import Log
+from sandbox_agent.protocol.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
 from sandbox_agent.tasks import Tasks
 
 MAX_KEY = 256

@@ -8,13 +8,13 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from sandbox_agent.envelope import META, Object
-from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.log.cards import SortKey
+from sandbox_agent.protocol.errors import InvalidParams
 from sandbox_agent.wire.views import ActivityView, ContextView, CostView, PendingView, SessionsView, SessionView
 
 PAGE = 200

@@ -21,7 +21,10 @@ from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Envelope, Kind, Object, failure, parse, request, text_at
-from sandbox_agent.errors import (
+from sandbox_agent.hub.choices import MODE, MODEL, list_options, listing, merge_offers
+from sandbox_agent.json_bounds import read
+from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import (
     AgentExited,
     AgentNotReading,
     AgentTimeout,
@@ -31,9 +34,6 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.choices import MODE, MODEL, list_options, listing, merge_offers
-from sandbox_agent.json_bounds import read
-from sandbox_agent.pools import Pool
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)

@@ -26,11 +26,11 @@ from sandbox_agent.envelope import (
     success,
     text_at,
 )
-from sandbox_agent.errors import InvalidRequest, MethodNotFound, RequestCancelled, WrongAnswer
 from sandbox_agent.hub import question
 from sandbox_agent.hub.budgets import KEPT_COST, Budgets
 from sandbox_agent.hub.question import is_url, question_id
 from sandbox_agent.hub.session import Process, Session
+from sandbox_agent.protocol.errors import InvalidRequest, MethodNotFound, RequestCancelled, WrongAnswer
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.request_ids import RequestIds
 

@@ -10,7 +10,7 @@ from typing import Literal, cast
 from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, Object, list_at, object_at, objects_at, text_at
-from sandbox_agent.errors import WrongAnswer
+from sandbox_agent.protocol.errors import WrongAnswer
 from sandbox_agent.wire import methods
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "other"]

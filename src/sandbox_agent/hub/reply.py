@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, failure
-from sandbox_agent.errors import (
+from sandbox_agent.protocol.errors import (
     AgentTimeout,
     IdempotencyMismatch,
     InternalError,

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sandbox_agent.envelope import Envelope, Object
-from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.choices import mode_rules
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PERMISSION, Decider, Outcome, PendingRequest
@@ -19,6 +18,7 @@ from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Decision, Mistake, Policy, Rule, read_rules
+from sandbox_agent.protocol.errors import InvalidParams
 from sandbox_agent.tasks import Tasks
 
 logger = logging.getLogger(__name__)

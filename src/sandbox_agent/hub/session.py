@@ -15,12 +15,12 @@ from sandbox_agent.agents.boot import Handshake
 from sandbox_agent.agents.dialects.dialect import Dialect
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import Object, notification, parse, text_at
-from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
 from sandbox_agent.log.cards import Card
+from sandbox_agent.protocol.errors import InvalidRequest, QueueFull
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,6 @@ from sandbox_agent.envelope import (
     text_at,
     with_id,
 )
-from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import complete_answer
 from sandbox_agent.hub.connections import Connection
@@ -38,6 +37,7 @@ from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import TERMINATED, Process, Replay, Session
 from sandbox_agent.hub.turns import Turns, user_messages
 from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.protocol.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
 from sandbox_agent.wire import methods
 
 HISTORY_PAGE = 1000

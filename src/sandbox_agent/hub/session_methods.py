@@ -25,12 +25,6 @@ from sandbox_agent.envelope import (
     with_param,
     with_result,
 )
-from sandbox_agent.errors import (
-    AgentTimeout,
-    InvalidParams,
-    LogUnavailable,
-    SandboxAgentError,
-)
 from sandbox_agent.hub.attachment import KEY, Attachments, has_attachments, read_takes
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
@@ -54,6 +48,12 @@ from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
+from sandbox_agent.protocol.errors import (
+    AgentTimeout,
+    InvalidParams,
+    LogUnavailable,
+    SandboxAgentError,
+)
 from sandbox_agent.wire import methods
 
 _ALIAS = r"[^/?#%\x00-\x1f\x7f]{1,256}"

@@ -21,7 +21,6 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
 )
-from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.choices import (
@@ -40,6 +39,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import Process, Session
 from sandbox_agent.log.event import Direction
+from sandbox_agent.protocol.errors import InvalidParams, MethodNotFound, SandboxAgentError
 
 LISTED = 20
 """How many values an error's sentence lists; its data has them all."""

@@ -15,12 +15,12 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.errors import LogUnavailable, SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.session import TERMINATED, Process, Session, SessionFacts
 from sandbox_agent.json_bounds import excess_of_answer, shallow
 from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
+from sandbox_agent.protocol.errors import LogUnavailable, SessionDamaged
 
 logger = logging.getLogger(__name__)
 

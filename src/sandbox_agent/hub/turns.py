@@ -21,7 +21,6 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
 )
-from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.activity import read_result
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.connections import Connection
@@ -30,6 +29,7 @@ from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, Direction
+from sandbox_agent.protocol.errors import RpcError, SandboxAgentError
 from sandbox_agent.wire import methods
 
 

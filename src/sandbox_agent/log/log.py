@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
@@ -26,6 +25,7 @@ from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Fol
 from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
 from sandbox_agent.log.seen import Seen
 from sandbox_agent.log.writer import GATHER, Writer, call_back
+from sandbox_agent.protocol.errors import LogUnavailable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

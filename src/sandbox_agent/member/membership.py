@@ -21,7 +21,6 @@ from msgspec import Struct
 from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.hub.session import iso
 from sandbox_agent.json_bounds import read
 from sandbox_agent.log.journal import Group
@@ -29,6 +28,7 @@ from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
 from sandbox_agent.member.outbox import NodeOutbox
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import LogUnavailable
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
 from sandbox_agent.wire.views import SessionView

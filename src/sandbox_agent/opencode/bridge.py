@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from sandbox_agent.agents.views import AgentViews
-from sandbox_agent.errors import BadRequest, SandboxAgentError
 from sandbox_agent.host.terminals import Terminals
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.hub.from_client import FromClient
@@ -31,6 +30,7 @@ from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.server_routes import CatchUp, EventStreams, HostFiles, OpenCodeFileRoutes, ServerRoutes
 from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes, Shells
 from sandbox_agent.opencode.transcripts import Transcripts
+from sandbox_agent.protocol.errors import BadRequest, SandboxAgentError
 
 logger = logging.getLogger(__name__)
 

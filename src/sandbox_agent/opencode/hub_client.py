@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from itertools import count
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, parse_answer, request, success, text_at
-from sandbox_agent.errors import AgentTimeout, SandboxAgentError
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest
 from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.protocol.errors import AgentTimeout, SandboxAgentError
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)

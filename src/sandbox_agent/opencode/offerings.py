@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Object, at, objects_at, text_at
-from sandbox_agent.errors import SandboxAgentError, UnknownAgent
 from sandbox_agent.hub.choices import MODE, MODEL
 from sandbox_agent.opencode.transcript import DEFAULT
+from sandbox_agent.protocol.errors import SandboxAgentError, UnknownAgent
 
 PATIENCE = 10.0
 """Seconds that a list of models waits for agents that have not said what they offer."""

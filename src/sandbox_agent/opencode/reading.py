@@ -9,10 +9,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import BodyTooLarge
 from sandbox_agent.json_bounds import read
 from sandbox_agent.opencode.naming import normalize
 from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.protocol.errors import BodyTooLarge
 from sandbox_agent.wire.headers import OPENCODE_DIRECTORY, raw
 
 DIRECTORY = raw(OPENCODE_DIRECTORY)

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from sandbox_agent.envelope import Object, at, text_at
-from sandbox_agent.errors import SandboxAgentError
+from sandbox_agent.protocol.errors import SandboxAgentError
 
 AUTH_REQUIRED = -32000
 """ACP's code for an agent that has no credentials."""

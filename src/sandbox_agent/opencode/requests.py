@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TypeVar
 
 from sandbox_agent.envelope import Object, list_at, parse, text_at
-from sandbox_agent.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
 from sandbox_agent.hub.pending import PendingRequest, Speech, render
 from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.asking import (
@@ -34,6 +33,7 @@ from sandbox_agent.opencode.prompts import KEY
 from sandbox_agent.opencode.refusals import Refused, refuse_request
 from sandbox_agent.opencode.transcript import Transcript
 from sandbox_agent.opencode.transcripts import Transcripts
+from sandbox_agent.protocol.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 

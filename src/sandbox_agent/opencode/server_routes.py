@@ -23,7 +23,6 @@ from starlette.responses import Response
 
 from sandbox_agent import __version__
 from sandbox_agent.envelope import Object, text_at
-from sandbox_agent.errors import LogUnavailable, SandboxAgentError
 from sandbox_agent.host.paths.roots import Roots, file_problems
 from sandbox_agent.host.transfer.entries import read_page
 from sandbox_agent.http.asgi import Scope, Send, is_gone, transport
@@ -39,6 +38,7 @@ from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.transcript import Transcript
 from sandbox_agent.opencode.transcripts import Transcripts
 from sandbox_agent.pools import Pool
+from sandbox_agent.protocol.errors import LogUnavailable, SandboxAgentError
 
 if TYPE_CHECKING:
     from sandbox_agent.host.search import Searches

@@ -16,7 +16,6 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import UnknownTerminal
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.terminals import Asker, TerminalCommand, Terminals
 from sandbox_agent.hub.ruling import PERSONS_TOOL, Ruling
@@ -43,6 +42,7 @@ from sandbox_agent.opencode.refusals import Refused, refuse_unsupported
 from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.tools import Shell
 from sandbox_agent.opencode.transcripts import Transcripts
+from sandbox_agent.protocol.errors import UnknownTerminal
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from sandbox_agent.envelope import Envelope, Kind, Object, at, object_at, objects_at, parse, text_at
-from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.activity import read_amount
 from sandbox_agent.hub.choices import MODE, MODEL
@@ -39,6 +38,7 @@ from sandbox_agent.opencode.objects import (
 from sandbox_agent.opencode.prompts import PromptNote, make_part, make_title, read_note
 from sandbox_agent.opencode.refusals import describe_failure
 from sandbox_agent.opencode.tools import ToolCall, read_shell
+from sandbox_agent.protocol.errors import NotAnEnvelope
 from sandbox_agent.wire import methods
 
 REMEMBERED = 256

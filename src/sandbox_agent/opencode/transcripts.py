@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sandbox_agent.envelope import text_at
-from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Chunk
@@ -18,6 +17,7 @@ from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.entries import About, Happening
 from sandbox_agent.opencode.naming import describe, id_of, normalize
 from sandbox_agent.opencode.transcript import Transcript
+from sandbox_agent.protocol.errors import LogUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings.sources import did_you_mean, line_of, read_toml
 
 _HEADER = r"\s*\[\[\s*rules\s*\]\]"

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar, cast
 
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

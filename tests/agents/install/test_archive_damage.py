@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.errors import DiskFull, SandboxAgentError
-from sandbox_agent.install_errors import InstallFailed, UnsafeArchive
+from sandbox_agent.protocol.errors import DiskFull, InstallFailed, SandboxAgentError, UnsafeArchive
 from tests.support.archives import (
     folder,
     hardlink,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.archive import fetch
-from sandbox_agent.errors import DiskFull
-from sandbox_agent.install_errors import ChecksumMismatch, DownloadFailed, UnsafeArchive
+from sandbox_agent.protocol.errors import ChecksumMismatch, DiskFull, DownloadFailed, UnsafeArchive
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND

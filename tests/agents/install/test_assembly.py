@@ -8,8 +8,7 @@ import pytest
 
 from sandbox_agent.agents.install.entries import current_platform, npm_platform
 from sandbox_agent.agents.install.installer import InstallOutcome
-from sandbox_agent.errors import SandboxAgentError
-from sandbox_agent.install_errors import ChecksumMismatch, InstallFailed
+from sandbox_agent.protocol.errors import ChecksumMismatch, InstallFailed, SandboxAgentError
 from tests.agents.install.tiny import TINY, box
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import read_facts
 from sandbox_agent.agents.install.entries import current_platform
-from sandbox_agent.install_errors import HashMissing, InstallFailed
+from sandbox_agent.protocol.errors import HashMissing, InstallFailed
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run
 

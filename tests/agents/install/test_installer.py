@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.agents.install.installer import InstallOutcome
-from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.protocol.errors import ShuttingDown
 from tests.agents.install.tiny import TINY, box
 from tests.support.package_index import AGENT, PackageIndex, uvx
 from tests.support.running import BOUND

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.entries import current_platform
-from sandbox_agent.errors import DiskFull, SandboxAgentError
-from sandbox_agent.install_errors import (
+from sandbox_agent.protocol.errors import (
     ChecksumMismatch,
+    DiskFull,
     DownloadFailed,
     InstallFailed,
     RegistryUnavailable,
+    SandboxAgentError,
     UnknownVersion,
     UnsupportedPlatform,
 )

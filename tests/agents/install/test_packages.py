@@ -10,11 +10,12 @@ import pytest
 
 from sandbox_agent.agents.install.packages import Finished, Packages, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
-from sandbox_agent.errors import DiskFull, SandboxAgentError
-from sandbox_agent.install_errors import (
+from sandbox_agent.protocol.errors import (
     ChecksumMismatch,
+    DiskFull,
     DownloadFailed,
     InstallFailed,
+    SandboxAgentError,
     UnknownVersion,
     UnsupportedPlatform,
 )

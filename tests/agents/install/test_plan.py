@@ -11,7 +11,7 @@ from sandbox_agent.agents.install.entries import Machine, parse
 from sandbox_agent.agents.install.plan import Plan, Wanted, make_plan
 from sandbox_agent.agents.install.registry import Snapshot
 from sandbox_agent.agents.manifest import Agent, load_manifest
-from sandbox_agent.install_errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
+from sandbox_agent.protocol.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 from tests.support.package_index import entry, npx, uvx
 
 LINUX = Machine("linux-x86_64", "linux-x64")

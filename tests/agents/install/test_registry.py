@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.agents.install.registry import RETRY, Registry, Snapshot
-from sandbox_agent.install_errors import RegistryUnavailable
+from sandbox_agent.protocol.errors import RegistryUnavailable
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND

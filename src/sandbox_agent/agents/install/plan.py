@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sandbox_agent.agents.install.entries import Machine
 from sandbox_agent.agents.install.registry import BinaryTarget, PackageDistribution, RegistryEntry, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
-from sandbox_agent.install_errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
+from sandbox_agent.protocol.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 from sandbox_agent.wire.views import Progress, Stage
 
 # It becomes part of a package's name, where npm would take an address, a path or an archive's name too.

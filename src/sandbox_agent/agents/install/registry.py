@@ -26,7 +26,7 @@ from sandbox_agent.agents.install.entries import (
     RegistryEntry,
     parse,
 )
-from sandbox_agent.install_errors import RegistryUnavailable
+from sandbox_agent.protocol.errors import RegistryUnavailable
 
 __all__ = ["BinaryTarget", "Distribution", "PackageDistribution", "Registry", "RegistryEntry", "Snapshot"]
 

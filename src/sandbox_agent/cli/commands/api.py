@@ -19,7 +19,7 @@ from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, one_line, print_json, show_install
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -31,10 +31,9 @@ from sandbox_agent.cli.output import (
     shown,
 )
 from sandbox_agent.envelope import Object, objects_at, text_at
-from sandbox_agent.errors import SandboxAgentError
-from sandbox_agent.install_errors import InstallFailed, RegistryUnavailable
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.protocol.errors import InstallFailed, RegistryUnavailable, SandboxAgentError
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.views import AgentFacts, Artifact, InstallRequest, InstallResult
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from sandbox_agent.cli.flags import add_flags, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import print_facts, print_json
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.json_bounds import read
+from sandbox_agent.protocol.errors import SettingsError
 
 _WHERE = ("config_dir", "permissions_file")
 

@@ -19,7 +19,7 @@ from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.envelope import META, Kind, one_line, parse, parse_answer, request
-from sandbox_agent.errors import NotAnEnvelope, SettingsError
+from sandbox_agent.protocol.errors import NotAnEnvelope, SettingsError
 
 if TYPE_CHECKING:
     from sandbox_agent.client.api import Api

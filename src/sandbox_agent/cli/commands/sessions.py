@@ -25,8 +25,8 @@ from sandbox_agent.cli.output import (
 )
 from sandbox_agent.client.errors import ClientError
 from sandbox_agent.envelope import Object, at, list_at, object_at, objects_at, text_at
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.json_bounds import read
+from sandbox_agent.protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from sandbox_agent.client import Gap, LogEvent, SandboxAgent, SessionInfo

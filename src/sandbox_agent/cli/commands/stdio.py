@@ -42,8 +42,7 @@ from sandbox_agent.envelope import (
     with_param,
     with_result,
 )
-from sandbox_agent.errors import LogUnavailable, NotAnEnvelope, OutcomeUnknown, ShuttingDown
-from sandbox_agent.fleet_errors import NodeUnreachable
+from sandbox_agent.protocol.errors import LogUnavailable, NodeUnreachable, NotAnEnvelope, OutcomeUnknown, ShuttingDown
 from sandbox_agent.wire import headers, methods
 
 if TYPE_CHECKING:

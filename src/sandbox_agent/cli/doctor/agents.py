@@ -17,8 +17,7 @@ from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
 from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words
-from sandbox_agent.errors import SettingsError
-from sandbox_agent.install_errors import RegistryUnavailable
+from sandbox_agent.protocol.errors import RegistryUnavailable, SettingsError
 from sandbox_agent.wire.views import AgentFacts
 
 REGISTRY = 2.0

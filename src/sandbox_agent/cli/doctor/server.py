@@ -16,8 +16,8 @@ from sandbox_agent import __version__
 from sandbox_agent.cli.doctor import DoctorSubject, Finding
 from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
 from sandbox_agent.data_directory import find_lock_owner, read_notice
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.json_bounds import read_answer
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
 from sandbox_agent.settings.options import PREFIX
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import one_line, print_facts, print_json, print_table
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings.values import AGENT, LABEL, NATS, Given
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

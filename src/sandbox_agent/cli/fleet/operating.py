@@ -15,8 +15,8 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, TableEntry
-from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway import owners, roster, shares
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.wire import fleet
 
 T = TypeVar("T")

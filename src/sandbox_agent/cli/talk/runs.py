@@ -34,7 +34,7 @@ from sandbox_agent.cli.talk.servers import (
 )
 from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import load
 
 DISCARD_PATIENCE = 5.0

@@ -18,8 +18,7 @@ from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.client.errors import ServerProblem
 from sandbox_agent.data_directory import find_lock_owner, read_notice
-from sandbox_agent.errors import SettingsError
-from sandbox_agent.fleet_errors import MissingNode
+from sandbox_agent.protocol.errors import MissingNode, SettingsError
 from sandbox_agent.settings import Settings
 
 MOST_COMPARED = 1000

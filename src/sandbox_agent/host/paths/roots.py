@@ -13,7 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
-from sandbox_agent.file_errors import (
+from sandbox_agent.host.paths.confined import Confined, Outside, Replaced
+from sandbox_agent.host.paths.nodes import NotAFile
+from sandbox_agent.protocol.errors import (
     BadPath,
     FileConflict,
     FileForbidden,
@@ -24,8 +26,6 @@ from sandbox_agent.file_errors import (
     OutsideRoots,
     RootReplaced,
 )
-from sandbox_agent.host.paths.confined import Confined, Outside, Replaced
-from sandbox_agent.host.paths.nodes import NotAFile
 
 _BYTES = range(0x80, 0x100)
 _PRIVATE, _ESCAPED = 0xEF00, 0xDC00

@@ -22,12 +22,18 @@ from itertools import islice
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.tarball import detect_packing, unpack_stream
 from sandbox_agent.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
-from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
-from sandbox_agent.file_errors import FileConflict, FileForbidden, NoRoom
 from sandbox_agent.host.paths.confined import MAX_PATH, Confined
 from sandbox_agent.host.paths.nodes import enter_directory, error_of, ignore_gone, is_kernel_directory
 from sandbox_agent.host.paths.roots import encode_name, file_problems
-from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.protocol.errors import (
+    ArchiveTooLarge,
+    BadArchive,
+    DiskFull,
+    FileConflict,
+    FileForbidden,
+    NoRoom,
+    UnsafeArchive,
+)
 from sandbox_agent.wire.files import Uploaded
 
 LIMIT = 1 << 20

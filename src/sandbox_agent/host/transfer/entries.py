@@ -22,11 +22,18 @@ from datetime import UTC, datetime
 from msgspec import UNSET, Struct
 
 from sandbox_agent.archives.removal import remove
-from sandbox_agent.errors import BadRequest, ShuttingDown
-from sandbox_agent.file_errors import BadPath, FileChanged, FileConflict, FileForbidden, FileTooLarge
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.nodes import NotAFile, Place, Replacement, error_of, make_temporary_name, rename
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
+from sandbox_agent.protocol.errors import (
+    BadPath,
+    BadRequest,
+    FileChanged,
+    FileConflict,
+    FileForbidden,
+    FileTooLarge,
+    ShuttingDown,
+)
 from sandbox_agent.wire.files import EntriesPage, EntryType, FileView, Written
 
 ANY = "*"

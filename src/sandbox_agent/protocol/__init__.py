@@ -1,0 +1,1 @@
+"""What both ends of the wire know; pure, and imports nothing of ours."""
