@@ -175,6 +175,8 @@ _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
 _HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
 _STAND_IN = b"\\ufffd"
 _PIECE = 64 << 10
+LARGE = 1 << 20
+"""Bytes from which on envelopes are read in a thread."""
 LONGEST_NAME = 1024
 """Characters of a method, or of a session's id."""
 MOST_HALVES = 10_000

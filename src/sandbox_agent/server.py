@@ -268,8 +268,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     clients = HubClients(hub)
     delivery = Delivery(clients, from_client, settings.stream_requests)
-    duplex = Duplex(clients, from_client, streams, delivery, settings.max_body)
-    shared = (clients, from_client, streams, delivery, duplex, settings.max_body)
+    duplex = Duplex(clients, from_client, streams, delivery, pools.lines, settings.max_body)
+    shared = (clients, from_client, streams, delivery, duplex, pools.lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     app = App(guard, rpc, acp, health, opencode, control)
     housekeeping = Housekeeping(

@@ -13,12 +13,14 @@ from sandbox_agent.http.asgi import Receive, Scope, Send
 from sandbox_agent.http.clients import Delivery, HubClients, Intake
 from sandbox_agent.http.exchange import IN_ONE_TURN, NONSENSE, Duplex
 from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.pools import Pool
 from tests.support.client import run
 from tests.support.in_process import Site
 from tests.support.websocket_peer import Peer
 from tests.support.world import World, world
 
 ECHO = {"jsonrpc": "2.0", "method": "x/echo", "params": {"sessionId": "s"}}
+LINES = Pool("lines", 1)
 INTERNAL = {"code": -32603, "type": "internal-error"}
 
 
@@ -45,7 +47,7 @@ class Client:
         self.world = world
         self.site = site
         clients, streams = HubClients(world.hub), Streams(world.log, StreamLimits())
-        self._duplex = Duplex(clients, intake, streams, Delivery(clients, intake, most), 1 << 20)
+        self._duplex = Duplex(clients, intake, streams, Delivery(clients, intake, most), LINES, 1 << 20)
         self.peer = Peer(site, serve=self._serve)
         self.heard: list[dict[str, Any]] = []
         self.close: tuple[int, str] | None = None

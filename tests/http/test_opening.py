@@ -14,11 +14,13 @@ from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.reply import Answer
+from sandbox_agent.pools import Pool
 from tests.support.client import run
 from tests.support.in_process import Site, head
 from tests.support.world import World, world
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}'
+LINES = Pool("lines", 1)
 GREETING = b'{"jsonrpc":"2.0","id":1,"result":{}}'
 
 
@@ -36,11 +38,11 @@ class SlowAgent:
 
 
 def rpc(*parts: Any) -> Rpc:
-    return Rpc(*parts, 1 << 20)
+    return Rpc(*parts, LINES, 1 << 20)
 
 
 def acp(*parts: Any) -> Acp:
-    return Acp(*parts, 1 << 20, 8)
+    return Acp(*parts, LINES, 1 << 20, 8)
 
 
 @pytest.mark.requirement("2.left-before-open")
@@ -55,7 +57,7 @@ def test_a_connection_is_closed_whose_client_left_before_it_was_open(
             intake: Any = agent
             parts = (clients, intake, Streams(served.log, StreamLimits()))
             delivery = Delivery(clients, served.from_client, 10)
-            site.take_envelopes(make(*parts, delivery, Duplex(*parts, delivery, 1 << 20)))
+            site.take_envelopes(make(*parts, delivery, Duplex(*parts, delivery, LINES, 1 << 20)))
             socket = site.connect()
             more = ("Content-Type: application/json", f"Content-Length: {len(INITIALIZE)}")
             socket.protocol.data_received(head(f"POST {path}", *more) + INITIALIZE)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.lines import MAX_LINE
-from sandbox_agent.hub.from_agent import LARGE
+from sandbox_agent.envelope import LARGE
 from sandbox_agent.wire import methods
 from tests.support.world import CAPABILITIES, FakeAgent, World, run, world
 

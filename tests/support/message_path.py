@@ -20,6 +20,7 @@ from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.journal import Group
+from sandbox_agent.pools import Pool
 from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
 from tests.support.world import World, world
 
@@ -87,7 +88,8 @@ class MessagePath:
         hub_clients = HubClients(world.hub)
         parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
         delivery = Delivery(hub_clients, world.from_client, 1000)
-        rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
+        lines = Pool("lines", 1)
+        rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
         site.reached.handle = rpc
         site.take_envelopes(rpc)
         self._world = world

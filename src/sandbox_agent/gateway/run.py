@@ -139,8 +139,9 @@ async def _serve_on(
         settings.default_agent,
     )
     delivery = FleetDelivery(connections, calls, settings.stream_requests)
-    duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
-    shared = (connections, calls, streams, delivery, duplex, settings.max_body)
+    lines = Pool("lines", 1)
+    duplex = Duplex(connections, calls, streams, delivery, lines, settings.max_body)
+    shared = (connections, calls, streams, delivery, duplex, lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)

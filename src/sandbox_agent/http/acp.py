@@ -104,7 +104,8 @@ class Acp(Exchange, eq=False):
                 post.reply(answer)
 
     async def _accept(self, connection_id: str, session: str | None, post: Post) -> Response:
-        connection, envelope = await self.connection(connection_id), _parse(post.body)
+        connection = await self.connection(connection_id)
+        envelope = await self.read_envelope(post.body, _parse)
         connection.used_at = self.clients.monotonic()
         self._check_session(session, connection, envelope)
         if envelope.kind is Kind.REQUEST:
@@ -114,7 +115,7 @@ class Acp(Exchange, eq=False):
         return Response(202, _ACCEPTED)
 
     async def _open(self, agent: str | None, post: Post) -> Response | None:
-        envelope = _parse(post.body)
+        envelope = await self.read_envelope(post.body, _parse)
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
         try:

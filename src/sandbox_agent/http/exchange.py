@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.envelope import REQUEST, Envelope, failure, parse
+from sandbox_agent.envelope import LARGE, REQUEST, Envelope, failure, parse
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
 from sandbox_agent.http.clients import Clients, Delivery, Intake
 from sandbox_agent.http.encoding import TextFrames
@@ -22,6 +22,7 @@ from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.hub.reply import as_answerable
+from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
     BadRequest,
     BodyTooLarge,
@@ -60,7 +61,17 @@ REFUSED = 4000
 class Duplex:
     """The transport of `/acp` and `/v1/rpc` when a client asks for a WebSocket."""
 
-    def __init__(self, clients: Clients, intake: Intake, streams: Streams, delivery: Delivery, max_size: int) -> None:
+    def __init__(
+        self,
+        clients: Clients,
+        intake: Intake,
+        streams: Streams,
+        delivery: Delivery,
+        lines: Pool,
+        max_size: int,
+    ) -> None:
+        """A thread of `lines` reads large messages."""
+        self._lines = lines
         self._clients = clients
         self._intake = intake
         self._streams = streams
@@ -99,7 +110,7 @@ class Duplex:
     async def _open(self, websocket: "WebSocket", connection_id: str, agent: str | None) -> Connection | None:
         """Wait for `initialize`; one that fails may be tried again. None when the socket is closed before."""
         while (message := await websocket.receive()) is not None:
-            envelope = _initialize(message)
+            envelope = await self._read_first(message)
             if envelope is None or envelope.id is None:
                 websocket.close(PROTOCOL_ERROR, "the first message must be initialize")
                 return None
@@ -168,13 +179,25 @@ class Duplex:
         except LogUnavailable:
             await asyncio.sleep(DISK_PATIENCE)
 
+    async def _read_first(self, message: bytes) -> Envelope | None:
+        """None for what is no `initialize`."""
+        try:
+            envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse, message)
+        except NotAnEnvelope:
+            return None
+        is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
+        return envelope if is_request else None
+
     async def _take(self, websocket: "WebSocket", connection: Connection, message: bytes) -> bool:
         """Whether it was an envelope. What fails is told on the stream."""
+        numbered = websocket.numbered
         try:
-            key, message = _split_key(message) if websocket.numbered else (None, message)
-            envelope = parse(message)
-        except (NotAnEnvelope, InvalidRequest) as error:
-            self._delivery.complain(connection, _complaint(message, error))
+            if len(message) <= LARGE:
+                key, envelope = _read(message, numbered=numbered)
+            else:
+                key, envelope = await self._lines.run(_read, message, numbered=numbered)
+        except SandboxAgentError as error:
+            self._delivery.complain(connection, error)
             return False
         try:
             if envelope.kind is REQUEST:
@@ -205,17 +228,17 @@ def offers_ids(scope: Scope) -> bool:
     return WITH_IDS.encode() in (name.strip() for name in offered.split(b","))
 
 
-def _initialize(message: bytes) -> Envelope | None:
-    try:
-        envelope = parse(message)
-    except NotAnEnvelope:
-        return None
-    is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
-    return envelope if is_request else None
-
-
 def _numbered(websocket: "WebSocket", position: int, line: bytes) -> bytes:
     return b"%d\n%b" % (position, line) if websocket.numbered else line
+
+
+def _read(message: bytes, *, numbered: bool) -> tuple[str | None, Envelope]:
+    """The key of a message, if it has one, and its envelope. Raises what its client is told."""
+    try:
+        key, message = _split_key(message) if numbered else (None, message)
+        return key, parse(message)
+    except (NotAnEnvelope, InvalidRequest) as error:
+        raise _complaint(message, error) from None
 
 
 def _split_key(message: bytes) -> tuple[str | None, bytes]:
@@ -260,7 +283,13 @@ class Exchange(Struct, eq=False):
     streams: Streams
     delivery: Delivery
     duplex: Duplex
+    lines: Pool
+    """A thread of it reads large bodies."""
     max_body: int
+
+    async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse) -> Envelope:
+        """The envelope in a body: a large one is read in a thread. Raises what is wrong with it."""
+        return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
 
     async def position(self, value: bytes) -> int:
         """The position that a client has read up to; raises BadRequest for one that it cannot have."""

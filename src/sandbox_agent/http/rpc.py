@@ -9,7 +9,7 @@ from functools import partial
 
 from msgspec import field
 
-from sandbox_agent.envelope import NOTIFICATION, REQUEST, Envelope, parse
+from sandbox_agent.envelope import LARGE, NOTIFICATION, REQUEST, Envelope, parse
 from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -101,18 +101,19 @@ class Rpc(Exchange, eq=False):
         """Take an envelope from a client."""
         try:
             connection = self.clients.look_up(connection_id)
+            if connection is None or len(post.body) > LARGE:
+                self.run(self._take_later(connection_id, is_async, post))
+                return
             envelope = parse(post.body)
         except SandboxAgentError as error:
             post.refuse(error)
-            return
-        if connection is None:
-            self.run(self._find(connection_id, envelope, is_async, post))
         else:
             self._take_from(connection, envelope, is_async, post)
 
-    async def _find(self, connection_id: str, envelope: Envelope, is_async: bool, post: Post) -> None:
-        """Take an envelope from a client whose connection has to be asked for."""
+    async def _take_later(self, connection_id: str, is_async: bool, post: Post) -> None:
+        """Take an envelope that is large, or from a client whose connection has to be asked for."""
         try:
+            envelope = await self.read_envelope(post.body)
             connection = await self.connection(connection_id)
         except Exception as error:
             post.refuse(as_problem(error, PATH))
@@ -148,18 +149,11 @@ class Rpc(Exchange, eq=False):
 
     def _take_first(self, post: Post) -> None:
         """Take the envelope that opens a connection."""
-        try:
-            envelope = parse(post.body)
-            if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
-                raise MissingConnection
-        except SandboxAgentError as error:
-            post.refuse(error)
-            return
-        self.run(self._open(envelope, post))
+        self.run(self._open(post))
 
-    async def _open(self, envelope: Envelope, post: Post) -> None:
+    async def _open(self, post: Post) -> None:
         try:
-            connection, answer = await self.intake.open(envelope)
+            connection, answer = await self.intake.open(await self._read_first(post))
             if post.is_gone():
                 await self.close_unheard(connection)
                 return
@@ -168,6 +162,12 @@ class Rpc(Exchange, eq=False):
         except Exception as error:
             post.refuse(as_problem(error, PATH))
 
+    async def _read_first(self, post: Post) -> Envelope:
+        envelope = await self.read_envelope(post.body)
+        if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
+            raise MissingConnection
+        return envelope
+
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Take an envelope from a gateway, whose requests come by a flow and not on a socket."""
         connection_id, is_async = self._read_head(scope)
@@ -175,7 +175,7 @@ class Rpc(Exchange, eq=False):
             raise MissingConnection
         connection = await self.connection(connection_id)
         try:
-            envelope = parse(await read_body(scope, receive, self.max_body))
+            envelope = await self.read_envelope(await read_body(scope, receive, self.max_body))
         except ClientGone:
             return
         self.begin(connection)

@@ -17,6 +17,7 @@ from sandbox_agent.agents.catalog import find_missing_credentials
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
     CARRIAGE_RETURN,
+    LARGE,
     LONGEST_NAME,
     META,
     REQUEST,
@@ -93,8 +94,6 @@ _BRACE, _END_BRACE = set(b"{"), set(b"}")
 _FIRST_OF_AN_OBJECT = ord("{")
 MOST_UNPARSED = 100
 """Bad lines of one read that clients see one by one."""
-LARGE = 1 << 20
-"""Bytes from which on lines are looked at in a thread."""
 _MANY = 4096
 """Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
 _HOST = ("fs/", "terminal/")
