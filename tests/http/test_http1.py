@@ -206,6 +206,27 @@ def test_what_is_neither_head_nor_body_is_bounded(what: str) -> None:
     on_site(test)
 
 
+@pytest.mark.requirement("3.chunk-flood")
+def test_chunks_are_taken_a_few_at_a_time_and_others_have_their_turn() -> None:
+    async def test(site: Site) -> None:
+        socket, other = site.connect(), site.connect()
+        count, turns = 100_000, 0
+        left = head("POST /v1/rpc", CHUNKED) + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+        while len(site.reached.bodies) < 2:
+            left = left[socket.give(left) :]
+            if turns == 1:
+                other.give(head("GET /v1/x"))
+            turns += 1
+            await asyncio.sleep(0)
+        await site.settle()
+        # What is parsed at once has 64 KiB at most.
+        assert turns > count * 6 // (64 << 10)
+        assert site.reached.bodies == [b"", b"x" * count]
+        assert (other.statuses, socket.statuses) == ([200], [200])
+
+    on_site(test)
+
+
 @pytest.mark.requirement("3.ambiguous-http-400")
 def test_chunks_that_make_no_sense_end_the_request_that_waits_for_them() -> None:
     async def test(site: Site) -> None:

@@ -20,6 +20,8 @@ MAX_HEAD = 64 << 10
 """Bytes of a request line and its headers: they come before the client has shown a token."""
 CHUNK_ALLOWANCE = 16
 """Bytes that a chunk may spend on its size and line ends. It may spend another byte for each byte of body."""
+CHUNKS = 1000
+"""Chunks of a body after which others have their turn: each costs as much as any other, however small it is."""
 MAX_HEADERS = 200
 LONGEST_KNOWN_HEAD = 4096
 """Bytes of a head that is remembered: there is one for each socket."""
@@ -52,6 +54,8 @@ class Framing:
     def expect_head(self) -> None:
         """A request is whole: the next one may begin."""
         self.part = HEAD
+        self.chunks = 0
+        """That were counted since somebody set this to 0."""
         self.overhead = 0
         """Bytes of the head so far; of a chunked body, bytes beyond what its chunks may spend."""
         self._left = 0
@@ -89,6 +93,7 @@ class Framing:
 
     def count_chunk(self) -> None:
         """The size of a chunk was read."""
+        self.chunks += 1
         self.overhead -= CHUNK_ALLOWANCE
 
     def count_body(self, size: int) -> None:

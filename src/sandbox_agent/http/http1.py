@@ -28,6 +28,7 @@ from sandbox_agent.http.asgi import (
     send_problem,
 )
 from sandbox_agent.http.framing import (
+    CHUNKS,
     HEAD,
     LONGEST_KNOWN_HEAD,
     Framing,
@@ -305,6 +306,7 @@ class Http1(asyncio.Protocol):
         "_offers_websocket",
         "_parser",
         "_partial",
+        "_rests",
         "_sockets",
         "_url",
         "_websocket",
@@ -336,6 +338,8 @@ class Http1(asyncio.Protocol):
         """The first bytes of the next request have arrived; blank lines before it do not count."""
         self._backlog = b""
         """Received bytes that are not parsed yet: the next request, while this one is answered."""
+        self._rests = False
+        """What was received is parsed in another turn of the event loop: others have theirs before."""
         self._kept_if_whole = False
         """The socket goes on after this request if its body is whole by the time it is answered."""
         self._broken = False
@@ -450,7 +454,11 @@ class Http1(asyncio.Protocol):
 
         It may be answered at once: others have their turn before the next one even then.
         """
+        if self._rests:
+            self.transport.set_backlogged(len(self._backlog) > BACKLOG)
+            return
         data, start, before = self._backlog, 0, self.cycle
+        self._framing.chunks = 0
         try:
             with memoryview(data) as view:
                 while start < len(data) and not self.transport.is_closing():
@@ -465,6 +473,10 @@ class Http1(asyncio.Protocol):
                     self._parse(view[start:end])
                     self._framing.check()
                     start = end
+                    if self._framing.chunks > CHUNKS:
+                        self._rests = True
+                        self._loop.call_soon(self._go_on)
+                        break
         except SandboxAgentError as error:
             self._backlog = b""
             self._refuse(error)
@@ -613,6 +625,10 @@ class Http1(asyncio.Protocol):
             self.flow.resume_reading()
             if self._backlog:
                 self._loop.call_soon(self._read_on)
+
+    def _go_on(self) -> None:
+        self._rests = False
+        self._read_on()
 
     def _read_on(self) -> None:
         if not self.transport.is_closing():
