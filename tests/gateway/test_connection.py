@@ -16,12 +16,11 @@ def test_what_one_connection_notes_no_other_has() -> None:
     one.note_attaching(b"2", 4)
     one.note_requests({b'"rq_n.r.1"': "s"})
     one.note_settled([b'"rq_n.r.2"'])
-    one.note_opened("s", "n")
     one.note_attached("s", "n", 5)
     one.note_attached("s", "n", 7)
     one.note_gone("t", 8, 9)
     assert (one.asked, one.unanswered) == ({b"1": ("n",)}, {b"1": Promise("n", "run", 3)})
-    assert (one.opened, one.attached_by, one.attached_again) == ({"s": "n"}, {"s": "n"}, {"s": 7})
+    assert (one.attached_by, one.attached_again) == ({"s": "n"}, {"s": 7})
     assert (one.gone, one.attached_since("s")) == ({"t": [(8, 9)]}, 7)
     assert [list(table) for table in (*one.requests.values(), *one.settled.values())] == [
         [b'"rq_n.r.1"'],
@@ -29,13 +28,11 @@ def test_what_one_connection_notes_no_other_has() -> None:
     ]
     for each in (other, _connection()):
         nothing = (each.asked, each.unanswered, each.attaching, each.requests, each.settled)
-        assert not any((*nothing, each.opened, each.attached_by, each.attached_again, each.gone, each.windows))
-        assert each.take_opened("s") is None
+        assert not any((*nothing, each.attached_by, each.attached_again, each.gone, each.windows))
 
 
 def test_what_is_taken_back_is_gone() -> None:
     one = _connection()
-    one.note_opened("s", "n")
     one.note_promise(b"1", Promise("n", "run", 3))
     one.note_promise(b"1", Promise("n", "another", 3))
     assert one.unanswered[b"1"].run == "run"
@@ -43,7 +40,6 @@ def test_what_is_taken_back_is_gone() -> None:
     one.note_attached("s", "n", 5)
     one.note_attached("s", "n", 7)
     one.end_attachment("s", 9)
-    assert (one.take_opened("s"), one.take_opened("s")) == ("n", None)
     assert not any((one.unanswered, one.attached_by, one.attached_again, one.attached("s")))
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.hub.budgets import KEPT_COST, Budgets
+from sandbox_agent.hub.held_updates import HELD_SECONDS
 from sandbox_agent.hub.hub import HubLimits
-from sandbox_agent.hub.session import WITHHELD_SECONDS
 from tests.support.world import World, run, world
 
 Json = dict[str, Any]
@@ -96,21 +96,21 @@ def test_requests_beyond_the_memory_are_rejected_each_in_its_own_words(caplog: p
     ]
 
 
-def test_updates_of_a_new_session_are_let_out_early_where_there_is_no_room_to_hold_them() -> None:
+def test_updates_of_a_new_session_are_released_early_where_there_is_no_room_to_hold_them() -> None:
     async def main() -> None:
         async with world(limits=HubLimits(memory=8 << 10)) as own:
-            own.hub.withhold(own.session)
+            own.hub.held_updates.hold(own.session)
             own.agent.updates("short")
-            assert own.session.withheld is not None
+            assert own.session.id in own.hub.held_updates.sessions
             assert own.hub.budgets.used("a-1") > KEPT_COST
             own.agent.updates("x" * (8 << 10))
-            assert own.session.withheld is None
+            assert not own.hub.held_updates.sessions
             assert own.hub.budgets.used("a-1") == 0
             said = [line["params"]["update"]["content"]["text"][:5] for line in await _history(own)]
             assert said == ["short", "xxxxx"]
-            own.hub.withhold(own.session)
+            own.hub.held_updates.hold(own.session)
             own.agent.updates("more")
-            own.hub.let_out_overdue(own.now + WITHHELD_SECONDS + 1)
+            own.hub.held_updates.release_overdue(own.now + HELD_SECONDS + 1)
             assert own.hub.budgets.used("a-1") == 0
 
     run(main())

@@ -9,7 +9,7 @@ import pytest
 
 from sandbox_agent.hub.lifecycle import State
 from sandbox_agent.protocol.errors import AgentTimeout, LogUnavailable
-from tests.support.world import CAPABILITIES, Json, World, error_of, result_of, run, world
+from tests.support.world import CAPABILITIES, Json, World, envelope, error_of, result_of, run, world
 
 NEW: Json = {"cwd": "/", "mcpServers": []}
 META = "sandboxagent.dev"
@@ -67,8 +67,10 @@ def texts_and_answers(events: list[Json]) -> list[str]:
 def test_a_prompt_is_recorded_after_updates_that_wait_for_the_response_of_a_new_session() -> None:
     async def main() -> None:
         async with world() as own:
-            own.client.opening += 1
-            await opened(own, NEW)
+            reply = own.from_client.submit(own.client, envelope(id="new", method="session/new", params=NEW))
+            await own.agent.answers("session/new", {"sessionId": "fresh"})
+            # Its client has not got it yet.
+            await reply
             own.agent.updates("hello", "fresh")
             prompt = own.prompt(session="fresh")
             await own.agent.answers("session/prompt", {"stopReason": "end_turn"})

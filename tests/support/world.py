@@ -256,7 +256,11 @@ class World:
         """A client's request, and its answer as a task."""
 
         async def answer() -> Any:
-            return await self.from_client.submit(self.client, envelope(id=id, method=method, params=params), key)
+            request = envelope(id=id, method=method, params=params)
+            result = await self.from_client.submit(self.client, request, key)
+            if result.session_opened is not None:
+                result.session_opened()
+            return result
 
         return asyncio.create_task(answer())
 

@@ -212,10 +212,11 @@ class FleetCalls:
         if response.succeeded:
             await self._until_listed(node, envelope, response)
             line = self._with_lost_alias(envelope, response)
-            if envelope.method in methods.MAKE_SESSIONS:
-                connection.note_opened(text_at(response.result(), "sessionId") or "", node)
             if envelope.method == methods.ATTACH:
                 line = self._with_position(connection, node, attached, response)
+            if envelope.method in methods.MAKE_SESSIONS:
+                made = text_at(response.result(), "sessionId") or ""
+                return Answer(line, session_opened=partial(self._connections.session_opened, connection, node, made))
         return Answer(line)
 
     async def _request(

@@ -72,8 +72,6 @@ class FleetConnection(Connection, eq=False):
     same ids, when gateways are about to say that the first ones were gone."""
     attached_by: dict[str, str] = field(default_factory=dict[str, str])
     """Sessions to which it is attached → the nodes that have said so."""
-    opened: Mapping[str, str] = _NONE
-    """Sessions that were made for its client, by id, while the response is on its way → their nodes."""
     unattached: frozenset[str] = frozenset()
     """Nodes that have learnt of it, and not yet of all sessions that it is attached to."""
     revision: int = 0
@@ -183,15 +181,6 @@ class FleetConnection(Connection, eq=False):
         else:
             self.attached_by[session_id] = node
             self.attach(session_id, position)
-
-    def note_opened(self, session_id: str, node: str) -> None:
-        """A node has made a session for its client, which does not know it yet."""
-        self.opened = opened = to_write(self.opened)
-        opened[session_id] = node
-
-    def take_opened(self, session_id: str) -> str | None:
-        """Its client knows such a session by now; the node."""
-        return to_write(self.opened).pop(session_id, None)
 
     def note_gone(self, session_id: str, known_at: int, position: int) -> None:
         """A session has ended at its node, which may use the id again later."""

@@ -22,7 +22,6 @@ from sandbox_agent.gateway.losses import Endings, Promises, Withdrawals
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.settling import Settling
-from sandbox_agent.http.clients import session_named
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log.event import session_channel
@@ -60,7 +59,7 @@ class FleetConnections:
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
-        self._session_opened: Callable[[str, str], Awaitable[None]] = _ignore
+        self._opened: Callable[[str, str], Awaitable[None]] = _ignore
         self._tasks = Tasks()
         self._watching: StreamFollowing | None = None
         roster.watch(self._take_node)
@@ -142,18 +141,14 @@ class FleetConnections:
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self._own.tell(connection.tag, line, session_id)
 
-    def note_opened(self, connection: Connection, line: bytes) -> None:
-        """The node holds updates of a new session back, until its client has the response."""
-        assert isinstance(connection, FleetConnection)
-        session_id = session_named(line)
-        node = connection.take_opened(session_id)
-        if node is not None:
-            self._spawn(self._tell_opened(connection, node, session_id))
+    def session_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
+        """The response that names a new session has gone out: its node, which holds the updates until then, is told."""
+        self._spawn(self._tell_opened(connection, node, session_id))
 
     async def _tell_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
         # On the stream, the updates are to come after it.
         await self._own.all_kept(connection.tag, PATIENCE)
-        await self._session_opened(node, session_id)
+        await self._opened(node, session_id)
 
     def find_session(self, name: str) -> str | None:
         seen = self._roster.find(name)
@@ -235,7 +230,7 @@ class FleetConnections:
 
     def watch_opened(self, watcher: Callable[[str, str], Awaitable[None]]) -> None:
         """Hear of a node's new session whose client has the response that names it. One can."""
-        self._session_opened = watcher
+        self._opened = watcher
 
     def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
         """Call back for connections whose clients begin to read here."""

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, parse, success, text_at
+from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, success
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.reply import Answer, Reply, as_answerable
@@ -31,11 +31,6 @@ from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
-
-
-def session_named(line: bytes) -> str:
-    """The new session in a response; empty when it has none."""
-    return text_at(parse(line).result(), "sessionId") or ""
 
 
 class Clients(Protocol):
@@ -81,10 +76,6 @@ class Clients(Protocol):
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         """Send something to one connection alone."""
-        ...
-
-    def note_opened(self, connection: Connection, line: bytes) -> None:
-        """A response that names a new session has gone out: from now on its client gets updates of that session."""
         ...
 
     def find_session(self, name: str) -> str | None:
@@ -156,9 +147,6 @@ class HubClients(Struct, frozen=True):
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self.hub.tell_connection(connection, line, session_id)
-
-    def note_opened(self, connection: Connection, line: bytes) -> None:
-        self.hub.let_out(session_named(line))
 
     def find_session(self, name: str) -> str | None:
         session = self.hub.find_session(name)
@@ -281,7 +269,7 @@ class Delivery:
 class _Delivering:
     """A request under way, whose response goes to the stream."""
 
-    __slots__ = ("_after", "_before", "_clients", "_connection", "_delivery", "_envelope", "_opens", "_reply")
+    __slots__ = ("_after", "_before", "_clients", "_connection", "_delivery", "_envelope", "_reply")
 
     def __init__(
         self,
@@ -298,19 +286,16 @@ class _Delivering:
         self._envelope = envelope
         self._before = before
         self._after = after
-        self._opens = envelope.method in methods.MAKE_SESSIONS
         self._reply: Reply
         connection.busy += 1
-        connection.opening += self._opens
 
     def follow(self, reply: Reply) -> None:
         self._reply = reply
         reply.when_answered(self._on_answered)
 
     def _on_answered(self, result: Answer | Exception) -> None:
-        self._connection.opening -= self._opens
         if isinstance(result, Answer):
-            self._clients.when_committed(result.commit, partial(self._on_committed, result.line))
+            self._clients.when_committed(result.commit, partial(self._on_committed, result))
         elif self._reply.position is None or _is_answered_late(result):
             # It was refused, or its agent's answer comes by itself.
             self._leave()
@@ -318,35 +303,35 @@ class _Delivering:
         else:
             self._respond(self._failed(result))
 
-    def _on_committed(self, line: bytes, problem: Exception | None) -> None:
-        self._respond(line if problem is None else self._failed(problem))
+    def _on_committed(self, answer: Answer, problem: Exception | None) -> None:
+        self._respond(answer if problem is None else self._failed(problem))
 
-    def _respond(self, line: bytes) -> None:
+    def _respond(self, answer: Answer) -> None:
         self._leave()
         if self._before is None:
-            self._send(line)
+            self._send(answer)
         else:
-            self._delivery.run(self._respond_after(self._before, line))
+            self._delivery.run(self._respond_after(self._before, answer))
 
-    async def _respond_after(self, before: Callable[[], Awaitable[None]], line: bytes) -> None:
+    async def _respond_after(self, before: Callable[[], Awaitable[None]], answer: Answer) -> None:
         try:
             await before()
         except Exception as error:
             # Its place among what else comes is lost, and no more than that.
             as_answerable(error, self._envelope.method)
-        self._send(line)
+        self._send(answer)
 
-    def _send(self, line: bytes) -> None:
+    def _send(self, answer: Answer) -> None:
         try:
-            self._delivery.send(self._connection, self._envelope, line)
-            if self._opens:
-                self._clients.note_opened(self._connection, line)
+            self._delivery.send(self._connection, self._envelope, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
         finally:
             self._end()
 
-    def _failed(self, error: Exception) -> bytes:
+    def _failed(self, error: Exception) -> Answer:
         assert self._envelope.id is not None
-        return failure(self._envelope.id, as_answerable(error, self._envelope.method))
+        return Answer(failure(self._envelope.id, as_answerable(error, self._envelope.method)))
 
     def _leave(self) -> None:
         self._connection.busy -= 1

@@ -35,7 +35,7 @@ class GatewayDoor(FrontDoor):
         self._guests = guests
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        routes = {PATH: self._guests, OPENED: self._guests.note_opened}
+        routes = {PATH: self._guests, OPENED: self._guests.session_opened}
         await routes.get(scope["path"], self._app.route)(scope, receive, send)
 
 
@@ -58,13 +58,13 @@ class Guests:
         body = msgspec.json.encode(await self._introduce(asked))
         await respond(send, 200, json_headers(body), body)
 
-    async def note_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def session_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /fleet/opened`: a gateway has given out the response that names a new session."""
         try:
             said = await self._read(scope, receive, Opened)
         except ClientGone:
             return
-        self.hub.let_out(said.session_id)
+        self.hub.held_updates.release(said.session_id)
         await respond(send, 204, [])
 
     async def _read(self, scope: Scope, receive: Receive, kind: type[T]) -> T:

@@ -3,6 +3,7 @@
 An upgraded GET is a WebSocket for everything.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -198,7 +199,7 @@ class Rpc(Exchange, eq=False):
         The end of the answer is the word that it has; or the problem that keeps it from getting there.
         """
         name = None if key is None else _idempotency_key(key)
-        answer, rest = await self._wait_for(connection, envelope, name), b""
+        answer, rest = await self.intake.submit(connection, envelope, name), b""
         last, safe_at = connection.last_event, max(answer.commit, connection.last_event)
         ours = [(_LAST_EVENT, b"%d" % last), (SAFE_AT, b"%d" % safe_at)]
         await send({"type": "http.response.start", "status": 200, "headers": [*json_headers(answer.line), *ours]})
@@ -209,8 +210,8 @@ class Rpc(Exchange, eq=False):
             rest = problem_document(error)
         if is_gone(scope):
             self.clients.tell(connection, answer.line)
-            if envelope.method in methods.MAKE_SESSIONS:
-                self.clients.note_opened(connection, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
         else:
             await send({"type": "http.response.body", "body": rest})
 
@@ -234,24 +235,15 @@ class Rpc(Exchange, eq=False):
             position = await self.delivery.deliver(connection, envelope, name).accepted()
             await self.clients.kept(connection, position)
             return Response(202, [*_EMPTY, _APPLIED])
-        answer = await self._wait_for(connection, envelope, name)
+        answer = await self.intake.submit(connection, envelope, name)
         await self.clients.kept(connection, answer.commit)
         last = connection.last_event
         if is_gone(scope):
             self.clients.tell(connection, answer.line)
-            if envelope.method in methods.MAKE_SESSIONS:
-                self.clients.note_opened(connection, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
             return None
         return Response(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
-
-    async def _wait_for(self, connection: Connection, envelope: Envelope, key: str | None) -> Answer:
-        """The answer to a request. Updates of a session that it makes wait for `note_opened`."""
-        opens = envelope.method in methods.MAKE_SESSIONS
-        connection.opening += opens
-        try:
-            return await self.intake.submit(connection, envelope, key)
-        finally:
-            connection.opening -= opens
 
     def run(self, work: Coroutine[object, object, None]) -> None:
         self._tasks.run(work, "answer a post")
@@ -296,23 +288,19 @@ class Rpc(Exchange, eq=False):
 class _Answering:
     """A POST that waits for the response to its request; what happens then happens in the agent's own turn."""
 
-    __slots__ = ("_connection", "_line", "_opens", "_post", "_rpc")
+    __slots__ = ("_answer", "_connection", "_post", "_rpc")
 
     def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post, key: str | None) -> None:
         self._rpc = rpc
         self._connection = connection
         self._post = post
-        self._line = b""
-        self._opens = envelope.method in methods.MAKE_SESSIONS
-        """Updates of the session that it makes wait for the response."""
+        self._answer: Answer
         rpc.begin(connection)
-        connection.opening += self._opens
         rpc.intake.submit(connection, envelope, key).when_answered(self._on_answered)
 
     def _on_answered(self, result: Answer | Exception) -> None:
-        self._connection.opening -= self._opens
         if isinstance(result, Answer):
-            self._line = result.line
+            self._answer = result
             self._rpc.clients.when_committed(result.commit, self._on_committed)
         else:
             self._fail(result)
@@ -332,13 +320,15 @@ class _Answering:
         self._write(last)
 
     def _write(self, last: int) -> None:
-        line, post = self._line, self._post
+        answer, post = self._answer, self._post
+        line = answer.line
         if post.is_gone():
             self._rpc.clients.tell(self._connection, line)
         else:
             post.respond(_HEAD % (len(line), last), line)
-        if self._opens:
-            self._rpc.clients.note_opened(self._connection, line)
+        if answer.session_opened is not None:
+            # What is written in one turn of the event loop may reach its sockets in any order.
+            asyncio.get_running_loop().call_soon(answer.session_opened)
         self._rpc.end(self._connection)
 
     def _fail(self, error: Exception) -> None:

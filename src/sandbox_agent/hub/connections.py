@@ -117,8 +117,6 @@ class Connection(Struct, eq=False):
     """POSTs of its that wait for an answer."""
     delivering: int = 0
     """Requests of its whose answers come on the stream, and have not come."""
-    opening: int = 0
-    """Requests of its that make sessions, and whose transport says when the response has gone out."""
     is_guest: bool = False
     """Its client is at a gateway, and has no stream here: what is for it alone goes there, as it should read it."""
     pending: PendingRequests | None = None

@@ -43,7 +43,7 @@ class Housekeeping(Struct, frozen=True):
             self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
         for call in self.hub.calls.find_turns():
             self._check_turn(call, now)
-        self.hub.let_out_overdue(now)
+        self.hub.held_updates.release_overdue(now)
         self.hub.report_changes(now - TELL_AFTER)
         self.hub.drop_idle()
         if self.permission_timeout is not None:

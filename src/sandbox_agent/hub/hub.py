@@ -10,11 +10,12 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
-from sandbox_agent.envelope import META, Envelope, Object, notification, parse, text_at, with_param
+from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
 from sandbox_agent.hub.activity import Changes
-from sandbox_agent.hub.budgets import KEPT_COST, Budgets
+from sandbox_agent.hub.budgets import Budgets
 from sandbox_agent.hub.calls import Call, Calls
 from sandbox_agent.hub.connections import Connection, Connections, Watcher
+from sandbox_agent.hub.held_updates import HeldUpdates
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
 from sandbox_agent.hub.pending import (
     MOST,
@@ -28,7 +29,7 @@ from sandbox_agent.hub.pending import (
     write_refusal,
 )
 from sandbox_agent.hub.reply import Answer
-from sandbox_agent.hub.session import WITHHELD_BYTES, WITHHELD_SECONDS, Process, Session, SessionFacts, Withheld
+from sandbox_agent.hub.session import Process, Session, SessionFacts
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
@@ -78,8 +79,7 @@ class Hub:
         self._observers: list[Observer] = []
         self._namings: list[Callable[[str], bool]] = []
         self._unreported: dict[str, float] = {}
-        self._withholding: dict[str, Session] = {}
-        """Sessions whose updates wait, by id."""
+        self.held_updates = HeldUpdates(self.budgets, monotonic, self.record_updates)
         self._trims_checked_above = TRIMS
         for session in self.shelf.not_ended():
             # An earlier server left it running: its process is gone, and the log does not say so yet.
@@ -134,7 +134,7 @@ class Hub:
             or bool(session.waiting)
             or (session.state not in AT_REST and self.connections.has_attached(session))
             or session.id in self._unreported
-            or session.withheld is not None
+            or session.id in self.held_updates.sessions
             or self.pending.has(session)
         )
 
@@ -214,7 +214,7 @@ class Hub:
         for connection in list(self.connections.attached(session)):
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
-        self._withholding.pop(session.id, None)
+        self.held_updates.drop(session.id)
         self.shelf.remove(session)
         self.changes.note(session.id, gone=True)
 
@@ -229,7 +229,7 @@ class Hub:
     def report_changes(self, before: float) -> None:
         """Report the changes noted before then to all attached clients, unless the agent has done so itself."""
         for session_id in [one for one, at in self._unreported.items() if at <= before]:
-            if session_id in self._withholding:
+            if session_id in self.held_updates.sessions:
                 continue
             del self._unreported[session_id]
             session = self.shelf.find(session_id)
@@ -283,29 +283,6 @@ class Hub:
         if self.connections.detach(connection, session.id, deleted=session.deleted):
             self.shelf.stir_by_id(session.id)
 
-    # Updates before the response that names their session
-
-    def withhold(self, session: Session) -> None:
-        """Keep its updates back until `let_out`: clients drop those of sessions that they do not know yet."""
-        process = "" if session.process is None else session.process.key
-        session.withheld = Withheld(self.monotonic() + WITHHELD_SECONDS, process)
-        self._withholding[session.id] = session
-
-    def let_out(self, session_id: str) -> None:
-        """The response has gone out: send what waited for it."""
-        session = self._withholding.pop(session_id, None)
-        if session is None or session.withheld is None:
-            return
-        withheld, session.withheld = session.withheld, None
-        self.budgets.give_back(withheld.process, withheld.size)
-        for lines in withheld.updates:
-            self.record_updates(session, lines)
-
-    def let_out_overdue(self, now: float) -> None:
-        for session in list(self._withholding.values()):
-            if session.withheld is None or session.withheld.until <= now:
-                self.let_out(session.id)
-
     # The log
 
     def record(self, session: Session, line: bytes, direction: Direction) -> Chunk:
@@ -318,12 +295,8 @@ class Hub:
 
     def record_updates(self, session: Session, lines: list[bytes]) -> None:
         """Record an agent's notifications and send them to the clients that should see them."""
-        if session.withheld is not None:
-            withheld, size = session.withheld, sum(map(len, lines)) + KEPT_COST
-            has_room = self.budgets.take(withheld.process, size)
-            withheld.add(lines, size if has_room else 0)
-            if withheld.size > WITHHELD_BYTES or not has_room:
-                self.let_out(session.id)
+        if session.id in self.held_updates.sessions:
+            self.held_updates.add(session, lines)
             return
         if session.facts.agent_session_id != session.id:
             lines = [with_param(line, "sessionId", session.id) for line in lines]
@@ -350,9 +323,9 @@ class Hub:
     ) -> Chunk:
         if session.state is DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
-        if session.withheld is not None and channel != NO_CLIENT:
+        if channel != NO_CLIENT and session.id in self.held_updates.sessions:
             # What clients see stays in order.
-            self.let_out(session.id)
+            self.held_updates.release(session.id)
         chunk = self.log.append(lines, direction, session.id, channel, history=history, can_wait=can_wait)
         self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
@@ -389,7 +362,8 @@ class Hub:
             if call.connection is not None:
                 stream = call.connection.own_stream_of(call.session and call.session.id)
                 self.tell_connection(call.connection, answer.line, stream)
-            self.let_out(text_at(parse(answer.line).result(), "sessionId") or "")
+            if answer.session_opened is not None:
+                answer.session_opened()
 
     # Pending requests
 
@@ -398,7 +372,7 @@ class Hub:
     ) -> PendingRequest:
         """A request that is about to be asked, in the form that people understand."""
         if session is not None:
-            self.let_out(session.id)
+            self.held_updates.release(session.id)
         key, at, since = self.log.position + 1, self.clock(), self.monotonic()
         asked, translate = (
             process.dialect.translate_request(request),

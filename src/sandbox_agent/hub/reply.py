@@ -35,6 +35,9 @@ class Answer(Struct, frozen=True):
     line: bytes
     commit: int = 0
     """Position that has to be on disk before the client may read this."""
+    session_opened: Callable[[], None] | None = None
+    """Of a response that names a new session. Its writer calls this once it has gone out: then the session's updates
+    follow."""
 
 
 class Reply:

@@ -66,9 +66,6 @@ class Process(Protocol):
 
 TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 """Why a session ended that a client terminated."""
-WITHHELD_BYTES = 8 << 20
-WITHHELD_SECONDS = 10.0
-"""How much of a new session's updates waits for the response that names it, and for how long."""
 OFFERS_BYTES = 1 << 20
 """Modes, models and options of a session that take more, as JSON, are passed on and not kept."""
 LONGEST_TITLE = 4096
@@ -161,22 +158,6 @@ class Replay(Struct):
             self.when_finished()
 
 
-class Withheld(Struct):
-    """Updates of a new session that wait until its client has the response which names the session."""
-
-    until: float
-    """By the monotonic clock: then they wait no longer."""
-    process: str
-    """Whose budget they are in."""
-    updates: list[list[bytes]] = []
-    size: int = 0
-
-    def add(self, lines: list[bytes], size: int) -> None:
-        """`size` is what they take of the budget."""
-        self.updates.append(lines)
-        self.size += size
-
-
 class Session(Struct, eq=False, weakref=True):
     """A session as it is now: its facts, its process, its turns."""
 
@@ -196,8 +177,6 @@ class Session(Struct, eq=False, weakref=True):
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
-    withheld: Withheld | None = None
-    """While the response that names it is on its way to its client."""
     unsaved: bool = False
     """The disk does not know yet how many events it has, and when the last one came."""
     saved_card: Card | None = None

@@ -166,13 +166,13 @@ class SessionMethods(Struct, frozen=True):
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, FROM_CLIENT)
-        if call.connection.opening or call.late is not None:
-            self.hub.withhold(session)
+        self.hub.held_updates.hold(session)
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)
         line = complete_answer(line, session.facts.offers)
-        return Answer(line, self.hub.record(session, line, FROM_AGENT).last)
+        session_opened = partial(self.hub.held_updates.release, session.id)
+        return Answer(line, self.hub.record(session, line, FROM_AGENT).last, session_opened)
 
     async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
         """Set the model, mode, options and permission mode that the client asked for."""
@@ -192,7 +192,7 @@ class SessionMethods(Struct, frozen=True):
             meta = object_at(result, "_meta")
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
         # What was set is in the log after the answer that it belongs to.
-        return Answer(line, self.hub.record(session, line, FROM_SERVER).last)
+        return Answer(line, self.hub.record(session, line, FROM_SERVER).last, answer.session_opened)
 
     async def _permit(self, session: Session, wished: str) -> None:
         """Set the permission mode; a session that cannot have it is not opened."""
@@ -310,7 +310,7 @@ class SessionMethods(Struct, frozen=True):
         reply: Reply,
     ) -> Prompt:
         # What the agent said before it comes before it.
-        self.hub.let_out(session.id)
+        self.hub.held_updates.release(session.id)
         position = self.hub.record(session, line, FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
         reply.accept(position)
