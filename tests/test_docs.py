@@ -3,7 +3,6 @@
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,9 @@ from tools.reference.methods import methods
 PAGES = pages()
 CONTRACT = (DOCS / "contract.md").read_text()
 
-WALKS = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")[2].partition("\n## ")[0]
-
-WALKED = {
-    *("A prompt down", "An update up", "A permission", "An answer to it"),
-    *("A reconnect", "A crash", "An install", "An upload"),
-}
-
-CALLED = re.compile(r"`(\w+\.\w+)`")
-FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def test_every_method_of_acp_that_we_answer_is_in_the_contract() -> None:
@@ -84,22 +74,6 @@ def test_the_architecture_lists_the_modules_that_there_are() -> None:
     assert sorted(listed) == sorted(modules)
 
 
-def test_the_walks_visit_functions_that_there_are() -> None:
-    visited = {name for name in CALLED.findall(WALKS) if not name.endswith((".py", ".json"))}
-
-    assert len(visited) > 50, "found no walks"
-    assert sorted(visited - set(homes_of_functions())) == []
-
-
-def test_no_walk_enters_a_module_twice() -> None:
-    homes = homes_of_functions()
-    entered = {title: list(modules_entered(way, homes)) for title, way in walks()}
-
-    assert entered.keys() >= WALKED
-    assert all(len(modules) > 1 for modules in entered.values()), "found no ways"
-    assert {title: modules for title, modules in entered.items() if sorted(modules) != sorted(set(modules))} == {}
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = [link for link in LINK.findall(FENCE.sub("", page.read_text())) if "://" not in link]
@@ -144,41 +118,6 @@ def calls(name: str) -> Iterator[ast.Call]:
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
                 yield node
-
-
-def functions() -> Iterator[tuple[str, str]]:
-    """Every function by its module, and every method by its class; and the module that it is in."""
-    for path in SOURCE.rglob("*.py"):
-        module = path.relative_to(SOURCE).as_posix()
-        for scope in ast.walk(ast.parse(path.read_text())):
-            if isinstance(scope, ast.Module | ast.ClassDef):
-                name = path.stem if isinstance(scope, ast.Module) else scope.name
-                yield from ((f"{name}.{node.name}", module) for node in scope.body if isinstance(node, FUNCTION))
-
-
-@cache
-def homes_of_functions() -> dict[str, set[str]]:
-    homes: dict[str, set[str]] = {}
-    for name, module in functions():
-        homes.setdefault(name, set()).add(module)
-    return homes
-
-
-def walks() -> Iterator[tuple[str, list[str]]]:
-    """Each walk's title, and the functions of its way: those before the colon of a step, or in a step without one."""
-    for title, text in re.findall(r"^\*\*(.+?)\*\*\n(.*?)(?=^\*\*|\Z)", WALKS, re.MULTILINE | re.DOTALL):
-        steps = re.findall(r"^\d+\. ((?:.+\n)+?)(?=\d+\. |\n|\Z)", text, re.MULTILINE)
-        assert len(steps) > 1, f"{title} has no steps"
-        yield title, [name for step in steps for name in CALLED.findall(re.split(r":\s", step)[0])]
-
-
-def modules_entered(way: list[str], homes: dict[str, set[str]]) -> Iterator[str]:
-    """The modules of a way; functions of one that follow each other enter it once."""
-    here = ""
-    for name in way:
-        if here not in homes.get(name, {here}):
-            (here,) = homes[name]
-            yield here
 
 
 def texts(files: Iterator[Path]) -> Iterator[str]:

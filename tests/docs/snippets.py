@@ -17,7 +17,7 @@ from tests.docs.pages import ROOT, name_of, pages
 LANGUAGES = {"ts": "typescript", "js": "javascript", "bash": "sh", "yml": "yaml"}
 """Other names of languages."""
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- snippet: (?P<mark>.*?) -->\s*$")
 _SKIP = "skip because "
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, ROOT, name_of, pages
+from tests.support.architecture import read_walks
 from tools.site import HERE, build, lay_out, page_of, place_of
 
 CONFIGURATION = tomllib.loads((HERE / "zensical.toml").read_text())["project"]
@@ -31,6 +32,15 @@ def test_links_lead_to_where_pages_are_on_the_site_and_call_them_by_their_titles
     assert "[Architecture](architecture.md)" in text
     assert "[Examples](examples/index.md)" in text
     assert ROOT / "docs" / "architecture.md" in linked
+
+
+def test_words_behind_the_language_of_a_fence_are_not_on_the_site() -> None:
+    page = DOCS / "architecture.md"
+
+    text, _ = page_of(page, Path("architecture.md"))
+
+    assert f"```text\n{read_walks(page.read_text())['prompt']}" in text
+    assert "```walk" not in text
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:

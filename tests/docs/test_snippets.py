@@ -24,7 +24,9 @@ PROGRAMS = {"sh", "python", "typescript"}
 FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini", "html"}
 SIGNATURES = {"pyi", "dts"}
 """Those of TypeScript are written by its compiler."""
-KNOWN = {"", *PROGRAMS, *FILES, *SIGNATURES}
+WALKS = {"walk"}
+"""Of architecture.md: `tests/test_walks.py` looks at them."""
+KNOWN = {"", *PROGRAMS, *FILES, *SIGNATURES, *WALKS}
 MARKS = ("", "continues", "run")
 SKIPPED = {
     "docs/acp.md": 4,

@@ -54,7 +54,9 @@ class Client:
         self.connection_id = connection.connection_id
         self._connection = f"X-ACP-Connection-Id: {connection.connection_id}"
         self.session = session
+        self._site = site
         self._id = 0
+        self._is_cut = False
         self._post, self._stream = PretendedSocket(site, Heard()), PretendedSocket(site, Heard())
         self._stream.protocol.data_received(head("GET /v1/rpc", self._connection, "Accept: text/event-stream"))
 
@@ -62,6 +64,14 @@ class Client:
     def heard(self) -> bytes:
         """What was written last to its stream."""
         return self._stream.written
+
+    def connect_again(self) -> None:
+        """Send requests on another socket from now on."""
+        self._post = PretendedSocket(self._site, Heard())
+
+    def cut_after_head(self) -> None:
+        """Send heads and bodies apart from now on."""
+        self._is_cut = True
 
     async def request(self, method: str, params: str, *headers: str) -> bytes:
         """Send a request, and wait for its response."""
@@ -72,7 +82,9 @@ class Client:
         more = (self._connection, "Content-Type: application/json", length, *headers)
         transport: Any = self._post.transport
         transport.news = asyncio.get_running_loop().create_future()
-        self._post.protocol.data_received(head("POST /v1/rpc", *more) + body)
+        parts = [head("POST /v1/rpc", *more), body]
+        for part in parts if self._is_cut else [b"".join(parts)]:
+            self._post.protocol.data_received(part)
         await transport.news
         return transport.written[0]
 

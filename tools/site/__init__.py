@@ -29,7 +29,7 @@ PAGES = {
     "sdks/typescript/README.md": "typescript-package.md",
 }
 """Where files of the repository are on the site. The rest of docs/ is at its top; everything else keeps its path."""
-LANGUAGES = {"dts": "typescript", "caddyfile": "text"}
+LANGUAGES = {"dts": "typescript", "caddyfile": "text", "walk": "text"}
 """Names of languages that the highlighter knows by another name, or not at all."""
 SHOWN = {".py": "python", ".ts": "typescript", ".html": "html", ".toml": "toml", "": "text"}
 """Files that get a page of their own when a page links to them."""
@@ -130,7 +130,8 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _renamed(fence: str) -> str:
-    return re.sub(r"^( *```)(\w+)", lambda match: match[1] + LANGUAGES.get(match[2], match[2]), fence, count=1)
+    # Words behind the language are for our tests; the site would take the fence for a line of text.
+    return re.sub(r"^( *```)(\w+)[^\n]*", lambda match: match[1] + LANGUAGES.get(match[2], match[2]), fence, count=1)
 
 
 def _shown(file: Path) -> str:

@@ -1,0 +1,287 @@
+"""The walks of docs/architecture.md: what a client does for each, and the functions with which its stacks end."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from types import ModuleType
+
+from sandbox_agent.agents.boot import Boots
+from sandbox_agent.agents.install.installer import Assembly, Installer
+from sandbox_agent.agents.install.record import Store
+from sandbox_agent.agents.process import AgentProcess
+from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.bus.nats import NatsBus
+from sandbox_agent.client.ways import Loopback
+from sandbox_agent.data_directory import read_notice
+from sandbox_agent.gateway import flows
+from sandbox_agent.gateway.calls import FleetCalls
+from sandbox_agent.gateway.flows import NodeExchange
+from sandbox_agent.gateway.guests import GuestCalls
+from sandbox_agent.host.paths.nodes import Replacement
+from sandbox_agent.host.transfer.entries import IncomingFile
+from sandbox_agent.http import app
+from sandbox_agent.http.files import FileRoutes
+from sandbox_agent.http.http1 import HttpServer
+from sandbox_agent.http.sockets import GatheringTransport
+from sandbox_agent.http.stream import Stream as OpenStream
+from sandbox_agent.http.stream import Streams
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.idempotency import Idempotency
+from sandbox_agent.log.log import Log
+from sandbox_agent.member.flows import Flows
+from sandbox_agent.pools import Pool
+from sandbox_agent.processes.children import Children
+from sandbox_agent.tasks import Tasks
+from tests.gateway.conftest import until_joined
+from tests.support.call_stacks import CallStacks, End, Stack
+from tests.support.client import Client, Event, Stream, run
+from tests.support.nats import nats_server
+from tests.support.running import Server
+from tests.support.shelf import Shelf, bare, installed
+
+GATEWAY = "gateway-prompt"
+"""The one that needs a fleet, and so a NATS server."""
+
+WALKS: dict[str, list[End]] = {
+    "prompt": [End(AgentProcess.send)],
+    "prompt-keyed": [End(Log.when_flushed, Idempotency.start), End(AgentProcess.send)],
+    "prompt-async": [End(AgentProcess.send)],
+    "session-new": [End(Tasks.run, FromClient.submit), End(AgentProcess.send)],
+    "notification": [End(Tasks.run), End(AgentProcess.send)],
+    "update": [End(GatheringTransport.write_part, Hub.record_updates)],
+    "permission": [End(OpenStream.push, Hub.ask)],
+    "answer": [End(Tasks.run), End(Log.committed, FromClient.answer), End(AgentProcess.send, Hub.settle)],
+    "reconnect": [End(Tasks.run, HttpServer.run), End(Streams.open), End(Log.in_memory, OpenStream.next)],
+    "crash": [End(Children.forget), End(Supervisor._gone), End(Hub.move)],
+    "install": [
+        *(End(Tasks.run, HttpServer.run), End(Installer.begin), End(Store.begin), End(Assembly.record)),
+        *(End(Boots.verify), End(Store.write), End(Store.commit)),
+    ],
+    "upload": [
+        *(End(Tasks.run, HttpServer.run), End(Pool.start, FileRoutes.put_file), End(IncomingFile.__init__)),
+        *(End(IncomingFile.write), End(Replacement.commit)),
+    ],
+    GATEWAY: [
+        *(End(Tasks.run, FleetCalls.submit), End(GuestCalls._call), End(NatsBus.publish, NodeExchange.begin)),
+        *(End(Tasks.run, Flows._open), End(AgentProcess.send)),
+    ],
+    "run-hello": [End(read_notice), End(Loopback.exchange)],
+}
+"""By name: a walk goes through all of these stacks, one after another."""
+
+TARGETS = {"prompt": 8, "session-new": 12, GATEWAY: 22, "run-hello": 14}
+"""How many modules a walk is to visit at most."""
+
+ENTERED_TWICE: dict[str, set[ModuleType]] = {GATEWAY: {app, flows}}
+"""Modules that a stack of a walk leaves and enters again: a node's app for gateways calls the class that it is derived
+from, and a flow sends by the way that it was given. It may only shrink."""
+
+_ASKED = {"toolCall": {"toolCallId": "t"}, "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]}
+_ASKING = [["ask", "session/request_permission", _ASKED], ["wait_answer"]]
+_PROMPT = "Hello"
+_keys = count(1)
+Walked = dict[str, list[Stack]]
+"""Stacks by the name of their walk."""
+
+
+class Walker:
+    """A client of a server whose call stacks are written down, with a stream and with a session that its agent has."""
+
+    def __init__(self, stacks: CallStacks, client: Client, stream: Stream, session: str) -> None:
+        self.stacks = stacks
+        self.client = client
+        self.stream = stream
+        self.session = session
+        self.begun = 0
+
+    def begin(self) -> None:
+        """Forget what has happened so far."""
+        self.begun = self.stacks.count()
+
+    async def prompt(self) -> None:
+        """Send the same head and body as the prompt before, on the same socket."""
+        self.begin()
+        await self.client.prompt(self.session, _PROMPT)
+
+    async def prompt_keyed(self) -> None:
+        self.begin()
+        params = self.client.prompt_params(self.session, _PROMPT)
+        await self.client.call("session/prompt", params, Idempotency_Key=f"key-{next(_keys)}")
+
+    async def prompt_async(self) -> None:
+        self.begin()
+        id = f"async-{next(_keys)}"
+        params = self.client.prompt_params(self.session, _PROMPT)
+        body = {"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": params}
+        response = await self.client.post(body, Prefer="respond-async")
+        assert response.status_code == 202
+        await self.stream.until(lambda event: event.data.get("id") == id)
+
+    async def new_session(self) -> None:
+        self.begin()
+        await self.client.new_session()
+
+    async def notify(self) -> None:
+        self.begin()
+        await self.client.notify("x/nothing", {"sessionId": self.session})
+
+    async def update(self) -> None:
+        self.begin()
+        # Its line comes alone: the agent says no more before it is told to end the turn.
+        turn = asyncio.ensure_future(self.client.prompt(self.session, [["say", _PROMPT], ["wait_cancel"]]))
+        await self.stream.method("session/update")
+        await self.client.notify("session/cancel", {"sessionId": self.session})
+        await turn
+
+    async def ask(self) -> None:
+        self.begin()
+        turn = asyncio.ensure_future(self.client.prompt(self.session, _ASKING))
+        await self._answer(await self.stream.method("session/request_permission"))
+        await turn
+
+    async def answer(self) -> None:
+        turn = asyncio.ensure_future(self.client.prompt(self.session, _ASKING))
+        asked = await self.stream.method("session/request_permission")
+        self.begin()
+        await self._answer(asked)
+        await turn
+
+    async def crash(self) -> None:
+        session = await self.client.new_session()
+        self.begin()
+        await self.client.call("session/prompt", self.client.prompt_params(session, [["kill"]]))
+        # The next walk finds an agent that runs.
+        self.session = await self.client.new_session()
+
+    async def upload(self) -> None:
+        self.begin()
+        where = {"sessionId": self.session, "path": f"{self.client.server.work}/file"}
+        response = await self.client.http.put("/v1/fs/file", params=where, content=b"content")
+        assert response.status_code in (200, 201), response.text
+
+    async def reconnect(self) -> None:
+        self.begin()
+        async with self.client.stream(Last_Event_ID="1") as stream:
+            await stream.next()
+
+    async def _answer(self, asked: Event) -> None:
+        response = await self.client.answer(asked.data["id"], {"outcome": {"outcome": "selected", "optionId": "y"}})
+        assert response.status_code == 202, response.text
+
+
+_ACTS: dict[str, Callable[[Walker], Awaitable[None]]] = {
+    "prompt": Walker.prompt,
+    "prompt-keyed": Walker.prompt_keyed,
+    "prompt-async": Walker.prompt_async,
+    "session-new": Walker.new_session,
+    "notification": Walker.notify,
+    "answer": Walker.answer,
+    "update": Walker.update,
+    "permission": Walker.ask,
+    "crash": Walker.crash,
+    "upload": Walker.upload,
+    # It ends the stream that the others read.
+    "reconnect": Walker.reconnect,
+}
+"""Those that a client of one server can do."""
+
+
+def at_server() -> Walked:
+    """What a client does at a server, one act after another."""
+
+    async def main(stacks: CallStacks, server: Server) -> Walked:
+        found: Walked = {}
+        async with Client(server) as client, client.stream() as stream:
+            walker = Walker(stacks, client, stream, await client.new_session())
+            for name, act in _ACTS.items():
+                # What is done the first time only is no part of the walk.
+                for _ in range(2):
+                    await act(walker)
+                found[name] = await asyncio.to_thread(stacks.wait_for, walker.begun, WALKS[name])
+        return found
+
+    with watched() as stacks, Server(anew=True, environment=stacks.environment) as server:
+        return run(main(stacks, server))
+
+
+def install() -> Walked:
+    """A client has an agent installed."""
+
+    async def main(shelf: Shelf) -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            await installed(client, shelf.box())
+
+    with (
+        watched() as stacks,
+        tempfile.TemporaryDirectory() as directory,
+        Shelf(Path(directory) / "shelf", anew=True, environment=stacks.environment) as shelf,
+    ):
+        begun = stacks.count()
+        run(main(shelf))
+        return {"install": stacks.wait_for(begun, WALKS["install"])}
+
+
+def at_gateway() -> Walked:
+    """A client prompts an agent through a gateway."""
+
+    async def main(stacks: CallStacks, gateway: Server) -> list[Stack]:
+        client = Client(gateway)
+        async with client.http:
+            await until_joined(client, 1)
+            await client.initialize()
+            session = await client.new_session()
+            # The node meets the client.
+            await client.prompt(session, _PROMPT)
+            begun = stacks.count()
+            await client.prompt(session, _PROMPT)
+            return await asyncio.to_thread(stacks.wait_for, begun, WALKS[GATEWAY])
+
+    with watched() as stacks, tempfile.TemporaryDirectory() as directory, nats_server(Path(directory)) as nats:
+        joining = ("--join", nats.url)
+        node = Server(*joining, "--node", "n1", anew=True, environment=stacks.environment)
+        gateway = Server(*joining, anew=True, environment=stacks.environment, command="gateway")
+        with gateway, node:
+            return {GATEWAY: run(main(stacks, gateway))}
+
+
+def run_hello() -> Walked:
+    """`sandbox-agent run mock hello` finds the server by its data directory."""
+    with watched() as stacks, Server(token=None) as server:
+        command = ["run", "mock", "hello", "--data-dir", str(server.directory / "data")]
+        subprocess.run(
+            [sys.executable, "-m", "sandbox_agent", *command],
+            env={**os.environ, **stacks.environment},
+            check=True,
+            capture_output=True,
+        )
+        return {"run-hello": stacks.wait_for(0, WALKS["run-hello"])}
+
+
+SCENES: list[tuple[Callable[[], Walked], list[str]]] = [
+    (at_server, list(_ACTS)),
+    (install, ["install"]),
+    (at_gateway, [GATEWAY]),
+    (run_hello, ["run-hello"]),
+]
+"""Each with the walks that it takes."""
+
+
+def scene_of(name: str) -> Callable[[], Walked]:
+    """The scene that takes a walk."""
+    (scene,) = [scene for scene, names in SCENES if name in names]
+    return scene
+
+
+@contextmanager
+def watched() -> Generator[CallStacks]:
+    """The call stacks of programs, while the block lasts."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield CallStacks(Path(directory), {end.function for ends in WALKS.values() for end in ends})
