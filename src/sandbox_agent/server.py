@@ -21,10 +21,11 @@ import uvloop
 from msgspec import Struct
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.depot import AgentInstalls, Provision, open_boots, open_catalog, open_installer
+from sandbox_agent.agents.depot import Provision, open_boots, open_catalog, open_installer
+from sandbox_agent.agents.environment import allowed_environment
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.manifest import allowed_environment
+from sandbox_agent.agents.installs import AgentInstalls
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
@@ -39,7 +40,8 @@ from sandbox_agent.data_directory import (
     make_temporary,
     owner_of,
 )
-from sandbox_agent.host.files import AttachedFiles, TextFiles
+from sandbox_agent.host.attached import AttachedFiles
+from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.paths.roots import Roots, find_working_directory
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.host.watching import Watches
@@ -85,7 +87,8 @@ from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.rules import Policy
 from sandbox_agent.pools import Pools
-from sandbox_agent.processes.children import Children, open_cgroup
+from sandbox_agent.processes.cgroup import open_cgroup
+from sandbox_agent.processes.children import Children
 from sandbox_agent.protocol.errors import SettingsError, ShuttingDown
 from sandbox_agent.settings import Settings
 
@@ -242,7 +245,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     def opencode() -> Asgi:
         from sandbox_agent.opencode.bridge import BridgeLimits, make_bridge
-        from sandbox_agent.opencode.server_routes import HostFiles
+        from sandbox_agent.opencode.file_routes import HostFiles
 
         bridge_limits = BridgeLimits(settings.max_body, settings.stream_buffer, settings.opencode_memory)
         host_files = HostFiles(roots, searches, pools.files)

@@ -17,21 +17,12 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import (
-    IN_USE,
-    REMOVED,
-    Boots,
-    FolderGone,
-    FolderLock,
-    Handshake,
-    Launch,
-    RunningAgent,
-    _Boot,  # pyright: ignore[reportPrivateUsage]
-    _take_over,  # pyright: ignore[reportPrivateUsage]
-    remove_unused,
-)
+from sandbox_agent.agents.boot import Boots, _Boot, _take_over  # pyright: ignore[reportPrivateUsage]
+from sandbox_agent.agents.handshake import Handshake
+from sandbox_agent.agents.launch import IN_USE, REMOVED, FolderGone, FolderLock, Launch, remove_unused
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.running import RunningAgent
 from sandbox_agent.agents.supervisor import BOOT_TRIES, Supervisor
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.protocol.errors import AgentBootFailed, AgentTimeout, ShuttingDown
@@ -253,7 +244,7 @@ def test_an_install_that_the_server_ends_is_told_as_its_end(tmp_path: Path) -> N
 HOLDER = """
 import sys
 from pathlib import Path
-from sandbox_agent.agents.boot import FolderLock
+from sandbox_agent.agents.launch import FolderLock
 held = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sandbox_agent.agents.boot import Launch
-from sandbox_agent.agents.catalog import find_credentials, has_credentials, read_facts, write_instructions
+from sandbox_agent.agents.catalog import read_facts, write_instructions
+from sandbox_agent.agents.credentials import find_credentials, has_credentials
 from sandbox_agent.agents.install.record import Record
+from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.protocol.errors import UnknownAgent
 from sandbox_agent.wire.views import Artifact, Credential

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.boot import Launch
 from sandbox_agent.agents.catalog import write_instructions
 from sandbox_agent.agents.depot import Provision
+from sandbox_agent.agents.launch import Launch
 from sandbox_agent.protocol.errors import AgentNotInstalled, DownloadFailed
 from tests.agents.install.tiny import TINY, box
 from tests.support.package_index import PackageIndex

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sandbox_agent.agents.manifest import (
-    KEYS,
-    Agent,
-    Manifest,
-    OwnAgent,
-    allowed_environment,
-    child_environment,
-    load_manifest,
-)
+from sandbox_agent.agents.environment import allowed_environment, child_environment
+from sandbox_agent.agents.manifest import KEYS, Agent, Manifest, OwnAgent, load_manifest
 from sandbox_agent.protocol.errors import SettingsError
 
 KNOWN = ["mock", "claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"]

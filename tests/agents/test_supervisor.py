@@ -13,9 +13,11 @@ import pytest
 import uvloop
 from msgspec.structs import replace
 
-from sandbox_agent.agents.boot import Boots, Launch, ProcessLimits, RunningAgent
+from sandbox_agent.agents.boot import Boots, ProcessLimits
+from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.running import RunningAgent
 from sandbox_agent.agents.supervisor import FREE_CRASHES, MAX_BACKOFF, Provide, Supervisor, _backoff
 from sandbox_agent.processes.children import Children
 from sandbox_agent.protocol.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.files import AttachedFiles, image_type, is_text, locate, type_by_name
+from sandbox_agent.host.attached import AttachedFiles, image_type, is_text, locate, type_by_name
 from sandbox_agent.host.paths.confined import Confined, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from tests.support.pictures import large, png

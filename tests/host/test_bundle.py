@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.transfer.archives import READ_AT_ONCE, bundle
+from sandbox_agent.host.transfer.download import READ_AT_ONCE, bundle
 
 
 def archive(directory: Path) -> bytes:

@@ -11,7 +11,8 @@ import pytest
 
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.entries import delete, make_directory, move, read_entry, read_page
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
+from sandbox_agent.host.transfer.entries import read_entry, read_page
 from sandbox_agent.protocol.errors import BadPath, FileConflict, FileNotFound, FileProblem, OutsideRoots, ShuttingDown
 from tests.support.running import BOUND
 from tests.support.swapping import exchange, swapping

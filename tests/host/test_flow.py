@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from sandbox_agent.host.transfer.archives import PIECE, Abandoned, Inflow, Outflow
+from sandbox_agent.host.transfer.archives import PIECE
+from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from tests.support.client import run
 from tests.support.running import BOUND
 

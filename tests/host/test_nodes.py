@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.paths.nodes import Place, Replacement, rename
+from sandbox_agent.host.paths.nodes import Place
+from sandbox_agent.host.paths.replace import Replacement, rename
 
 
 @pytest.fixture

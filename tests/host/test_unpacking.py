@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import encode_name
-from sandbox_agent.host.transfer.archives import PATHS, SLACK, Abandoned, Inflow, Uploaded, UploadLimits, receive
+from sandbox_agent.host.transfer.archives import PATHS, SLACK, Uploaded, UploadLimits, receive
+from sandbox_agent.host.transfer.flow import Abandoned, Inflow
 from sandbox_agent.protocol.errors import (
     ArchiveTooLarge,
     BadArchive,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.files import AttachedFiles
+from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.hub.attachment import (
     IMAGE_BYTES,

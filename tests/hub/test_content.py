@@ -6,7 +6,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from sandbox_agent.host.files import Attached
+from sandbox_agent.host.attached import Attached
 from sandbox_agent.hub.attachment import Takes, add_files, kind_of, parse_blocks
 from sandbox_agent.protocol.errors import InvalidParams
 from tests.support.client import Json

@@ -12,8 +12,9 @@ import pytest
 import uvloop
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.agents.handshake import Handshake
 from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.running import RunningAgent
 from sandbox_agent.envelope import parse
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals

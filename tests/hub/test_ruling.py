@@ -69,7 +69,7 @@ class World:
 
 
 def fake_running() -> Any:
-    from sandbox_agent.agents.boot import RunningAgent
+    from sandbox_agent.agents.running import RunningAgent
 
     class Fake(RunningAgent):
         """Remembers what it was answered."""

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.processes.children import Children, open_cgroup
+from sandbox_agent.processes.cgroup import open_cgroup
+from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.table import children_of
 from tests.support.running import BOUND
 
@@ -21,7 +22,7 @@ ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 SERVER = """
 import subprocess, sys, time
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.children import open_cgroup
+from sandbox_agent.processes.cgroup import open_cgroup
 children = Children(sys.argv[1], open_cgroup(sys.argv[1]))
 with children.spawning("agent"):
     agent = subprocess.Popen(

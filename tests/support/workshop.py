@@ -13,10 +13,10 @@ import uvloop
 from sandbox_agent.agents.boot import Boots, ProcessLimits
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.install.installer import Installer, InstallOutcome
-from sandbox_agent.agents.install.packages import Finished, Runner
 from sandbox_agent.agents.install.plan import Wanted
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.install.registry import Registry
+from sandbox_agent.agents.install.tools import Finished, Runner
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.processes.children import Children
 from tests.support.package_index import PackageIndex, registry

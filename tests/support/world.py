@@ -16,12 +16,14 @@ from typing import Any
 
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.agents.handshake import Handshake
 from sandbox_agent.agents.lines import Stderr
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.running import RunningAgent
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.host.files import AttachedFiles, TextFiles
+from sandbox_agent.host.attached import AttachedFiles
+from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.connections import Connection

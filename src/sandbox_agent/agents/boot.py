@@ -1,225 +1,40 @@
-"""Starting one agent process and shaking hands with it; nothing half-booted stays behind.
+"""Start an agent process and shake hands with it.
 
-A `Launch` says how an agent's program is started on this machine, and keeps its folder while it runs. Does not know
-which processes there should be, nor who uses them.
+Nothing half-started stays behind. Does not know which processes there should be, nor who uses them.
 """
 
 import asyncio
-import errno
-import fcntl
 import logging
-import os
-import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
-from msgspec import Raw, Struct, field
+from msgspec import Raw, Struct
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.dialects.dialect import Companion, companion_of, dialect_of
-from sandbox_agent.agents.manifest import Agent, child_environment
+from sandbox_agent.agents.dialects.dialect import Companion, companion_of
+from sandbox_agent.agents.environment import child_environment
+from sandbox_agent.agents.handshake import CLIENT_CAPABILITIES, HANDSHAKE_ID, NOT_OFFERED, PROTOCOL_VERSION, Handshake
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import AgentProcess, Exit, StderrLog
-from sandbox_agent.archives.removal import discard
-from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
+from sandbox_agent.agents.running import Gone, Listener, RunningAgent
+from sandbox_agent.envelope import Envelope, Kind, Object, parse, request
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.protocol.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.reports import Reports
 from sandbox_agent.wire import methods
 
-IN_USE, REMOVED = ".in-use", ".removed-"
-
-
-class Launch(Struct, frozen=True):
-    """A command and what its environment has beyond the agent's own; `folder` is what must stay while it runs."""
-
-    command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    folder: Path | None = None
-
-    def __repr__(self) -> str:
-        return f"Launch({self.command})"
-
-    def program(self, path: str | None) -> str | None:
-        """The program that would run, searched for on `path`; None when there is none."""
-        return shutil.which(self.command[0], path=path)
-
-    def lock_folder(self) -> "FolderLock":
-        """Lock the folder against removal until released; raises FolderGone when it is already being removed."""
-        return FolderLock(self.folder)
-
-
-class FolderGone(Exception):
-    """What was to be started is being removed: something else has taken its place."""
-
-
-class FolderLock:
-    """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
-
-    def __init__(self, folder: Path | None) -> None:
-        self._descriptor: int | None = None
-        if folder is None:
-            return
-        mark = folder / IN_USE
-        try:
-            self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # The folder may have been removed in between.
-            gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
-        except (BlockingIOError, FileNotFoundError):
-            gone = True
-        except OSError:
-            gone = False
-        if gone:
-            self.release()
-            raise FolderGone(folder)
-
-    def release(self) -> None:
-        """Release the lock; a second call does nothing."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def remove_unused(folder: Path) -> None:
-    """Delete a folder with everything in it, unless it is locked."""
-    try:
-        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so it cannot be locked.
-            discard(folder)
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Move it away first: an agent must never start from a half-deleted folder.
-        gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
-    except OSError:
-        return
-    else:
-        discard(gone)
-    finally:
-        os.close(descriptor)
-
-
 logger = logging.getLogger(__name__)
 
-HANDSHAKE_ID = b'"sandbox-agent-initialize"'
-PROTOCOL_VERSION = 1
-CLIENT_CAPABILITIES: Object = {
-    "fs": {"readTextFile": True, "writeTextFile": True},
-    "terminal": True,
-    "elicitation": {"form": {}, "url": {}},
-    "plan": {},
-    "_meta": {META: {"questions": True}},
-}
-_NOT_OFFERED: Object = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
 STDERR_IN_ERRORS = 4096
 EARLY_BYTES = 8 << 20
 """What an agent may say before it has answered our initialize."""
-
-
-class Listener(Protocol):
-    """Receives what agent processes write. Nothing here may raise."""
-
-    def receive(self, running: "RunningAgent", blob: bytes) -> None: ...
-    def oversized(self, running: "RunningAgent", head: bytes) -> None: ...
-    def exited(self, running: "RunningAgent", exit: Exit) -> None: ...
-
-
-class Handshake(Struct, frozen=True):
-    """What an agent answered to `initialize`."""
-
-    result: Raw
-    facts: Object
-
-    @property
-    def capabilities(self) -> Object:
-        return object_at(self.facts, "agentCapabilities")
-
-    def offers(self, *path: str) -> bool:
-        """Whether the agent advertises a capability: `true`, or an object."""
-        found = at(self.capabilities, *path)
-        return found is not None and found is not False
-
-    @property
-    def resumes(self) -> bool:
-        return self.offers("loadSession") or self.offers("sessionCapabilities", "resume")
-
-
-Gone = Callable[["RunningAgent", Exit], None]
-
-
-class RunningAgent:
-    """One agent process after its handshake."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        process: AgentProcess,
-        handshake: Handshake,
-        listener: Listener,
-        gone: Gone,
-        companion: Companion | None = None,
-    ) -> None:
-        self.agent = agent
-        self.process = process
-        self.handshake = handshake
-        self.dialect = dialect_of(agent.dialect)
-        """How it asks people."""
-        self.echoes_prompts: bool | None = agent.echoes_prompts
-        """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
-        self.environment: Mapping[str, str] = {}
-        """What was added to its environment for the one session that it is for; may be secret."""
-        self.alone = False
-        """It is for one session, and ends with it."""
-        self._listener = listener
-        self._gone = gone
-        self._companion = companion
-        if companion is not None:
-            companion.start(self._say)
-
-    @property
-    def key(self) -> str:
-        return self.process.key
-
-    @property
-    def alive(self) -> bool:
-        return self.process.alive
-
-    def send(self, line: bytes) -> None:
-        self.process.send(line)
-
-    def pause_reading(self) -> None:
-        self.process.pause_reading()
-
-    def resume_reading(self) -> None:
-        self.process.resume_reading()
-
-    def answer(self, line: bytes) -> None:
-        """Send it an answer to what it asked, by whatever way that came."""
-        if self._companion is None or not self._companion.answer(line):
-            self.send(line)
-
-    def _say(self, line: bytes) -> None:
-        self._listener.receive(self, line + b"\n")
-
-    def lines(self, process: AgentProcess, blob: bytes) -> None:
-        self._listener.receive(self, blob)
-
-    def oversized(self, process: AgentProcess, head: bytes) -> None:
-        self._listener.oversized(self, head)
-
-    def exited(self, process: AgentProcess, exit: Exit) -> None:
-        if self._companion is not None:
-            self._companion.stop()
-        self._gone(self, exit)
-        self._listener.exited(self, exit)
 
 
 class _Boot:
@@ -433,7 +248,7 @@ class Boots:
 
     async def _shake_hands(self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]) -> Handshake:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
-        capabilities = CLIENT_CAPABILITIES | {name: _NOT_OFFERED[name] for name in agent.not_offered}
+        capabilities = CLIENT_CAPABILITIES | {name: NOT_OFFERED[name] for name in agent.not_offered}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": info}
         # If it is gone already, its exit reports that, with its stderr.
         with suppress(AgentExited):

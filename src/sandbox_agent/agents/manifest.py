@@ -1,21 +1,18 @@
-"""The agents we know: manifest.toml of this package, and the user's agents.toml, which adds to it and changes it.
+"""Read which agents we know: manifest.toml of this package, and the user's agents.toml.
 
-Knows what an agent is and which environment its process gets; does not install or start anything.
+The user's file adds agents and changes ours. Knows what an agent is; does not install or start anything.
 """
 
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
-from secrets import token_urlsafe
 from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from sandbox_agent.protocol.errors import SettingsError
-from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.settings.sources import did_you_mean, line_of, read_toml
 from sandbox_agent.wire.views import Attaching, Features, Source
 
@@ -28,13 +25,6 @@ Slugs = str | tuple[str, ...]
 Dialect = Literal["qwen", "opencode"]
 """Agents that ask questions in a way of their own."""
 
-# What every agent may see of the server's environment.
-_ALLOWED = (
-    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "TMPDIR", "TZ"),
-    *("LANG", "LANGUAGE", "LC_*", "XDG_*"),
-    *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
-)
 
 # The keys of agents.toml: what is expected, and what it means.
 KEYS = {
@@ -328,25 +318,3 @@ class _OwnAgents:
 
     def _wrong(self, keys: Sequence[str], complaint: str) -> SettingsError:
         return SettingsError(f"{self._path}, line {line_of(self._text, keys)}: {complaint}")
-
-
-def child_environment(
-    agent: Agent, environ: Mapping[str, str], extra: Mapping[str, str], secrets: Collection[str] = ()
-) -> dict[str, str]:
-    """The environment of an agent's process: what it may see of the server's, then its own `env`, then `extra`.
-
-    Nothing of the server's own settings, and no value that is one of `secrets`, wherever it comes from.
-    """
-    seen = allowed_environment(environ, (*agent.credentials, *agent.variables))
-    made = {name: token_urlsafe(24) for name in agent.random_env}
-    return {name: value for name, value in {**made, **seen, **agent.env, **extra}.items() if value not in secrets}
-
-
-def allowed_environment(environ: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
-    """What any child may see of the server's environment, and what matches `more`."""
-    patterns = (*_ALLOWED, *more)
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(PREFIX) and any(fnmatchcase(name, pattern) for pattern in patterns)
-    }

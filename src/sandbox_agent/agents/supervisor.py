@@ -14,9 +14,11 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from sandbox_agent.agents.boot import Boots, FolderGone, Launch, Listener, RunningAgent, describe_exit
+from sandbox_agent.agents.boot import Boots, describe_exit
+from sandbox_agent.agents.launch import FolderGone, Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.running import Listener, RunningAgent
 from sandbox_agent.protocol.errors import (
     AgentBootFailed,
     AgentNotInstalled,

@@ -15,7 +15,8 @@ from nats.aio.subscription import Subscription
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.api import PATIENCE, NatsMessage, make, nanoseconds
-from sandbox_agent.bus.dialing import Dialer, explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
+from sandbox_agent.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
+from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
 from sandbox_agent.bus.ports import (
     AT_ONCE,

@@ -15,7 +15,7 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 from starlette.requests import Request
 
-from sandbox_agent.agents.depot import AgentInstalls
+from sandbox_agent.agents.installs import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.bus.subjects import is_name
 from sandbox_agent.gateway.flows import NodeFlows

@@ -24,7 +24,9 @@ from sandbox_agent.archives.tarball import make_packer
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import file_problems
 from sandbox_agent.host.search import Query, Search, Searches
-from sandbox_agent.host.transfer.archives import Abandoned, Inflow, Outflow, UploadLimits, bundle, receive
+from sandbox_agent.host.transfer.archives import UploadLimits, receive
+from sandbox_agent.host.transfer.download import bundle
+from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from sandbox_agent.host.watching import Watch, Watches
 from sandbox_agent.http.asgi import EVENT_STREAM, transport
 from sandbox_agent.http.downloads import Streamed

@@ -16,12 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
 from sandbox_agent.host.transfer.entries import (
     IncomingFile,
     WriteCondition,
-    delete,
-    make_directory,
-    move,
     parse_tags,
     read_entry,
     read_page,

@@ -15,9 +15,9 @@ from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
-from sandbox_agent.agents.depot import AgentInstalls, read_install_request
 from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.agents.install.plan import Job
+from sandbox_agent.agents.installs import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Object
 from sandbox_agent.http.asgi import EVENT_STREAM, problem_document

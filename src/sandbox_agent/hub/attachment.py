@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from sandbox_agent.envelope import META, Object, param, with_param
-from sandbox_agent.host.files import Attached, AttachedFiles, locate
+from sandbox_agent.host.attached import Attached, AttachedFiles, locate
 from sandbox_agent.host.paths.confined import MAX_PATH, Outside
 from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.hub.session import Process

@@ -12,20 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from sandbox_agent.agents.depot import AgentInstalls, read_install_request
+from sandbox_agent.agents.installs import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
-from sandbox_agent.host.transfer.entries import (
-    IncomingFile,
-    WriteCondition,
-    delete,
-    etag,
-    make_directory,
-    move,
-    read_entry,
-    read_page,
-)
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
+from sandbox_agent.host.transfer.entries import IncomingFile, WriteCondition, etag, read_entry, read_page
 from sandbox_agent.hub.activity import Changes
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import Forward, Method

@@ -13,7 +13,7 @@ from operator import itemgetter
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
 
-from sandbox_agent.agents.catalog import find_missing_credentials
+from sandbox_agent.agents.credentials import find_missing_credentials
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
     CARRIAGE_RETURN,

@@ -14,7 +14,8 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sandbox_agent.agents.manifest import Name, Text, allowed_environment
+from sandbox_agent.agents.environment import allowed_environment
+from sandbox_agent.agents.manifest import Name, Text
 from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, with_param
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals

@@ -14,11 +14,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.agents.boot import Boots, RunningAgent, describe_exit
-from sandbox_agent.agents.catalog import Catalog, find_credentials, has_credentials
+from sandbox_agent.agents.boot import Boots, describe_exit
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.credentials import find_credentials, has_credentials
 from sandbox_agent.agents.depot import Provision
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.running import RunningAgent
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Envelope, Kind, Object, failure, parse, request, text_at
 from sandbox_agent.hub.choices import MODE, MODEL, list_options, listing, merge_offers

@@ -11,8 +11,8 @@ from typing import Protocol, cast
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sandbox_agent.agents.boot import Handshake
 from sandbox_agent.agents.dialects.dialect import Dialect
+from sandbox_agent.agents.handshake import Handshake
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.hub import choices, lifecycle

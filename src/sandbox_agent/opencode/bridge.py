@@ -21,14 +21,17 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.opencode.bus import EventBus
 from sandbox_agent.opencode.conversations import Conversations
+from sandbox_agent.opencode.event_routes import CatchUp, EventStreams
+from sandbox_agent.opencode.file_routes import HostFiles, OpenCodeFileRoutes
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
 from sandbox_agent.opencode.reading import Reading, Table, answer
 from sandbox_agent.opencode.refusals import Refused, translate
 from sandbox_agent.opencode.requests import Requests
-from sandbox_agent.opencode.server_routes import CatchUp, EventStreams, HostFiles, OpenCodeFileRoutes, ServerRoutes
-from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes, Shells
+from sandbox_agent.opencode.server_routes import ServerRoutes
+from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes
+from sandbox_agent.opencode.shell import Shells
 from sandbox_agent.opencode.transcripts import Transcripts
 from sandbox_agent.protocol.errors import BadRequest, SandboxAgentError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from sandbox_agent.agents.install.packages import Finished, Runner
+from sandbox_agent.agents.install.tools import Finished, Runner
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive, eventually
 

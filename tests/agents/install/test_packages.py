@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.packages import Finished, Packages, ToolSettings, bundled_node
+from sandbox_agent.agents.install.packages import Packages
+from sandbox_agent.agents.install.tools import Finished, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
 from sandbox_agent.protocol.errors import (
     ChecksumMismatch,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sandbox_agent.agents.boot import FolderLock
-from sandbox_agent.agents.install.packages import bundled_node
 from sandbox_agent.agents.install.record import Record, Store
+from sandbox_agent.agents.install.tools import bundled_node
+from sandbox_agent.agents.launch import FolderLock
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.wire.views import Artifact
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.packages import read_tool_settings
+from sandbox_agent.agents.install.tools import read_tool_settings
 
 NPMRC = """
 ; where packages come from

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.agents.amp.cli import AmpCli, Session, Turn, history, is_thread_id, read_thread
+from sandbox_agent.agents.amp.cli import AmpCli, Session, Turn
 from sandbox_agent.agents.amp.permissions import Doorway
 from sandbox_agent.agents.amp.stream import message
+from sandbox_agent.agents.amp.threads import history, is_thread_id, read_thread
 from sandbox_agent.agents.stdio import (
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -17,12 +17,14 @@ from typing import Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from sandbox_agent.agents.boot import Handshake, Launch
-from sandbox_agent.agents.install.entries import current_platform, this_machine
-from sandbox_agent.agents.install.packages import Packages, Runner, bundled_node, read_tool_settings
+from sandbox_agent.agents.handshake import Handshake
+from sandbox_agent.agents.install.entries import BinaryTarget, current_platform, this_machine
+from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Job, Plan, Wanted, make_plan
 from sandbox_agent.agents.install.record import FOLDER, NODE, PYTHON, SHIMS, Record, Store, now
-from sandbox_agent.agents.install.registry import BinaryTarget, Registry, Snapshot
+from sandbox_agent.agents.install.registry import Registry, Snapshot
+from sandbox_agent.agents.install.tools import Runner, bundled_node, read_tool_settings
+from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.envelope import object_at
 from sandbox_agent.protocol.errors import (

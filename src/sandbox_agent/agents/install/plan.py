@@ -8,8 +8,8 @@ from typing import Literal
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from sandbox_agent.agents.install.entries import Machine
-from sandbox_agent.agents.install.registry import BinaryTarget, PackageDistribution, RegistryEntry, Snapshot
+from sandbox_agent.agents.install.entries import BinaryTarget, Machine, PackageDistribution, RegistryEntry
+from sandbox_agent.agents.install.registry import Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.protocol.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 from sandbox_agent.wire.views import Progress, Stage

@@ -20,8 +20,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from sandbox_agent.agents.boot import REMOVED, Launch, remove_unused
-from sandbox_agent.agents.install.packages import bundled_node, make_shims
+from sandbox_agent.agents.install.tools import bundled_node, make_shims
+from sandbox_agent.agents.launch import REMOVED, Launch, remove_unused
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Object

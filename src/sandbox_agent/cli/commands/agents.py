@@ -229,7 +229,7 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
     """Print what is found, of one agent or of all; gives the exit code."""
     import msgspec
 
-    from sandbox_agent.agents.catalog import find_credentials
+    from sandbox_agent.agents.credentials import find_credentials
     from sandbox_agent.agents.depot import open_catalog
     from sandbox_agent.cli.background import find_seen_credentials
 

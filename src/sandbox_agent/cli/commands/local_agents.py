@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from sandbox_agent.agents.catalog import Catalog, read_facts, write_instructions
-from sandbox_agent.agents.depot import AgentInstalls, Provision, open_boots, open_catalog, open_installer
+from sandbox_agent.agents.depot import Provision, open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Job
+from sandbox_agent.agents.installs import AgentInstalls
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.cli.output import (
     EXIT_FAILED,

@@ -54,7 +54,7 @@ def _belongs(program: Path, directory: Path) -> bool:
 
 def node(subject: DoctorSubject) -> list[Finding]:
     """The Node that runs npm and most agents."""
-    from sandbox_agent.agents.install.packages import bundled_node
+    from sandbox_agent.agents.install.tools import bundled_node
 
     return _tool("node", "Node", lambda: str(bundled_node().program))
 

@@ -16,7 +16,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
-from sandbox_agent.host.paths.nodes import Place, Replacement, descriptor_path, error_of, require_regular
+from sandbox_agent.host.paths.nodes import Place, descriptor_path, error_of, require_regular
+from sandbox_agent.host.paths.replace import Replacement
 
 MAX_PATH = 4096
 MAX_LINKS = 40

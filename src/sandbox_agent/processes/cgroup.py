@@ -1,0 +1,99 @@
+"""Keep all processes of a server in a cgroup of its own, where the kernel lets it make one."""
+
+import fcntl
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+PREFIX = "sandbox-agent-"
+PATIENCE, INTERVAL = 1.0, 0.005
+
+
+class Cgroup:
+    """Everything that one owner's servers start is in one of these, and can be killed without finding it first.
+
+    Only where the kernel has cgroups of version 2 with `cgroup.kill` (Linux 5.14), and lets us make one below our own:
+    as root, or where the group is delegated to us. What a process forks stays in its cgroup, unless it moves itself
+    out, which takes the same right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Locked, so that no other server takes it for a leftover while it is empty.
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._members = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def enter(self) -> None:
+        """Put this process into it. For a child between fork and exec; without it, a keeper still does its work."""
+        with suppress(OSError):
+            os.write(self._members, b"0")
+
+    def kill(self) -> int:
+        """Kill all that is in it, and below; returns how many there were."""
+        found = len(self._pids())
+        if found:
+            (self._path / "cgroup.kill").write_text("1")
+            deadline = time.monotonic() + PATIENCE
+            while self._pids() and time.monotonic() < deadline:
+                time.sleep(INTERVAL)
+        return found
+
+    def close(self) -> None:
+        """Remove it, if it is empty; else the next server of the owner finds what is in it."""
+        os.close(self._members)
+        os.close(self._lock)
+        with suppress(OSError):
+            self._path.rmdir()
+
+    def _pids(self) -> list[str]:
+        with suppress(OSError):
+            return (self._path / "cgroup.procs").read_text().split()
+        return []
+
+
+def open_cgroup(owner: str) -> Cgroup | None:
+    """The one of an owner, made if it is not there; None where that is not possible."""
+    parent = _find_own_cgroup()
+    if parent is None:
+        return None
+    # Servers that were killed, and whose owner never came back, left theirs.
+    for old in parent.glob(f"{PREFIX}*"):
+        _remove_unused(old)
+    path = parent / f"{PREFIX}{owner}"
+    try:
+        path.mkdir(exist_ok=True)
+        if not (path / "cgroup.kill").exists():
+            path.rmdir()
+            return None
+        return Cgroup(path)
+    except OSError as error:
+        logger.debug("no cgroup of our own path=%s reason=%s", path, error.strerror)
+        return None
+
+
+def _remove_unused(path: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.rmdir()
+        finally:
+            os.close(lock)
+
+
+def _find_own_cgroup() -> Path | None:
+    """The directory of the cgroup that we are in."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return None
+    ours = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    mount = next((fields[1] for fields in mounts if len(fields) > 2 and fields[2] == "cgroup2"), None)
+    return None if ours is None or mount is None else Path(mount) / ours
