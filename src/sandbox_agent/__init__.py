@@ -1,4 +1,4 @@
-"""sandbox-agent: run and control coding agents inside a sandbox, over HTTP.
+"""Run and control coding agents inside a sandbox, over HTTP.
 
 The client and its errors can be imported from here, too; they are loaded when you first use them.
 """

@@ -1,4 +1,4 @@
-"""`python -m sandbox_agent` is the command sandbox-agent."""
+"""Run the command `sandbox-agent` as `python -m sandbox_agent`."""
 
 from sandbox_agent.cli.main import main
 

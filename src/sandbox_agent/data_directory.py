@@ -1,4 +1,4 @@
-"""The data directory of a server: which server has it locked, and the notice by which clients find that server.
+"""Lock a server's data directory, and write and read the notice by which clients find the server.
 
 A server keeps the lock on `server.lock` as long as it lives, so a file left by a crash misleads no one.
 Knows nothing of settings, and nothing of how a server is called.

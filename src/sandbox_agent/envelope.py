@@ -1,4 +1,4 @@
-"""One JSON-RPC object: its bytes, and the few facts we route by.
+"""Parse one JSON-RPC object for the few facts needed to route it, and splice its bytes.
 
 An envelope is never rebuilt from parsed values: ids, unknown fields and everything inside `params` and `result` travel
 as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and `"1"` are three ids.

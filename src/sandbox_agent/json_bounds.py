@@ -1,4 +1,4 @@
-"""Bounds of JSON that others wrote: how deep it may nest, and how many values it may have.
+"""Limit how deep JSON of others may nest and how many values it may have, measured in its text.
 
 Parsers recurse, here and in every client: a value that one of them reads is too deep for the next, and would make a
 list that contains it unreadable for good. And a value of two bytes takes fifty as an object of Python's. So the text is

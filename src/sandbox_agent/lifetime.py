@@ -1,4 +1,4 @@
-"""How long a server runs: until the program is gone for which alone it runs, or it has had nothing to do for a while.
+"""End a server when the program that it runs for is gone, or when it was idle for long enough.
 
 That program keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps
 the other end open, the kernel also sends us a signal when it ends. Knows nothing of what a server does.

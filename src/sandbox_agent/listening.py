@@ -1,4 +1,4 @@
-"""Where a server listens, and who learns of it: the socket, the token, the notice, and what is printed at the start.
+"""Open the server's socket and token, and tell people and programs where it listens.
 
 What it reports about itself afterwards, a constant phrase, then key=value, goes to stderr, as text or as JSON.
 """

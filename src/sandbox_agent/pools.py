@@ -1,4 +1,4 @@
-"""Threads for work that blocks, a pool for each purpose: what is slow in one delays nothing in another.
+"""Run work that blocks in threads, with a pool for each purpose.
 
 The event loop's own threads are left to the upkeep of agents: installing them, and looking at their processes.
 """

@@ -1,4 +1,4 @@
-"""Reports of what may happen again and again: each kind at a bounded rate, with how often it has happened."""
+"""Report at a bounded rate what may happen again and again, with how often it happened."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The composition root: the only module that constructs long-lived objects, bottom to top, and ends them again."""
+"""Construct every long-lived object of a server, bottom to top, run it, and end it."""
 
 import asyncio
 import ctypes

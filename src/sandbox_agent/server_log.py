@@ -1,4 +1,4 @@
-"""The log of a server in the background: the file that its stdout and stderr are, which begins anew when it is full."""
+"""Write the log of a server in the background, and begin it anew when it is full."""
 
 import logging
 import os

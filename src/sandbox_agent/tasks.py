@@ -1,4 +1,4 @@
-"""Tasks that run beside their callers: they are kept until they end, and what makes one fail is reported."""
+"""Keep tasks that run beside their callers until they end, and report what makes one fail."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Texts that agents send, of any size and content: what stands in a fence, and what differs between two, by lines.
+"""Find fences in texts that agents send, and what differs between two by lines, at a bounded cost.
 
 What either costs grows with the text and no faster, whatever is in it. Pure.
 """

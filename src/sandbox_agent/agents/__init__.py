@@ -1,1 +1,1 @@
-"""Agents: what we know of them, and the processes they run as."""
+"""Know the agents, and run their processes."""

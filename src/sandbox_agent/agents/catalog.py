@@ -1,4 +1,4 @@
-"""Which agents there are, by manifest, agents.toml, ACP registry and installations; what is known of each here.
+"""Know which agents there are, which of them can start now, and what their credentials are.
 
 The same facts for the server and the command line, without any process of an agent. Of credentials it says names and
 paths, never a value. Instructions, for people, are made from the manifest.

@@ -1,4 +1,4 @@
-"""Bytes from an agent process's pipes, cut into lines: stdout whole, stderr as its first and last lines.
+"""Cut bytes of an agent's pipes into lines, and keep the first and last lines of its stderr.
 
 Does no I/O, and knows nothing of processes or of what a line means.
 """

@@ -1,4 +1,4 @@
-"""One agent process: lines in, lines out, what it wrote to stderr, and how it ended.
+"""Run one agent process: lines in, lines out, its stderr, and how it ended.
 
 Dead means that the process has exited, not that its stdout has ended: a grandchild may hold that open for hours.
 Knows nothing of what a line says, nor when an agent is started or started again.

@@ -1,4 +1,7 @@
-"""JSON-RPC on stdin and stdout: one JSON object per line, in both directions. Knows nothing of ACP."""
+"""Speak JSON-RPC on stdin and stdout for our own agents, one object on each line.
+
+Knows nothing of ACP.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""One process per agent: booted on first use, shaken hands with once, watched, and booted again when next needed.
+"""Run one process per agent: start it on first use, watch it, and start it again when needed.
 
 Concurrent first callers share one boot. A session that brings its own environment, or whose agent has
 `isolation = "session"`, gets a process of its own instead.

@@ -1,4 +1,4 @@
-"""The agents as clients see them, over HTTP and over ACP alike."""
+"""Describe agents to clients, the same over HTTP and ACP."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -1,1 +1,4 @@
-"""Archives: what may be in one, and how one is read. Knows neither agents nor the host's file service."""
+"""Read tar archives and fill trees from them.
+
+Knows neither agents nor the host's file service.
+"""

@@ -1,4 +1,4 @@
-"""Deleting trees of any depth, whatever others do to them meanwhile.
+"""Delete trees of any depth, whatever others do to them meanwhile.
 
 It goes by descriptors and follows no link. Everything here blocks.
 """

@@ -1,4 +1,4 @@
-"""Tar archives into a tree: how they are packed, their headers in bounded memory, and their entries.
+"""Unpack tar archives (plain, gzip, bzip2, xz or zstd) into a tree, in bounded memory.
 
 gzip, bzip2, xz and zstd are read from a stream that only goes forward.
 """

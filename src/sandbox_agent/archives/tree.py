@@ -1,4 +1,4 @@
-"""A tree that fills from an archive: whatever the entries are called, nothing outside of it is touched.
+"""Fill a tree from an archive and touch nothing outside of it, whatever the entries are called.
 
 Knows no archive formats, and not where things are put: that is its shelf (`Folder` is one on the disk). It keeps
 account of all it has, so that what is on disk need not be asked: every name is made once, below folders of its own

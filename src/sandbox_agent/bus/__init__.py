@@ -1,1 +1,1 @@
-"""The bus between gateways and nodes: streams that are appended to, tables of keys, and calls."""
+"""Connect gateways and nodes: streams that are appended to, tables of keys, and calls."""

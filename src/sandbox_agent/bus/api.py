@@ -1,4 +1,4 @@
-"""JetStream's API: what is asked of it, what it answers, and what its errors mean, on any connection."""
+"""Call JetStream's API, read its answers, and say what its errors mean."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping

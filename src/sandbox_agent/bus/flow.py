@@ -1,4 +1,4 @@
-"""A flow: pieces in both directions between a gateway and a node, in order and once, or an end with its reason.
+"""Carry pieces between a gateway and a node in order and once, within a window, or end with a reason.
 
 Each side may have so many pieces on their way that the other side has not finished with; a slow reader costs that
 much, and nothing else. Every message says how many pieces its sender has sent and finished with, so that one that was

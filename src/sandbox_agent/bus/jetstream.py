@@ -1,4 +1,4 @@
-"""Streams and tables on JetStream, on any connection that can ask and subscribe."""
+"""Provide streams and tables on JetStream, with readers that continue where they were."""
 
 import asyncio
 import logging

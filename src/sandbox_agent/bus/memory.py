@@ -1,4 +1,4 @@
-"""A bus within one process, for tests: the same promises as NATS, and faults on demand."""
+"""Provide a bus within one process for tests, with the promises of NATS and faults on demand."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence

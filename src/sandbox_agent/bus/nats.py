@@ -1,4 +1,7 @@
-"""The bus on NATS JetStream, 2.12 or newer. The only module that imports its client."""
+"""Connect the bus to NATS JetStream 2.12 or newer: requests, answers and subscriptions.
+
+The only module that imports its client.
+"""
 
 import asyncio
 import logging

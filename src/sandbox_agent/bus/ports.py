@@ -1,4 +1,6 @@
-"""What a fleet needs of the software between its machines, and how that fails. Pure.
+"""Define the streams, tables and calls that a fleet needs of a message bus, and how they fail.
+
+Pure.
 
 `memory.py` and `nats.py` are two of these; one suite holds both to the same promises (`tests/bus`).
 """

@@ -1,4 +1,6 @@
-"""Subjects: who may write and read what, as names of one form. Pure.
+"""Name the bus's subjects, and say who may write and read each.
+
+Pure.
 
 A node's credential lets it publish below `up.<node>` and subscribe below `dn.<node>` and `all`. Everything else belongs
 to gateways.

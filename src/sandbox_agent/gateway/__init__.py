@@ -1,1 +1,1 @@
-"""A gateway: one endpoint for the sessions of many nodes."""
+"""Serve the sessions of many nodes at one endpoint."""

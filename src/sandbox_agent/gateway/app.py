@@ -1,4 +1,4 @@
-"""A gateway's front door: the guard, then `/v1/rpc` and `/acp`, what nodes answer, and what it answers itself.
+"""Route a gateway's HTTP requests: answer them here, or pass them to the node that they are for.
 
 Nodes answer requests about files and agents, and OpenCode's API: which node is meant is found out here. The OpenAPI
 document has these routes as a server has them, with `node`.

@@ -1,4 +1,4 @@
-"""Everything that a client can send to a gateway: answered here, or by the node that it is for.
+"""Take requests, notifications and answers of a gateway's clients, and answer or forward them.
 
 The node that has a session decides everything about it: which prompt runs, which answer came first, what was asked for
 before under the same key. Gateways find that node, and keep nothing.

@@ -1,4 +1,4 @@
-"""One channel of a gateway's feed: its followers, its newest chunks, how far it has come; and how far with each node.
+"""Keep one channel of a gateway's feed: followers, newest chunks, and its position with each node.
 
 Pure, but for futures. A gateway has four channels for each connection, nearly all of them silent: what such a one does
 not need is not made.

@@ -1,4 +1,6 @@
-"""A client's connection at a gateway: what it reads of the fleet's stream, and the nodes that know it. Pure.
+"""Keep one client's connection at a gateway: what it reads of the stream, and the nodes that know it.
+
+Pure.
 
 What nodes and gateways say about it in the stream, in order, is taken in here, too.
 """

@@ -1,4 +1,6 @@
-"""All connections that clients use at this gateway. Every gateway serves every connection: the fleet's table knows it.
+"""Keep all connections at a gateway, from the fleet's table and its stream.
+
+Every gateway serves every connection: the fleet's table knows it.
 
 What a connection reads follows from the stream alone: nodes write there to which sessions it is attached, and what is
 for it alone. So it goes on at another gateway where it was.

@@ -1,4 +1,4 @@
-"""The feed: what clients of this gateway read of the fleet's stream: events of sessions, and what is for them alone.
+"""Read the fleet's stream for clients of this gateway, as a server's streams read its log.
 
 Stands where the log stands at a server: streams follow channels, read the tail in memory, and pages for what is older.
 A channel is complete in memory from the moment on at which the stream's reader has learnt of it.

@@ -1,4 +1,4 @@
-"""A gateway's side of flows: HTTP requests on their way into a node, and the answers.
+"""Send HTTP requests from a gateway into nodes, and check the answers.
 
 A node is not trusted: what it answers is checked before a client gets it, and it sees nothing of a request but what the
 routes need. Knows nothing of routes.

@@ -1,4 +1,4 @@
-"""Calling nodes for the connections of clients: each is a guest at the nodes that it uses.
+"""Call nodes for the connections of clients, and introduce each connection to the nodes it uses.
 
 A guest's id at a node is of no use elsewhere. A node that has forgotten it, or was started again, gets it again.
 """

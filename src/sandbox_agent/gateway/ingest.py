@@ -1,4 +1,4 @@
-"""What nodes ask of a gateway: appending their events, keeping their leases, listing their sessions.
+"""Serve nodes: append their events, keep their leases, list their sessions.
 
 A node says what it wants under its own name, which the bus vouches for. Everything else that it says is checked: that a
 session is its own, that a message can be read, that it knows where its subject ends.

@@ -1,4 +1,4 @@
-"""Which nodes a gateway hears: each by a subscription of its own, so that none stands in the way of another one.
+"""Subscribe to each node separately, and set aside nodes that send too much.
 
 What waits of a node is bounded in bytes. One that floods is set aside: its subscriptions end, so that its messages do
 not even come here, and all gateways learn of it by its lease. A node that nobody knows is heard by its first beat, of

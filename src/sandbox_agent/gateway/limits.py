@@ -1,4 +1,6 @@
-"""How much a gateway takes of one node, and what it did not take. Pure.
+"""Limit how much a gateway takes of one node, and note what it did not take.
+
+Pure.
 
 A node that comes to a limit hurts itself alone: what goes beyond is left out, its operators are told, and all else goes
 on.

@@ -1,4 +1,4 @@
-"""What becomes of requests, sessions and questions when a node is lost: gateways tell their clients, each once.
+"""Settle the requests, sessions and questions of a lost node, and tell each client once.
 
 A request that the node had accepted is answered in its place. A session that it lost with its disk has ended. What its
 agents had asked is withdrawn when it was started anew or forgotten; until then it stays, for a node that is merely away

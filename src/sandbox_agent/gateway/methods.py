@@ -1,4 +1,4 @@
-"""Methods that a gateway answers itself: lists and history come from the fleet's tables and its stream.
+"""Answer lists and history at a gateway, from the fleet's tables and its stream.
 
 They answer for nodes that are lost, too. Turns are named after the positions of their prompts in the log of their node:
 these are found in the stream, by what each message says of them.

@@ -1,4 +1,4 @@
-"""What gateways themselves say to one connection: appended to the fleet's stream, in order, each once."""
+"""Append a gateway's own events for one connection to the fleet's stream, in order and once."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Whose each session is, and each alias: a table of the fleet, kept apart from the events.
+"""Keep which node owns each session and each alias, in a table of the fleet.
 
 Events are dropped when they are old, or many. That a session belongs to a node holds until its node deletes it: no
 other node gets it because nothing is left of it. Ids and aliases are keys of the same table, so that no node can call a

@@ -1,4 +1,4 @@
-"""Placement: on which node a session is opened, and whether the run of a node that holds its lease is still there.
+"""Choose the node on which a session opens, and probe whether a node's run is still alive.
 
 The choice is pure, but for the one among equals. A run of a node is asked: a copy of a node's disk knows all that the
 node knew; and a node that was frozen or cut off keeps its lease for a while.

@@ -1,4 +1,4 @@
-"""What a gateway knows of nodes and sessions, and an operator's orders: three tables of the fleet, kept by watching."""
+"""Keep what a gateway knows of nodes, sessions and operators' orders, by watching three tables."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""The composition root of a gateway."""
+"""Construct and run a gateway."""
 
 import asyncio
 import contextlib

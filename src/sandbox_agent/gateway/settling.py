@@ -1,4 +1,4 @@
-"""Which event is the last one that was meant for a connection: its answers wait until that is known."""
+"""Find the last event that was meant for a connection, so that its answer can wait for it."""
 
 import asyncio
 

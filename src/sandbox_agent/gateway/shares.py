@@ -1,4 +1,4 @@
-"""How much of the stream each node has, and whose events go first when it is full: those of the node that has most.
+"""Count each node's share of the stream, and free room at the node that has most.
 
 The stream by itself drops what is oldest, whosever it is: one node that publishes much would drop the history of all
 others. So gateways drop before that. What nodes have published is in a table, in pieces of some size: a piece says how

@@ -1,4 +1,6 @@
-"""What a gateway takes of a node: how much, and what it may say to one client alone. Pure.
+"""Limit what a gateway accepts from a node, in size and in what it may say to one client.
+
+Pure.
 
 A node asks under its own name, and speaks of its own sessions. One that floods costs no other one anything.
 """

@@ -1,4 +1,7 @@
-"""What a gateway answers itself: health, nodes and sessions. The same kind of table that a server has."""
+"""Answer health, nodes and sessions at a gateway.
+
+Its endpoints are a table, as a server has one.
+"""
 
 import asyncio
 import logging

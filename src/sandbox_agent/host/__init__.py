@@ -1,1 +1,4 @@
-"""The host: files and terminals of the machine we run on. Knows nothing of agents, sessions or envelopes."""
+"""Use the files and terminals of this machine for agents and clients.
+
+Knows nothing of agents, sessions or envelopes.
+"""

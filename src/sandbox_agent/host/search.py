@@ -1,4 +1,6 @@
-"""Searching a directory by name and text. Ripgrep searches; clients get the matches that are really there.
+"""Search a directory by name and text with ripgrep, and check what it found.
+
+Clients get only those matches that are really there.
 
 Ripgrep goes by paths, and another process may redirect one meanwhile. So the server reaches every file that ripgrep
 names by a walk that stays inside, and sends a line only if that file has it where ripgrep says.

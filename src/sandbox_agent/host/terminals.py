@@ -1,4 +1,6 @@
-"""Terminals: commands that agents run, and the newest of their output. Each is a process tree that dies whole.
+"""Run commands in terminals for agents, keep their newest output, and end their process trees.
+
+Each is a process tree that dies whole.
 
 Knows nothing of sessions and agents but the names of those that a terminal belongs to, and ends with.
 """

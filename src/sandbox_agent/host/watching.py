@@ -1,4 +1,4 @@
-"""Directories that clients watch: inotify's events as changes of paths, which wait in a bounded buffer.
+"""Watch directories by inotify, and hold the changes of paths in a bounded buffer.
 
 A watch follows no link. A reader that is too slow gets a notice. Only inotify's watches hold a directory: a descriptor
 would keep it from being gone. All readers share one instance of inotify, where a directory has one watch, in however

@@ -1,1 +1,4 @@
-"""HTTP: routes, guards, streams, errors as problem documents. Thin; what happens is in the hub."""
+"""Serve HTTP: routes, checks, streams, and errors as problem documents.
+
+Thin; what happens is in the hub.
+"""

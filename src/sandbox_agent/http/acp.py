@@ -1,4 +1,4 @@
-"""/acp: the transport that the SDKs of ACP speak, over the same hub as /v1/rpc. Plain ASGI.
+"""Serve `/acp`, the transport that the SDKs of ACP speak, over the same hub as `/v1/rpc`.
 
 POST takes one envelope, GET streams what is for the connection or for one session, DELETE closes the connection; an
 upgraded GET is a WebSocket for everything. All responses come on a stream, but that to `initialize`.

@@ -1,4 +1,4 @@
-"""The front door: guards, then /v1/rpc, /acp and health directly, then OpenCode's API and the route table.
+"""Check each request, and pass it to `/v1/rpc`, `/acp`, health, OpenCode's API or the route table.
 
 No error leaves as anything but a problem document.
 """

@@ -1,4 +1,4 @@
-"""The shapes of ASGI, as far as we use them: what a head says, whole responses, errors as RFC 9457 problems."""
+"""Read heads and write whole responses as ASGI has them, with errors as RFC 9457 problems."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping

@@ -1,4 +1,4 @@
-"""What the transports stand on: clients' connections, and the way in for what they send.
+"""Define what the transports need of a hub or a fleet, and deliver responses on the stream.
 
 A server has the hub behind both, a gateway the nodes of its fleet. Where answers come on the stream (`Delivery`),
 requests are accepted at once, and answered later.

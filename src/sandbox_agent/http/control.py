@@ -1,4 +1,4 @@
-"""The route table: every route but /v1/rpc, on Starlette; the Inspector at /ui/.
+"""Route everything but `/v1/rpc`, `/acp` and health on Starlette, and serve the Inspector at `/ui/`.
 
 And routes that are gone, of an earlier API and of the other product of this name, with what took the place of each. The
 Inspector is the files that its build left in the package, and a plain page where they are missing. It gets everything

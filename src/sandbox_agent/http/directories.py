@@ -1,4 +1,4 @@
-"""What is done with whole directories over HTTP: a directory as an archive, and back; searching it; watching it.
+"""Serve whole directories: as archives in both directions, by search, and by watching.
 
 Archives are streams in both directions, in constant memory. `GET /v1/fs/search` is a page of JSON, or a line of it for
 each match as it is found; `GET /v1/fs/watch` has changes as server-sent events.

@@ -1,4 +1,4 @@
-"""Files on their way out: which bytes a client wants, read in threads, a block ahead of what is sent.
+"""Send files: the bytes that a client wants, read in threads one block ahead.
 
 Every streamed response ends when its reader leaves or stops reading.
 """

@@ -1,4 +1,4 @@
-"""How a stream writes its events: as server-sent events, or as text frames of a WebSocket."""
+"""Write a stream's events as server-sent events or as text frames of a WebSocket."""
 
 from collections.abc import Callable
 from functools import cache

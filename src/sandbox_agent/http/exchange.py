@@ -1,4 +1,4 @@
-"""What `/v1/rpc` and `/acp` do alike: read a body, write a stream, go on as a WebSocket, close a connection.
+"""Share the code of `/v1/rpc` and `/acp`: bodies, streams, WebSockets and closing.
 
 A WebSocket (`Duplex`) is one for everything: a client's envelopes in, its connection's events out, in the order they
 were sent.

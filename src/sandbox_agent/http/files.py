@@ -1,4 +1,4 @@
-"""The file API, but for what is done with whole directories: one table of endpoints, and files on their way in.
+"""Serve the file API but for whole directories: one table of endpoints, and uploads.
 
 Knows HTTP, and what a request says of a path; what that path means and what is done there is the host's. File work is
 done in threads.

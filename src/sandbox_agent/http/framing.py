@@ -1,4 +1,6 @@
-"""Where requests end in the bytes of a socket, how much may be no body, and what HTTP demands of a head. Pure.
+"""Find where a request ends, limit its size, and check what HTTP demands of its head.
+
+Pure.
 
 The parser cannot stop in the middle of what it was given, and a request costs far more memory than its bytes. So it is
 given a piece at a time, and no piece goes beyond the end of a request. Bytes that never become a body (heads, blank

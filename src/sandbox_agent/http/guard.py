@@ -1,4 +1,4 @@
-"""Who may call: Host, Origin and token, all decided from the headers, before a body is read."""
+"""Decide who may call by Host, Origin and token, before a body is read."""
 
 import binascii
 import hmac

@@ -1,4 +1,4 @@
-"""Guests: connections of clients at gateways, as a node knows them. Gateways introduce them, and then call for them.
+"""Serve connections of clients at gateways, which their gateways introduce to this node.
 
 A guest is a connection like any other, but that it has no stream here: what is for it alone goes into the fleet's
 stream. Only what came through the fleet gets here; the guard is the gateway's.

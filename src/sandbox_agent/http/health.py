@@ -1,4 +1,4 @@
-"""GET /v1/health: the one view that is asked for often, and before anything else."""
+"""Answer `GET /v1/health` without Starlette."""
 
 import time
 

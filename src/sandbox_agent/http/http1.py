@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a socket: one request at a time, and a bound on everything that a client may send or leave undone.
+"""Speak HTTP/1.1 on a socket, one request at a time, with a bound on everything a client may send.
 
 llhttp parses (`httptools`). Where a request ends and what is refused is decided here and in `framing`; the app behind
 it speaks ASGI.

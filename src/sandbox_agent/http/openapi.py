@@ -1,4 +1,4 @@
-"""/openapi.json: OpenAPI 3.1, from the endpoints' own types and the strings below their fields."""
+"""Generate `/openapi.json` from the endpoints' own types and the strings below their fields."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""A POST that carries an envelope: what its head says, and the request until it is answered."""
+"""Hold a POST that carries an envelope, from its checked head until it is answered."""
 
 from collections.abc import Callable
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""/v1/rpc: POST takes one envelope, GET streams envelopes, DELETE closes the connection. Plain ASGI, for speed.
+"""Serve `/v1/rpc`: POST takes one envelope, GET streams envelopes, DELETE closes the connection.
 
 An upgraded GET is a WebSocket for everything.
 """

@@ -1,4 +1,4 @@
-"""All open sockets: how long each may keep the server waiting, how many may be open without a token; their transport.
+"""Limit how long each open socket may keep the server waiting, and gather writes to it.
 
 Knows nothing of HTTP. Looks at all of them now and then, in place of a timer for each.
 """

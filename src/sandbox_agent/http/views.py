@@ -1,4 +1,4 @@
-"""The control plane: health, agents, sessions, and what answers for routes that are not there yet.
+"""Serve health, agents, installs and sessions from one table of endpoints.
 
 One table of endpoints: the router and the OpenAPI document are both made from it.
 """

@@ -1,4 +1,4 @@
-"""A WebSocket on a socket that began with HTTP: messages in, frames out, and how it ends.
+"""Run a WebSocket on a socket that began with HTTP: messages in, frames out, and how it ends.
 
 The `websockets` library parses and writes frames; this module moves their bytes, a few frames in each turn of the event
 loop. Knows nothing of envelopes.

@@ -1,1 +1,1 @@
-"""The log: every envelope in order, in memory and on disk."""
+"""Keep every envelope in order, in memory and on disk."""

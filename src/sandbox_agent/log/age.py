@@ -1,4 +1,4 @@
-"""How old the log is, by what it saw itself: a wall clock that jumps makes nothing older.
+"""Measure how old the log is by its own clock, whatever the wall clock says.
 
 While the machine runs, time is what its boot clock counts, also between two servers. Only the time that the machine was
 off comes from the wall clock, and only after that clock has been steady for an hour: a machine may start with a wrong

@@ -1,4 +1,6 @@
-"""Cards: what sessions can be looked up by, so that those at rest need no memory. Their records say all the rest.
+"""Look up sessions that are not in memory, in tables of their own.
+
+Their records say all the rest.
 
 A card follows from its record; a session without one gets it at the next start. The queries are points or short ranges
 of an index, which the event loop can afford to wait for. Knows nothing of what is in a record.

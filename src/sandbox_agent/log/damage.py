@@ -1,4 +1,4 @@
-"""Damage of the log's file: the witness that shows it, and a directory for each case that stays until it is looked at.
+"""Note how much was committed beside the database, and keep found damage until it is acknowledged.
 
 SQLite drops the end of a write-ahead log that fails its checksums, and says nothing. The witness is a small file beside
 the database that knows how much was committed, and which positions were given out. It is written after each commit, and

@@ -1,4 +1,6 @@
-"""The SQLite file: schema and queries. No SQL leaves this module, but for looking for damage and mending it.
+"""Store the log in SQLite: its schema and its queries.
+
+No SQL leaves this module, but for looking for damage and mending it.
 
 Used by one thread (see worker.py), but for `cards`, which the event loop reads. `--no-persist` is
 the same code on a database in memory.

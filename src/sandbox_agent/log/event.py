@@ -1,4 +1,4 @@
-"""Events: envelopes with a place in the log.
+"""Represent events: envelopes with a position in the log, with their frames.
 
 Events that arrive together and go the same way are kept together as one Chunk: it has one row on disk, one entry in
 memory, and one set of SSE frames that all its readers share. Knows nothing of where chunks are kept.

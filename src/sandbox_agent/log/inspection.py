@@ -1,4 +1,4 @@
-"""Looking for damage in the log's file, without changing it: is everything there that was committed, is it as written.
+"""Look for damage in the log's file without changing it.
 
 Works on a connection that only reads. SQLite checks how its pages hang together; whether a row is what was written, its
 checksum shows.

@@ -1,4 +1,4 @@
-"""The journal: what callers wait for, until the database has it; and the groups that both of them write.
+"""Write in mapped memory what callers wait for, until the database has it.
 
 A group is written in one transaction, which writes every page that it touches, however little has changed there. A
 record here is its own bytes, copied into memory that is a part of the file: from then on they are the kernel's, and

@@ -1,4 +1,6 @@
-"""The ordered log of everything said. Clients see nothing that is not in it.
+"""Append events in order, hand them to followers, and read them back from memory or disk.
+
+Clients see nothing that is not in it.
 
 Appending gives an envelope its position and hands it to its channel's followers, at once. The disk gets it in
 groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by

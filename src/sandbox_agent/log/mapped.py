@@ -1,4 +1,4 @@
-"""Files that are mapped into memory, which others may delete, replace or make shorter meanwhile.
+"""Map files into memory that others may delete, replace or shorten meanwhile.
 
 A page of a file that was made shorter is no memory any more: a program that writes there gets a signal, and ends. A
 system call that writes there fails. So what goes into such a file is copied by the kernel, from a file that is nothing

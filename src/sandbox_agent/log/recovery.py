@@ -1,4 +1,4 @@
-"""Opening the log's file: if acknowledged data is missing, the server salvages what can be read and reports the loss.
+"""Open the log's file, and salvage what can be read when acknowledged data is missing.
 
 To salvage is to copy all readable rows into a new file. The one place that puts witness, inspection and database
 together.

@@ -1,4 +1,4 @@
-"""Rows of the log's file: a chunk as a row and back, with a checksum that shows whether the disk changed anything.
+"""Turn chunks into rows with checksums, and back.
 
 Pure: knows nothing of SQL or of files.
 """

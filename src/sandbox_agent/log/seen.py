@@ -1,4 +1,4 @@
-"""Which idempotency keys may be on disk, in a few bits of memory for each: that a key is new is known without reading.
+"""Remember in a few bits each which idempotency keys may be on disk.
 
 A Bloom filter: it may take a new key for one that was seen, never the other way round. Knows nothing of the disk.
 """

@@ -1,4 +1,6 @@
-"""Chunks as messages of a fleet's stream, and back. Pure.
+"""Turn chunks into messages of a fleet's stream, and back.
+
+Pure.
 
 A position there is `sequence · 4096 + place`: one number that rises over all sessions, the same at every gateway.
 """

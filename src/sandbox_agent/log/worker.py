@@ -1,4 +1,4 @@
-"""The thread that owns the database, and how the event loop has work done there.
+"""Own the database in one thread, and let the event loop wait for it for a bounded time.
 
 The event loop may wait for work that should be short, for a moment. While it waits the two threads do not compete for
 the interpreter, which costs more than the work itself. It does not wait behind other work, nor for a database that has

@@ -1,4 +1,4 @@
-"""The way to the disk: changes are gathered into groups, and each group is one write.
+"""Gather changes into groups, write each group to disk at once, and retry when that fails.
 
 A group is written when a caller waits for it, else a little later. The event loop itself writes a small one to the
 journal, where it is safe; the thread writes it to the database later, with others, while the journal takes more. One

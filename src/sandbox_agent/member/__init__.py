@@ -1,1 +1,1 @@
-"""A server as a member of a fleet: it publishes its log, and shows that it is there."""
+"""Make a server a node of a fleet: publish its log, and show that it is alive."""

@@ -1,4 +1,4 @@
-"""A node's side of flows: requests that came to a gateway, answered by this server's own app.
+"""Answer requests that came to a gateway with this node's own app.
 
 The gateway has checked token, Host and Origin, and the bus vouches that a gateway sent it: only gateways may publish to
 a node. Everything behind the guard is as for a request on a socket.

@@ -1,4 +1,4 @@
-"""A node's life in a fleet: choosing a gateway by its beacon, beating, publishing, and keeping the list up to date.
+"""Join a node to a fleet: choose a gateway, keep the lease, publish, and list the sessions.
 
 Everything goes out: a node needs no port that others can reach.
 """

@@ -1,4 +1,4 @@
-"""The outbox: a node's log on its way into the fleet's stream, in the log's own order, one request at a time.
+"""Publish a node's log into the fleet's stream, in order, one request at a time.
 
 What was published is known by the stream, so that a repeat is recognised there; the cursor only says where to look
 first. Knows nothing of gateways but a function that asks one.

@@ -1,4 +1,7 @@
-"""What agents ask of people, as OpenCode's permissions and questions, and the replies as answers of ACP. Pure."""
+"""Translate what agents ask to OpenCode's permissions and questions, and the replies back.
+
+Pure.
+"""
 
 import hashlib
 

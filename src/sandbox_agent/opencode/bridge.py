@@ -1,4 +1,4 @@
-"""The bridge put together: OpenCode's API as an app below `/opencode` on one side, the hub on the other.
+"""Serve OpenCode's API below `/opencode`, on the hub.
 
 Every answer is JSON, those to unknown routes too.
 """

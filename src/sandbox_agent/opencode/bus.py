@@ -1,4 +1,4 @@
-"""The event bus: OpenCode's events on their way to readers.
+"""Carry OpenCode's events to readers, each with a bounded buffer.
 
 OpenCode's streams cannot be resumed. A reader that falls too far behind is cut off, and gets the newest messages
 again when it comes back (`server_routes.py`); it costs the others nothing but its bounded buffer.

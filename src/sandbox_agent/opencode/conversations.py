@@ -1,4 +1,4 @@
-"""Sessions, as OpenCode's programs use them: made, listed, changed, prompted, ended.
+"""Create, list, change, prompt and end sessions as OpenCode's programs do, by requests to the hub.
 
 Every change goes through the hub as a request of ACP. What is kept is the hub's; only drafts are here: sessions before
 their first prompt. Only the first prompt tells which agent is meant, so a draft has none. It is in memory, and a

@@ -1,4 +1,7 @@
-"""Messages and their parts in memory: their ids, their size, and the events about them. Pure."""
+"""Keep messages and parts in memory: their ids, their size, and the events about them.
+
+Pure.
+"""
 
 from dataclasses import dataclass, field
 

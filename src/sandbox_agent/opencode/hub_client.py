@@ -1,4 +1,4 @@
-"""OpenCode's programs as a client of the hub: what they want goes the way that every client's envelopes go."""
+"""Connect OpenCode's programs to the hub as one of its clients."""
 
 import asyncio
 import logging

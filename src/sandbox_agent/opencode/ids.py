@@ -1,4 +1,6 @@
-"""Ids as OpenCode makes them: a prefix, twelve hex digits of time, fourteen letters that make it unique. Pure.
+"""Make ids as OpenCode makes them: a prefix, twelve hex digits of time, fourteen unique letters.
+
+Pure.
 
 OpenCode's programs sort by them. Messages, parts and requests ascend; sessions descend, so that the newest comes first.
 Ids of what is in a session's log follow from the log alone: a view that is built again has the same ones.

@@ -1,4 +1,4 @@
-"""Which session OpenCode's programs mean by an id, and what they see of a session.
+"""Say which session an id of OpenCode's programs means, and what they see of a session.
 
 A session that they made has the id they know as its alias. One that was made elsewhere has an id that follows from its
 own id and the time it was made, so that it can be found again without a table.

@@ -1,4 +1,4 @@
-"""What OpenCode's programs read and write: sessions, messages and their parts, requests, providers.
+"""Define the objects that OpenCode's programs read and write.
 
 The names in JSON are OpenCode's. A member that is UNSET is left out.
 """

@@ -1,4 +1,4 @@
-"""Agents as OpenCode's providers, their models as its models, their modes as its agents.
+"""Show agents as OpenCode's providers, their models as its models, and their modes as its agents.
 
 An agent that is installed is asked once what it offers, before its first session; see `hub/offers`.
 """

@@ -1,4 +1,6 @@
-"""Prompts: the parts that OpenCode's programs send as content of ACP, and content of ACP as parts. Pure.
+"""Translate the parts of OpenCode's prompts to content of ACP, and back.
+
+Pure.
 
 What a client made up for a prompt (its message's id, those of its parts) has no place in ACP, and stays in `_meta` of
 the prompt, which the log keeps.

@@ -1,4 +1,4 @@
-"""What a request of OpenCode's programs says: its body, its query, and the directory that it is about."""
+"""Read the body, the query and the directory of a request of OpenCode's programs."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

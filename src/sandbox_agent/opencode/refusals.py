@@ -1,4 +1,4 @@
-"""What is refused, in the shapes that OpenCode's programs know."""
+"""Answer errors in the shapes that OpenCode's programs know."""
 
 from typing import NoReturn
 

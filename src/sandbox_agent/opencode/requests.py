@@ -1,4 +1,4 @@
-"""What waits for people: permissions and questions, sent to OpenCode's programs and answered by them.
+"""Send permissions and questions to OpenCode's programs, and take their answers.
 
 The hub has them; the first answer wins there, whichever client it comes from.
 """

@@ -1,4 +1,6 @@
-"""Tool calls of ACP as OpenCode draws them: which tool it is, its input, its output, the change it makes. Pure.
+"""Show tool calls of ACP as OpenCode draws them: the tool, its input, output and changes.
+
+Pure.
 
 OpenCode's programs draw a tool by its name: `bash`, `edit`, `read` and so on; others are shown as they are. A command
 that a person runs there is drawn as a call of `bash`, too (`Shell`).

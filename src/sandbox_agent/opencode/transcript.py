@@ -1,4 +1,6 @@
-"""A session's log as OpenCode's messages and parts, and as the events about them. Pure.
+"""Turn a session's log into OpenCode's messages, parts and events.
+
+Pure.
 
 The log is all there is: the same events give the same messages, with the same ids in the same order, whether they come
 one by one or all at once after a restart. Knows nothing of where they come from, nor of the requests that wait.

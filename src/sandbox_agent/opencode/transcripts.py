@@ -1,4 +1,4 @@
-"""Transcripts of sessions, kept up with the log while a program reads, and dropped when memory is short.
+"""Keep transcripts up to date with the log while programs read them, within a bound of memory.
 
 A transcript is read from the log and then follows it. While no program listens, it just falls behind, and catches up
 when it is asked for: the log is where everything is.

@@ -1,1 +1,4 @@
-"""Permission rules: what they say, and what an agent asks for. Only decides; sends nothing."""
+"""Decide by rules what agents may do.
+
+Sends nothing: others act on what it decides.
+"""

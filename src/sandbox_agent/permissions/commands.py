@@ -1,4 +1,4 @@
-"""Commands that agents want to run: the programs in them, those included that other programs run.
+"""Find the programs that a command runs, also through other programs.
 
 What is not understood is marked as such, never guessed. Where a program is known to run or write more than its name
 says (`programs.toml`), a rule such as `git log *` opens only words that are known to be harmless after it. Knows

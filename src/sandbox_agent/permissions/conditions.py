@@ -1,4 +1,4 @@
-"""The conditions of a rule: what each demands of a request.
+"""Decide whether a request surely or perhaps meets the conditions of a rule.
 
 A condition can be asked in two ways. `surely`, for a rule that allows: is it met beyond doubt? `catches`, for a rule
 that does not: is it met, or could it be? Paths, say, must all fit to be allowed; one that fits is enough to be caught.

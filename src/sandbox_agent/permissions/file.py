@@ -1,4 +1,7 @@
-"""The file of permission rules: `[[rules]]` tables in TOML. A mistake in it keeps the server from starting."""
+"""Read the file of permission rules, and name the line of a mistake.
+
+A mistake in it keeps the server from starting.
+"""
 
 import re
 from pathlib import Path

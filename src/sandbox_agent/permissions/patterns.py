@@ -1,4 +1,4 @@
-"""What rules compare with: globs, simple regular expressions, and globs of paths."""
+"""Match globs, paths and simple regular expressions."""
 
 import re
 import unicodedata

@@ -1,4 +1,4 @@
-"""What an agent asks permission for, read from `session/request_permission`, whichever agent it is.
+"""Read what an agent asks permission for: the tool, its command, the files it names.
 
 Files are named under keys, as keys, in links, and in the texts of patches: what may be a path counts as one. What
 cannot be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).

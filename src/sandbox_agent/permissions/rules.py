@@ -1,4 +1,4 @@
-"""Permission rules: how they are written, what is wrong with one, and what they say before people are asked.
+"""Read permission rules, check them, and decide a request by them before people are asked.
 
 Amp's `PermissionRule` is understood as well. The policy fails closed: anything unknown, ambiguous or broken goes to a
 human, and what takes too long is rejected. Pure: how links are followed is passed in.

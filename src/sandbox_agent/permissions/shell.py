@@ -1,4 +1,4 @@
-"""The language of shells: a text as the simple commands in it, without running anything.
+"""Split a shell's text into its simple commands, as far as all shells read it alike.
 
 Strict: it stops at the first thing it does not fully understand. bash, dash and zsh read what it accepts alike.
 """

@@ -1,4 +1,4 @@
-"""How else a text that names a file may be read: as another name, as several, as a glob, or as no file at all.
+"""List how else a text that names a file may be read: other names, several names, a glob, no file.
 
 An agent's own tool reads the text, and tools differ: one decodes `%2e`, one expands `{a,b}`, one takes `~root` for a
 folder. What a text may be taken for counts, too; where that cannot be known, the text is not certain. Knows nothing of

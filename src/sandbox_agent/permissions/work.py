@@ -1,4 +1,7 @@
-"""What deciding one request may cost, and what it has found out so far. Knows nothing of rules."""
+"""Limit what deciding one request may cost, and keep what it has found out so far.
+
+Knows nothing of rules.
+"""
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast

@@ -1,1 +1,4 @@
-"""Processes: whose they are, what they see, and that they die whole. Knows nothing of agents."""
+"""Start processes, know whose they are, and end them whole.
+
+Knows nothing of agents.
+"""

@@ -1,4 +1,4 @@
-"""Every process this server started and everything those forked: how it starts, which child it belongs to, how it ends.
+"""Start child processes, know which child each process belongs to, and end trees whole.
 
 Each child runs below a **keeper** of its own (`keeping.py`), a subreaper: every descendant of the child stays below
 it. We are a subreaper, too: a process that is reparented to us belongs to a child that is gone, and is killed on

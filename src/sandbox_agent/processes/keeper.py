@@ -1,4 +1,4 @@
-"""A program that stands between the server and one child of it, so that nothing of that child can get away.
+"""Run between the server and one child, and kill every process that the child leaves behind.
 
 It is a subreaper: everything the child starts stays below it, even processes that change their session,
 environment or limits. When the child ends, or the server does, it kills all of that, and leaves the way the child did.

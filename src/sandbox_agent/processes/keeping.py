@@ -1,4 +1,4 @@
-"""Starting a program below a keeper: what happens in the child between fork and exec.
+"""Start a program below its keeper, between fork and exec.
 
 The child that the event loop knows becomes the keeper (`keeper.py`), and forks first what becomes the program: both
 are loaded side by side, and what goes wrong with the program is reported as without a keeper.

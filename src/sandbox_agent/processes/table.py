@@ -1,4 +1,4 @@
-"""What /proc says of the processes on this machine, and signals that reach exactly the processes they are meant for.
+"""Read processes and marks from `/proc`, and signal exactly the processes that are meant.
 
 Does not know whose a process is, nor why it is to end. All of it is synchronous; a walk takes a few milliseconds. Linux
 only.

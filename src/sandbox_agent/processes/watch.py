@@ -1,4 +1,4 @@
-"""Seeing to it that a keeper does its work, although what it keeps may stop it (SIGSTOP, or by tracing it).
+"""Continue keepers that were stopped, or kill them with all processes below them.
 
 The end of a program is learned from its keeper, and a keeper that is stopped says nothing. So the server watches the
 program as well, looks every now and then whether the keeper was stopped, and lets it go on. A keeper that is stopped

@@ -1,1 +1,4 @@
-"""What both ends of the wire know; pure, and imports nothing of ours."""
+"""Define what both ends of the wire know.
+
+Pure: it imports nothing of ours.
+"""

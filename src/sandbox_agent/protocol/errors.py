@@ -1,4 +1,4 @@
-"""Every failure that has a name, as one tree.
+"""Define every failure that has a name, as one tree.
 
 SandboxAgentError
 │

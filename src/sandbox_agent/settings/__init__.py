@@ -1,4 +1,4 @@
-"""Settings: flags, environment variables and config.toml, read once at the start.
+"""Read settings from flags, environment variables and config.toml, once at the start.
 
 options.py is the table of options, values.py what can be written for one, sources.py where it is read from, also
 for other TOML files. Knows nothing of how a command line is parsed, nor of who uses a setting.

@@ -1,4 +1,4 @@
-"""The options: one table, from which flags, environment variables, keys of config.toml and the reference follow.
+"""Define all options in one table, from which flags, variables, keys and the reference follow.
 
 A default is written as a user would write it.
 """

@@ -1,4 +1,4 @@
-"""Where settings come from: flags, then environment variables, then config.toml; and the rules between them.
+"""Read settings from flags, then environment variables, then config.toml.
 
 TOML files that people write are read here, also for others, and the line on which something is wrong is named.
 """

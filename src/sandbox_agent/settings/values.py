@@ -1,4 +1,4 @@
-"""Kinds of value: how a text, a number or a list becomes a setting, or an error that names it.
+"""Turn a text, a number or a list into a setting, or an error that names it.
 
 Each kind takes what a flag or a variable carries (text) and what TOML carries (its own types).
 """

@@ -1,1 +1,1 @@
-"""What goes over the wire, named once: methods, headers, and the types of what is sent. Server and client read it."""
+"""Name what goes over the wire once, for server and client: methods, headers and types."""

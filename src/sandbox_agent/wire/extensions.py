@@ -1,4 +1,4 @@
-"""What the `_sandboxagent/*` methods take and give. docs/reference/methods.md shows it; tests hold a server to it."""
+"""Define the params and results of the `_sandboxagent/*` methods."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Requests and results of the file API, the same over HTTP and ACP."""
+"""Define the requests and results of the file API, the same over HTTP and ACP."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""What nodes and gateways say to each other, besides events. Encoded as MessagePack."""
+"""Define what nodes and gateways send to each other besides events, as MessagePack."""
 
 from msgspec import Raw, Struct
 

@@ -1,4 +1,4 @@
-"""The names of HTTP headers that are ours, or mean something of their own here; and of our WebSockets' subprotocols."""
+"""Name the HTTP headers that are ours or mean something here, and our WebSocket subprotocols."""
 
 CONNECTION_ID = "X-ACP-Connection-Id"
 """Which connection a request belongs to; the answer to the first `initialize` names it."""

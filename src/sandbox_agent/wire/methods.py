@@ -1,4 +1,4 @@
-"""The names of JSON-RPC methods: those of ACP that we know, and ours, which begin with `_sandboxagent/`."""
+"""Name the JSON-RPC methods: those of ACP that we know, and ours."""
 
 PROTOCOL_VERSION = 1
 """Of ACP."""

@@ -1,4 +1,4 @@
-"""Reading what peers send as types of ACP, as leniently as ACP wants it.
+"""Read what peers send as types of ACP, as leniently as ACP wants it.
 
 ACP's schema marks members that are not worth failing for: one that cannot be read is left at its default, and a list
 goes without the items that cannot be read. A newer agent's kind of tool call is no reason to lose the call.

@@ -1,4 +1,4 @@
-"""The ids under which clients know what agents ask: `rq_<run>.<position>`, in a fleet `rq_<node>.<run>.<position>`.
+"""Make the ids under which clients know what agents ask, one for each request for good.
 
 To clients they are opaque. Each is for one request, for good: a run has random letters of its own, so that no later
 run gives out the same id, also when its log begins anew. Gateways read the node in them, and the run of that node.

@@ -1,4 +1,4 @@
-"""Servers, nodes, agents, installs and sessions as clients see them, the same over HTTP and ACP."""
+"""Define servers, nodes, agents, installs and sessions as clients see them."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The Amp adapter: a program of its own that speaks ACP on stdio, and runs Amp's command line for each turn.
+"""Adapt Amp to ACP: a program of its own on stdio, which runs Amp's command line for each turn.
 
 Run it with `python -m sandbox_agent.agents.amp`; `AMP_CLI` names Amp's program, else `amp` on the PATH is taken. A
 session is a thread of Amp's, under its id. Amp asks this program before it uses a tool (`permissions.py`), and this

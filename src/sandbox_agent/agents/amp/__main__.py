@@ -1,4 +1,4 @@
-"""Starts the Amp adapter on stdin and stdout; it ends when stdin does."""
+"""Run the Amp adapter on stdin and stdout until stdin ends."""
 
 import asyncio
 import os

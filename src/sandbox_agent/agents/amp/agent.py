@@ -1,4 +1,4 @@
-"""The Amp adapter's side of ACP: sessions, their modes, and turns that can be cancelled.
+"""Serve ACP for Amp: sessions are Amp's threads, and turns can be cancelled.
 
 Knows nothing of what is said in a turn; that is in `cli.py`.
 """

@@ -1,4 +1,4 @@
-"""What Amp runs before it uses a tool (`delegate`): asks the adapter, and exits with 0 to allow or 2 to reject.
+"""Ask the adapter whether Amp may use a tool, and exit with 0 to allow or 2 to reject.
 
 usage: python -I -S gate.py SOCKET SECRET    with the tool's arguments on stdin, as JSON
 

@@ -1,1 +1,1 @@
-"""What is particular to one agent, between its process and the hub, which knows no agent's name."""
+"""Translate what is particular to one agent, so that the hub knows no agent's name."""

@@ -1,4 +1,4 @@
-"""What a dialect is, and which there are; agents' questions in the form that clients know.
+"""Define what is particular to one agent, such as how it asks people, and list all dialects.
 
 A dialect says what an agent's request means, and an answer to it in the agent's own words; it is pure. A companion runs
 beside the process of an agent that asks in another place than on its stdout, and asks there in its stead.

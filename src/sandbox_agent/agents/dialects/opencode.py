@@ -1,4 +1,4 @@
-"""OpenCode asks its questions on a port of its own on loopback, and nowhere else: this asks them in its stead.
+"""Ask OpenCode's questions, which it offers only on a loopback port of its own.
 
 Reads the agent's stream of events, says each question as if the agent had, and brings the answer back.
 """

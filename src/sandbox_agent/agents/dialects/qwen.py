@@ -1,4 +1,7 @@
-"""Qwen Code asks its questions inside requests for permission, and wants the answers beside the permission. Pure."""
+"""Read Qwen Code's questions from its requests for permission, and answer in the same form.
+
+Pure.
+"""
 
 from sandbox_agent.agents.dialects.dialect import METHOD, answers_in, question_params
 from sandbox_agent.envelope import Envelope, Object, objects_at, parse, request, success, text_at

@@ -1,1 +1,1 @@
-"""Getting agents onto this machine: the ACP registry, archives, packages, and what is installed."""
+"""Install agents from the ACP registry, archives and package indexes."""

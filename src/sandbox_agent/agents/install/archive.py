@@ -1,4 +1,4 @@
-"""Archives: fetching one to a file, and unpacking it by what it is.
+"""Fetch an archive to a file and unpack it, whatever format it has.
 
 Knows nothing of agents.
 """

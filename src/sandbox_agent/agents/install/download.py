@@ -1,4 +1,4 @@
-"""Bytes from an address: https, http and file, with our rules about redirects.
+"""Fetch bytes from an https, http or file address, and follow redirects within limits.
 
 Knows neither registries nor archives; the caller bounds the size.
 """

@@ -1,4 +1,4 @@
-"""The ACP registry's document: its entries, as far as they can be used, and its names for machines.
+"""Read the entries and the platform names of the ACP registry's document.
 
 Knows nothing of where a document comes from, except how far to trust the addresses in it.
 """

@@ -1,4 +1,4 @@
-"""Installing an agent: lock, fetch beside what is there, verify by a real handshake, then put it in place at once.
+"""Install an agent: lock it, fetch it into a new folder, verify it, and put it in place at once.
 
 Callers that want the same share one install and one result; it continues when they leave. What fails leaves nothing.
 `Assembly` goes from a plan to a folder that has everything in it, and the record of what that is.

@@ -1,4 +1,4 @@
-"""What to install for an agent: what the ACP registry has under one of its slugs, else the manifest's pins."""
+"""Decide what to install for an agent: the ACP registry's choice, else the manifest's pins."""
 
 import asyncio
 import re

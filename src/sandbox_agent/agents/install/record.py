@@ -1,4 +1,4 @@
-"""What is installed, and where: a folder for each installation, and a file for each agent that names the one in use.
+"""Keep a folder for each installation, and a file for each agent that names the one in use.
 
 The file is written last and at once, so an installation is there whole or not at all; a folder that no file names is
 left over from an interrupted install, or an earlier installation that may still be running.

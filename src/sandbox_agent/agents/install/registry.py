@@ -1,4 +1,4 @@
-"""The ACP registry: fetched when it is old, kept on disk, and usable from there when it cannot be reached.
+"""Fetch the ACP registry when it is old, and keep it on disk for when it cannot be reached.
 
 Knows nothing of how an agent is installed.
 """

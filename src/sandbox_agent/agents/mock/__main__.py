@@ -1,4 +1,4 @@
-"""Starts the mock agent on stdin and stdout; it ends when stdin does."""
+"""Run the mock agent on stdin and stdout until stdin ends."""
 
 import asyncio
 import sys

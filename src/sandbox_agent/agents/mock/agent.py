@@ -1,4 +1,4 @@
-"""The mock agent's side of ACP: sessions, their modes and models, and turns that can be cancelled.
+"""Serve ACP for the mock agent: sessions kept between starts, modes, models and turns.
 
 One small JSON file per session, replaced atomically, so that a session can be loaded after a restart. When the
 directory cannot be written, sessions last as long as the process. Knows nothing of what is said in a turn; that is in

@@ -1,4 +1,4 @@
-"""What the mock agent does in a turn: the first script whose word is in the prompt, in the order of SCRIPTS.
+"""Play the mock agent's turns: the first script whose word is in the prompt.
 
 Knows nothing of how turns are started or cancelled: a cancelled turn is a CancelledError at whatever is awaited.
 """

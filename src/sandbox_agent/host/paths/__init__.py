@@ -1,1 +1,1 @@
-"""Paths: which trees may be used, and how to open what is in them so that nothing leads out."""
+"""Open paths within the allowed trees so that nothing leads out of them."""

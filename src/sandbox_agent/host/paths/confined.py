@@ -1,4 +1,4 @@
-"""Paths beneath given directories, opened so that no link and no race leads out of them.
+"""Open paths beneath given directories so that no link and no race leads out of them.
 
 A path is walked name by name. Each name is opened beside the descriptor of its directory and never followed; links are
 read and resolved here. What was looked at is what is opened: nothing is checked by its name and then opened by it.

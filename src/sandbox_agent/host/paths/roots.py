@@ -1,4 +1,4 @@
-"""The trees that files may be used in, and what a path means there: to clients it is text, and so is what goes wrong.
+"""Say in which trees files may be used and what a path means there, and name errors of files.
 
 A name of a file is bytes. Those that are not UTF-8 are shown as characters of the private use area, U+EF80 to U+EFFF
 for the bytes 80 to FF, one each; a name that really has such characters is shown with their bytes. So each name has one

@@ -1,1 +1,1 @@
-"""Transfer: files and trees on their way in and out, whole or not at all."""
+"""Move files and trees in and out, whole or not at all."""
