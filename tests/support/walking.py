@@ -23,7 +23,7 @@ from sandbox_agent.gateway import flows
 from sandbox_agent.gateway.calls import FleetCalls
 from sandbox_agent.gateway.flows import NodeExchange
 from sandbox_agent.gateway.guests import GuestCalls
-from sandbox_agent.host.paths.nodes import Replacement
+from sandbox_agent.host.paths.replace import Replacement
 from sandbox_agent.host.transfer.entries import IncomingFile
 from sandbox_agent.http import app
 from sandbox_agent.http.files import FileRoutes
