@@ -16,11 +16,12 @@ from datetime import UTC, datetime
 from ipaddress import ip_address
 
 from sandbox_agent import __version__
-from sandbox_agent.data_directory import Notice, keep_token, publish_notice
+from sandbox_agent.core.data_directory import keep_token
+from sandbox_agent.core.discovery import ServerRecord, write_server_record
+from sandbox_agent.core.process_id import read_process
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.http1 import HttpServer
 from sandbox_agent.http.sockets import SocketLimits, Sockets
-from sandbox_agent.processes.table import read_process
 from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.server_log import ReportHandler, log_file
 from sandbox_agent.settings import Settings
@@ -89,7 +90,7 @@ def publish(settings: Settings, listener: socket.socket) -> AbstractContextManag
     pid = os.getpid()
     process = read_process(pid)
     where = settings.token_file
-    notice = Notice(
+    record = ServerRecord(
         pid=pid,
         process_start=process.start if process else 0,
         url=_find_addresses(listener)[1],
@@ -100,7 +101,7 @@ def publish(settings: Settings, listener: socket.socket) -> AbstractContextManag
         embedded=settings.embedded,
         idles=settings.idle_exit is not None,
     )
-    return publish_notice(settings.data_dir, notice)
+    return write_server_record(settings.data_dir, record)
 
 
 def _find_addresses(listener: socket.socket) -> tuple[str, str]:

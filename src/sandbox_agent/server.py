@@ -29,8 +29,7 @@ from sandbox_agent.agents.installs import AgentInstalls
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
-from sandbox_agent.data_directory import (
-    STAY,
+from sandbox_agent.core.data_directory import (
     DirectoryLocked,
     Untrusted,
     check_content,
@@ -40,6 +39,7 @@ from sandbox_agent.data_directory import (
     make_temporary,
     owner_of,
 )
+from sandbox_agent.core.discovery import STAY_SIGNAL
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.paths.roots import Roots, find_working_directory
@@ -351,7 +351,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         idling = Idling(lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit)
         waiting = asyncio.create_task(_stop_when_idle(idling, stopping))
         clocks.append(waiting)
-        asyncio.get_running_loop().add_signal_handler(STAY, _stay, waiting)
+        asyncio.get_running_loop().add_signal_handler(STAY_SIGNAL, _stay, waiting)
     try:
         with publish(settings, listener):
             announce(settings, listener)
@@ -460,7 +460,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         return
     with ExitStack() as stack:
         try:
-            directory = stack.enter_context(make_temporary())
+            directory = stack.enter_context(make_temporary(discard))
         except OSError as error:
             raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
         # No other server will ever come to end what these have left.

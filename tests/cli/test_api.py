@@ -9,9 +9,6 @@ from threading import Thread
 
 import pytest
 
-from sandbox_agent.cli.flags import DEFAULT, find_address
-from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.protocol.errors import SettingsError
 from tests.cli.place import Place, interrupt
 from tests.support.running import TOKEN, Server
 
@@ -149,31 +146,7 @@ def test_without_the_right_token_it_says_how_to_give_it(place: Place, server: Se
     assert "hush" not in result.stderr
 
 
-def test_another_machine_gets_no_token_that_was_not_meant_for_it(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("of-this-machine")
-    (tmp_path / "config.toml").write_text('token = "of-this-machine"')
-    environ = {"SANDBOX_AGENT_CONFIG_DIR": str(tmp_path), "SANDBOX_AGENT_DATA_DIR": str(tmp_path)}
-
-    def token(url: str, **more: str) -> str | None:
-        return find_address(Arguments({"endpoint": url}), {**environ, **more}).token
-
-    assert token("http://127.0.0.1:2468") == token("http://[::1]:1") == token("http://localhost") == "of-this-machine"
-    assert token("http://box.example:2468") is None
-    assert token("http://127.0.0.1.example:2468") is None
-    assert token("https://box.example", SANDBOX_AGENT_TOKEN="theirs") == "theirs"
-    assert "theirs" not in repr(find_address(Arguments({}), {**environ, "SANDBOX_AGENT_TOKEN": "theirs"}))
-
-
 # --- addresses --------------------------------------------------------------------------------------------------------
-
-
-def test_the_address_is_by_flag_then_variable_then_the_usual_one(tmp_path: Path) -> None:
-    environ = {"SANDBOX_AGENT_CONFIG_DIR": str(tmp_path), "SANDBOX_AGENT_DATA_DIR": str(tmp_path)}
-    variable = {**environ, "SANDBOX_AGENT_ENDPOINT": "http://b/"}
-
-    assert find_address(Arguments({"endpoint": "http://a"}), variable).url == "http://a"
-    assert find_address(Arguments({"endpoint": None}), variable).url == "http://b"
-    assert find_address(Arguments({}), environ).url == DEFAULT
 
 
 @pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
@@ -182,14 +155,6 @@ def test_the_server_on_the_data_directory_is_found_on_whichever_port(place: Plac
         found = place.run(*GET, "mock", "--data-dir", str(server.directory / "data"))
 
     assert found.returncode == 0, found.stderr
-
-
-@pytest.mark.parametrize(
-    "url", ["box", "box:2468", "ftp://box", "http://", "http://box:x", "http://a:b@box", "http://box?x=1"]
-)
-def test_what_is_no_address_is_a_mistake(url: str) -> None:
-    with pytest.raises(SettingsError, match="--endpoint: expected an address such as"):
-        find_address(Arguments({"endpoint": url}), {})
 
 
 def test_without_a_server_it_says_how_to_start_one(place: Place) -> None:

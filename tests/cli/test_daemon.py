@@ -17,7 +17,7 @@ import pytest
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.background import begin_log, read_lines
-from sandbox_agent.data_directory import find_lock_owner
+from sandbox_agent.core.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
 from tests.support.client import NO_CERTIFICATES

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.flags import find_address
-from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.data_directory import find_lock_owner, read_notice
+from sandbox_agent.core.data_directory import find_lock_owner
+from sandbox_agent.core.discovery import read_server_record
 from tests.cli.calling import Ran, ended
 from tests.cli.in_process import run_here
 from tests.cli.place import LONGEST, Place, runs_here
@@ -203,26 +202,17 @@ def test_a_token_that_is_not_found_is_an_error_that_says_where_it_was_looked_for
         assert alone("run", "mock", "hello", SANDBOX_AGENT_TOKEN="hush").code == 0
 
 
-def test_what_listens_at_the_usual_address_never_gets_the_kept_token(place: Place) -> None:
-    place.data.mkdir()
-    (place.data / "token").write_text("kept")
-
-    found = find_address(Arguments({}), place.environment)
-
-    assert (found.url, found.token) == ("http://127.0.0.1:2468", None)
-
-
-def test_a_token_file_that_does_not_count_is_not_in_the_notice(tmp_path: Path) -> None:
+def test_a_token_file_that_does_not_count_is_not_in_the_record(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("other-token")
     config = tmp_path / "config"
     config.mkdir()
     (config / "config.toml").write_text(f"token_file = {json.dumps(str(tmp_path / 'other'))}\n")
 
     with Server(directory=tmp_path):
-        notice = read_notice(tmp_path / "data")
+        record = read_server_record(tmp_path / "data")
 
-    assert notice is not None
-    assert (notice.needs_token, notice.token_file) == (True, None)
+    assert record is not None
+    assert (record.needs_token, record.token_file) == (True, None)
 
 
 # --- where it is ------------------------------------------------------------------------------------------------------

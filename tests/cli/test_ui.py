@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.cli.commands.ui import TIME_TO_READ, write_link, write_page
-from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.main import main
+from sandbox_agent.core.discovery import ServerAddress
 from tests.cli.place import LONGEST, PROGRAM
 from tests.support.running import TOKEN, Server
 

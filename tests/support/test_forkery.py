@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.data_directory import read_notice
+from sandbox_agent.core.discovery import read_server_record
 from tests.support.forkery import Forkery, forkery
 from tests.support.running import BOUND, alive, eventually
 
@@ -79,7 +79,7 @@ def stand_in(directory: Path) -> "subprocess.Popen[bytes]":
 
 
 def server_of(directory: Path) -> int:
-    notice = read_notice(directory / "data")
+    notice = read_server_record(directory / "data")
     assert notice is not None
     assert alive(notice.pid)
     return notice.pid

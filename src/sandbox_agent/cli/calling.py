@@ -1,11 +1,7 @@
-"""Which server a command calls, and calling it with the SDK: sessions by the beginning of an id, failures in words.
-
-The server is the one you name, the one on the data directory, or one that is started there.
-"""
+"""Call a server with the SDK, find sessions by the beginning of an id, and tell failures in words."""
 
 import os
 import stat
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,7 +11,6 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.cli.flags import USUAL_PORT, WAYS, ServerAddress, find_address, is_named, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, one_line
 from sandbox_agent.client.errors import (
@@ -29,14 +24,12 @@ from sandbox_agent.client.errors import (
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.protocol.errors import SettingsError
-from sandbox_agent.settings import Settings
-from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.settings.sources import did_you_mean
 
 if TYPE_CHECKING:
-    from sandbox_agent.cli.background import RunningServer
     from sandbox_agent.client import Health, SandboxAgent, SessionInfo
     from sandbox_agent.client.api import Api
+    from sandbox_agent.core.discovery import ServerAddress
 
 AUTH_REQUIRED = -32000
 """ACP's code for an agent that wants you to log in."""
@@ -190,7 +183,7 @@ class _Page(Struct, rename="camel"):
 class CalledServer:
     """A server that is called: by HTTP with `api`, by ACP on a connection."""
 
-    endpoint: ServerAddress
+    endpoint: "ServerAddress"
     api: "Api"
     session: str | None = None
     """Whose files are meant."""
@@ -226,17 +219,17 @@ def call(arguments: Arguments, work: Callable[[CalledServer], Awaitable[int]]) -
     """Do something with the server that the arguments name, or that of the data directory; gives the exit code."""
     import asyncio
 
-    from sandbox_agent.cli.background import ServerFailed
+    from sandbox_agent.cli.background import ServerFailed, ensure_server
 
     try:
-        server = reach_server(arguments, complain)
+        server = ensure_server(arguments, complain)
     except ServerFailed as failed:
         describe(str(failed), failed.stderr)
         return failed.code
     return asyncio.run(_call(server, work))
 
 
-async def _call(server: ServerAddress, work: Callable[[CalledServer], Awaitable[int]]) -> int:
+async def _call(server: "ServerAddress", work: Callable[[CalledServer], Awaitable[int]]) -> int:
     from sandbox_agent.client.api import Api
 
     try:
@@ -359,103 +352,3 @@ async def read_input(descriptor: int) -> AsyncGenerator[bytes]:
         if not piece:
             return
         yield piece
-
-
-# --- which server -----------------------------------------------------------------------------------------------------
-
-IDLE_EXIT = "30m"
-"""How long a server that was started here stays without work."""
-TRIES, PAUSE = 20, 0.05
-"""How often a server that drops connections is looked at, and the seconds between."""
-CONNECT = 1.0
-WHICH = ("config_dir", "data_dir", *WAYS)
-"""The options that say which server is meant, and its token."""
-
-Say = Callable[[str], None]
-
-
-def reach_server(arguments: Arguments, say: Say) -> ServerAddress:
-    """The server to call; `say` reports that one was started for it.
-
-    Raises:
-        ServerFailed: there is none and none starts, or its token was not found.
-        SettingsError: what the arguments, the environment or config.toml say makes no sense.
-    """
-    if is_named(arguments, os.environ):
-        return find_address(arguments, os.environ)
-    from sandbox_agent.data_directory import find_lock_owner
-
-    settings = settings_of(arguments, os.environ, WHICH)
-    if find_lock_owner(settings.data_dir) is None and _is_unkept_server(arguments, settings):
-        return find_address(arguments, os.environ)
-    running = _use_running(arguments, settings) or _start(arguments, say)
-    return ServerAddress(running.url, local=True, token=settings.token if _has_flag(arguments) else running.token)
-
-
-def _has_flag(arguments: Arguments) -> bool:
-    return any(arguments.word(way) for way in WAYS)
-
-
-def _is_unkept_server(arguments: Arguments, settings: Settings) -> bool:
-    """Whether a server that keeps no log listens at the usual address, and we have the token for it."""
-    import socket
-
-    given = _has_flag(arguments) or any(os.environ.get(PREFIX + way.upper()) for way in WAYS)
-    if not given and not (settings.data_dir / f"token-{USUAL_PORT}").exists():
-        return False
-    try:
-        with socket.create_connection(("127.0.0.1", USUAL_PORT), CONNECT):
-            return True
-    except OSError:
-        return False
-
-
-def _use_running(arguments: Arguments, settings: Settings) -> "RunningServer | None":
-    """The server on the data directory; None when there is none, or it has just ended."""
-    from sandbox_agent.cli.background import ServerFailed, TokenMissing, find_settled
-
-    for _ in range(TRIES):
-        running = find_settled(settings)
-        if running is None:
-            return None
-        try:
-            running.health()
-        except TokenMissing as refused:
-            if _has_flag(arguments):
-                return running  # The call itself says so, too; and perhaps the flag is right.
-            raise ServerFailed(_without_token(running, settings)) from refused
-        except ServerFailed as failed:
-            if isinstance(failed.__cause__, ConnectionError):
-                time.sleep(PAUSE)
-                continue  # It is ending, or was killed a moment ago.
-            # It may only be slow.
-        return running
-    return None
-
-
-def _without_token(running: "RunningServer", settings: Settings) -> str:
-    files = [str(settings.config_dir / "config.toml")]
-    if running.token_file is not None:
-        files.append(str(running.token_file))
-    return (
-        f"the server at {running.url} (process {running.pid}) needs a token that was not found; it was looked for in "
-        f"--token, --token-file, {PREFIX}TOKEN, {PREFIX}TOKEN_FILE and {' and '.join(files)}"
-    )
-
-
-def _start(arguments: Arguments, say: Say) -> "RunningServer":
-    """A server in the background as `sandbox-agent daemon start` has it, but for what the user has not set."""
-    from sandbox_agent.cli.background import start
-
-    which = Arguments({name: arguments.values.get(name) for name in WHICH})
-    settings = settings_of(which, os.environ)
-    flags, environ = pass_on(which, os.environ)
-    if "idle_exit" not in settings.given:
-        flags.append(f"--idle-exit={IDLE_EXIT}")
-    if "port" not in settings.given:
-        flags.append("--port=0")
-    running, is_new = start(settings, flags, environ)
-    if is_new:
-        idle = IDLE_EXIT if settings.idle_exit is None else f"{settings.idle_exit:g} s"
-        say(f"started a server in the background; it stops after {idle} without work (sandbox-agent daemon status)")
-    return running

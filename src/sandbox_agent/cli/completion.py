@@ -232,11 +232,12 @@ def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str,
     import json
     from http.client import HTTPException
 
-    from sandbox_agent.cli.flags import find_address
+    from sandbox_agent.core.discovery import USUAL_SERVER, find_server
 
     try:
         # No proxy: it takes longer than you would wait for a completion.
-        _, body = find_address(Arguments(given), os.environ).fetch(path, float(os.environ.get(TIMEOUT) or PATIENCE))
+        server = find_server(given, os.environ) or USUAL_SERVER
+        _, body = server.fetch(path, float(os.environ.get(TIMEOUT) or PATIENCE))
         return json.loads(body)[key]
     except (OSError, HTTPException, SettingsError, ValueError, KeyError, RecursionError):
         return []

@@ -22,16 +22,15 @@ from typing import ClassVar, TypeVar
 
 from msgspec import Struct
 
+from sandbox_agent.core.process_id import ProcessId, read_process
 from sandbox_agent.processes.cgroup import Cgroup
 from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
-    ProcessId,
     Table,
     children_of,
     destroy,
     get_mark,
     read_environment,
-    read_process,
     read_table,
     read_ticks,
     send_one,

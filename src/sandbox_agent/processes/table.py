@@ -12,45 +12,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
+from sandbox_agent.core.process_id import ProcessId, read_proc_file, read_process
 
 # A tree that forks faster than we freeze it must not hold up the event loop; the caller comes back.
 FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
 
 logger = logging.getLogger(__name__)
-
-
-class ProcessId(Struct, frozen=True):
-    """One process. A pid is reused; a pid with its start, in clock ticks since boot, is not."""
-
-    pid: int
-    start: int
-    parent: int
-    group: int
-    session: int
-    state: str
-    threads: int
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProcessId) and (self.pid, self.start) == (other.pid, other.start)
-
-    def __hash__(self) -> int:
-        return hash((self.pid, self.start))
-
-    @property
-    def alive(self) -> bool:
-        # A process whose first thread has ended looks like a zombie and is none.
-        return self.state not in "ZX" or self.threads > 1
-
-    @property
-    def stopped(self) -> bool:
-        """By a signal, or by a process that traces it."""
-        return self.state in "Tt"
-
-    @property
-    def still(self) -> bool:
-        """Stopped, or in the kernel until something happens: not about to fork."""
-        return self.state in "TtDZX"
 
 
 Table = dict[int, ProcessId]
@@ -68,33 +35,15 @@ def read_table() -> Table:
     return {pid: process for pid in pids if (process := read_process(pid)) is not None}
 
 
-def read_process(pid: int) -> ProcessId | None:
-    """One process, if there is such a one."""
-    line = _read_bytes(f"/proc/{pid}/stat")
-    # The name in parentheses may have anything in it, parentheses too.
-    values = line[line.rfind(b")") + 2 :].split()
-    if len(values) < 20:
-        return None
-    return ProcessId(
-        pid=pid,
-        start=int(values[19]),
-        parent=int(values[1]),
-        group=int(values[2]),
-        session=int(values[3]),
-        state=values[0].decode(),
-        threads=int(values[17]),
-    )
-
-
 def children_of(pid: int) -> set[int] | None:
     """The process ids of the children of its first thread, to which orphans come; None when the kernel has no list."""
     path = f"/proc/{pid}/task/{pid}/children"
-    return {int(word) for word in _read_bytes(path).split()} if os.access(path, os.R_OK) else None
+    return {int(word) for word in read_proc_file(path).split()} if os.access(path, os.R_OK) else None
 
 
 def read_environment(pid: int) -> bytes:
     """The variables a process was started with, each between two zero bytes; none when they are not ours to see."""
-    return b"\0%s\0" % _read_bytes(f"/proc/{pid}/environ")
+    return b"\0%s\0" % read_proc_file(f"/proc/{pid}/environ")
 
 
 def set_mark(mark: int) -> None:
@@ -205,16 +154,3 @@ def send_one(number: int, process: ProcessId) -> None:
         pass
     finally:
         os.close(descriptor)
-
-
-def _read_bytes(path: str) -> bytes:
-    """All of a file in /proc; nothing when the process is gone, or is not ours to look at."""
-    content = b""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while more := os.read(descriptor, 65536):
-                content += more
-        finally:
-            os.close(descriptor)
-    return content

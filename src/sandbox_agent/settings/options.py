@@ -33,6 +33,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "SANDBOX_AGENT_"
+ENDPOINT_VARIABLE = f"{PREFIX}ENDPOINT"
+"""Names the server that commands call."""
 REGISTRY = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sandbox_agent.protocol.errors import SettingsError
-from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
+from sandbox_agent.settings.options import ENDPOINT_VARIABLE, OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 
 _KEY = r"\"[^\"]*\"|'[^']*'|[\w-]+"
@@ -72,7 +72,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 # Read elsewhere: the marks by which a server finds the processes it left behind, and where the command line calls one.
-_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}ENDPOINT", f"{PREFIX}COMPLETION_TIMEOUT"})
+_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", ENDPOINT_VARIABLE, f"{PREFIX}COMPLETION_TIMEOUT"})
 
 
 def load(

@@ -2,16 +2,17 @@
 
 import os
 
-from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_endpoint_flags, find_address
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
-from sandbox_agent.cli.output import EXIT_FAILED, describe
+from sandbox_agent.cli.output import EXIT_FAILED, complain, describe
+from sandbox_agent.settings.options import ENDPOINT_VARIABLE
 
 DESCRIPTION = f"""\
 Speak ACP on stdin and stdout, and pass it on to a server: any editor that can start an ACP agent as
 a program can drive an agent on another machine. A cut connection is opened again, even if the server
 was restarted, and nothing is lost or repeated.
 
-The server is the one that --connect or {VARIABLE} names, or the one that runs on the data
+The server is the one that --connect or {ENDPOINT_VARIABLE} names, or the one that runs on the data
 directory. The address may be that of the server, or that of its /acp.
 """
 EXAMPLES = """\
@@ -42,8 +43,9 @@ def _run(arguments: Arguments) -> int:
 
     from sandbox_agent.cli.commands.stdio import StdioBridge
     from sandbox_agent.client.errors import ClientError
+    from sandbox_agent.core.discovery import USUAL_SERVER, find_server
 
-    server = find_address(arguments, os.environ)
+    server = find_server(arguments.values, os.environ, complain) or USUAL_SERVER
     bridge = StdioBridge(server, arguments.word("agent"), arguments.word("session"))
     try:
         return asyncio.run(bridge.run())

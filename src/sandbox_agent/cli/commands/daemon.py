@@ -13,12 +13,12 @@ from sandbox_agent.cli.background import (
     RunningServer,
     ServerFailed,
     find,
-    find_settled,
     keep,
-    read_beginning,
     read_lines,
+    read_start_record,
     start,
     stop,
+    wait_until_settled,
 )
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
@@ -200,7 +200,8 @@ def _check_files(settings: Settings) -> None:
 def _restart(arguments: Arguments) -> int:
     which = settings_of(arguments, os.environ, _WHICH)
     try:
-        running = find_settled(which)
+        wait_until_settled(which.data_dir)
+        running = find(which)
         if running is None:
             return _start(arguments)
         again, environ = _as_before(running)
@@ -220,7 +221,7 @@ def _as_before(running: RunningServer) -> tuple[Arguments, dict[str, str]]:
     """The flags and the environment for a server that takes the place of this one. Raises Failed."""
     from sandbox_agent.cli.commands.server import server_command
 
-    began = read_beginning(running.pid)
+    began = read_start_record(running.record.pid)
     # Paths in its flags may begin there.
     try:
         os.chdir(began.directory)
@@ -239,7 +240,7 @@ def _as_before(running: RunningServer) -> tuple[Arguments, dict[str, str]]:
         kept = {name: value for name, value in kept.items() if name not in _TOKENS}
     environ = {**kept, **os.environ}
     if settings_of(Arguments(values), environ, {"port", "host"}).port == 0:
-        values["port"] = str(urlsplit(running.url).port)
+        values["port"] = str(urlsplit(running.record.url).port)
     return Arguments(values), environ
 
 
@@ -248,7 +249,7 @@ def _logs(arguments: Arguments) -> int:
     path, count = log_file(settings.data_dir), arguments.number("lines")
     running = find(settings)
     if running is not None and running.log_file is None:
-        complain(f"the server (process {running.pid}) was not started in the background, and logs elsewhere")
+        complain(f"the server (process {running.record.pid}) was not started in the background, and logs elsewhere")
     decode = getincrementaldecoder("utf-8")("replace").decode
     try:
         with closing(read_lines(path, LINES if count is None else count, follow=arguments.switch("follow"))) as pieces:
@@ -282,7 +283,9 @@ def _status(arguments: Arguments) -> int:
     if arguments.switch("json"):
         _print(document)
     else:
-        state = "does not run" if running is None else "runs for one program alone" if running.embedded else "runs"
+        state = (
+            "does not run" if running is None else "runs for one program alone" if running.record.embedded else "runs"
+        )
         _show(document, state)
     return EXIT_NOT_RUNNING if running is None else 0
 
@@ -290,13 +293,14 @@ def _status(arguments: Arguments) -> int:
 def _stop(arguments: Arguments) -> int:
     settings = settings_of(arguments, os.environ, _WHICH)
     try:
-        running = find_settled(settings)
+        wait_until_settled(settings.data_dir)
+        running = find(settings)
         if running is not None and not _may_cut_off(running, arguments):
             return EXIT_FAILED
         stopped = stop(settings)
     except ServerFailed as failed:
         return _tell(failed)
-    print("no server runs" if stopped is None else f"stopped {stopped.url} (process {stopped.pid})")
+    print("no server runs" if stopped is None else f"stopped {stopped.record.url} (process {stopped.record.pid})")
     return 0
 
 
@@ -336,18 +340,18 @@ def _tell(failed: ServerFailed) -> int:
 
 
 def _document(running: RunningServer) -> Object:
-    uptime = datetime.now(UTC) - datetime.fromisoformat(running.started_at)
+    uptime = datetime.now(UTC) - datetime.fromisoformat(running.record.started_at)
     told: Object = {
         "running": True,
-        "url": running.url,
-        "pid": running.pid,
-        "version": running.version,
-        "startedAt": running.started_at,
+        "url": running.record.url,
+        "pid": running.record.pid,
+        "version": running.record.version,
+        "startedAt": running.record.started_at,
         "uptimeMs": max(0, int(uptime.total_seconds() * 1000)),
         "dataDirectory": str(running.data_dir),
-        "tokenFile": None if running.token_file is None else str(running.token_file),
+        "tokenFile": running.record.token_file,
         "logFile": None if running.log_file is None else str(running.log_file),
-        "embedded": running.embedded,
+        "embedded": running.record.embedded,
     }
     try:
         health = running.health()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sandbox_agent.cli.commands import files
-from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag, is_named
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 
 EXAMPLES = """\
@@ -220,7 +220,9 @@ def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None =
 
 def _from_here(arguments: Arguments, names: list[str]) -> Arguments:
     """Arguments with paths as you mean them: the server on your own machine may have been started anywhere."""
-    if arguments.word("session") or is_named(arguments, os.environ):
+    from sandbox_agent.core.discovery import is_named
+
+    if arguments.word("session") or is_named(arguments.values, os.environ):
         return arguments
     values = dict(arguments.values)
     for name in names:

@@ -1,13 +1,14 @@
 """`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
-from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags, add_node_flag
+from sandbox_agent.cli.flags import ACCESS, add_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural, require_at_a_terminal
+from sandbox_agent.settings.options import ENDPOINT_VARIABLE
 
 RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is
 the argument, or stdin, or both: then stdin follows the argument.
 
-The server is the one that --endpoint or {VARIABLE} names, or the one that runs on the
+The server is the one that --endpoint or {ENDPOINT_VARIABLE} names, or the one that runs on the
 data directory. If there is none, one is started in the background: it serves all your terminals, and
 stops after 30 minutes without work (--idle-exit of sandbox-agent server as a variable or in
 config.toml changes that). The session is kept, and you can continue it with --session or --continue,
@@ -116,7 +117,7 @@ def run_command() -> Command:
 
 def add_server_flags(parser: Parser) -> None:
     """Add the flags that select a server, for a command that can also find or start one."""
-    parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {VARIABLE}.")
+    parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {ENDPOINT_VARIABLE}.")
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})

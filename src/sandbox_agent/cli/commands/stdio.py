@@ -19,11 +19,11 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.cli.commands.rpc import read_lines
-from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.output import complain
 from sandbox_agent.client.api import goes_direct
 from sandbox_agent.client.errors import ClientError
 from sandbox_agent.client.websocket import connect_socket
+from sandbox_agent.core.discovery import ServerAddress
 from sandbox_agent.envelope import (
     Envelope,
     Kind,

@@ -6,11 +6,15 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from time import sleep, time
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sandbox_agent.cli.flags import ACCESS, ServerAddress, add_endpoint_flags, settings_of
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import complain, describe
+
+if TYPE_CHECKING:
+    from sandbox_agent.core.discovery import ServerAddress
 
 DESCRIPTION = """\
 Open the Inspector in your browser: every session of the server, live, and what waits for you. Where
@@ -41,11 +45,10 @@ def command() -> Command:
 
 
 def _open(arguments: Arguments) -> int:
-    from sandbox_agent.cli.background import ServerFailed
-    from sandbox_agent.cli.calling import reach_server
+    from sandbox_agent.cli.background import ServerFailed, ensure_server
 
     try:
-        server = reach_server(arguments, complain)
+        server = ensure_server(arguments, complain)
     except ServerFailed as failed:
         describe(str(failed), failed.stderr)
         return failed.code
@@ -68,7 +71,7 @@ def _open(arguments: Arguments) -> int:
     return 0
 
 
-def write_link(server: ServerAddress, session: str | None = None) -> str:
+def write_link(server: "ServerAddress", session: str | None = None) -> str:
     """The Inspector's address, with the token in its fragment."""
     place = f"sessions/{quote(session, safe='')}" if session else ""
     token = f"#token={quote(server.token, safe='')}" if server.token else ""

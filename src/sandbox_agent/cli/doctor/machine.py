@@ -13,7 +13,7 @@ from pathlib import Path
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words, size
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.data_directory import Untrusted, check_owner
+from sandbox_agent.core.data_directory import Untrusted, check_owner
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.protocol.errors import SandboxAgentError, SettingsError
 from sandbox_agent.settings import OPTIONS, Settings, load

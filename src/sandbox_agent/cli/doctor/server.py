@@ -14,12 +14,12 @@ from msgspec import Struct
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor import DoctorSubject, Finding
-from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
-from sandbox_agent.data_directory import find_lock_owner, read_notice
+from sandbox_agent.core.data_directory import find_lock_owner
+from sandbox_agent.core.discovery import USUAL_SERVER, Found, find_server, is_named, read_server_record
 from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
-from sandbox_agent.settings.options import PREFIX
+from sandbox_agent.settings.options import ENDPOINT_VARIABLE, PREFIX
 
 CONNECT, SILENCE = 1.0, 1.2
 """Seconds to reach it, and in which it may say nothing."""
@@ -48,7 +48,8 @@ class CallResult:
 def server(subject: DoctorSubject) -> list[Finding]:
     """The server that commands would call, the one of this data directory, and the port for a new one."""
     try:
-        target = find_address(subject.arguments, _without_unknown_variables(subject.environ))
+        environ = _without_unknown_variables(subject.environ)
+        target = find_server(subject.arguments.values, environ) or USUAL_SERVER
     except SettingsError as mistake:
         if str(mistake) in subject.mistakes:
             return [Finding("server", "server", "note", "no server was looked for, because the settings are wrong")]
@@ -62,7 +63,7 @@ def server(subject: DoctorSubject) -> list[Finding]:
     return found + _port(subject, target, answer, pid)
 
 
-def _port(subject: DoctorSubject, target: ServerAddress, answer: CallResult, pid: int | None) -> list[Finding]:
+def _port(subject: DoctorSubject, target: Found, answer: CallResult, pid: int | None) -> list[Finding]:
     """Whether a new one could listen."""
     settings = subject.settings
     port, called = settings.port, _port_of(target.url)
@@ -74,14 +75,14 @@ def _port(subject: DoctorSubject, target: ServerAddress, answer: CallResult, pid
 
 def _without_unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment without unknown variables, which another check reports."""
-    known = {option.variable for option in OPTIONS} | {VARIABLE}
+    known = {option.variable for option in OPTIONS} | {ENDPOINT_VARIABLE}
     return {name: value for name, value in environ.items() if not name.startswith(PREFIX) or name in known}
 
 
 # --- calling it -------------------------------------------------------------------------------------------------------
 
 
-def _ask(target: ServerAddress) -> CallResult:
+def _ask(target: Found) -> CallResult:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
@@ -123,14 +124,14 @@ def _read(response: httpx.Response) -> CallResult:
     return CallResult("other")
 
 
-def _describe_answer(subject: DoctorSubject, target: ServerAddress, answer: CallResult, *, here: bool) -> list[Finding]:
+def _describe_answer(subject: DoctorSubject, target: Found, answer: CallResult, *, here: bool) -> list[Finding]:
     url = target.url
     match answer.kind:
         case "ours":
             assert answer.health is not None
             return _healthy(target, answer.health)
         case "refused":
-            return [_explain_refusal(subject, target)]
+            return [_explain_refusal(target)]
         case "misdirected":
             advice = "Start it with --allow-host and the name, or use its address."
             return [_problem(f"the server at {url} does not serve that name", advice)]
@@ -141,9 +142,9 @@ def _describe_answer(subject: DoctorSubject, target: ServerAddress, answer: Call
             sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
             return [_problem(sentence, "Look at what it reports; stop it, and start it again.")]
         case "none" if not target.local:
-            advice = f"Check the address ({VARIABLE} or --endpoint) and the network."
+            advice = f"Check the address ({ENDPOINT_VARIABLE} or --endpoint) and the network."
             return [_problem(f"no server can be reached at {url}", advice)]
-        case "none" if is_named(subject.arguments, subject.environ):
+        case "none" if is_named(subject.arguments.values, subject.environ):
             return [Finding("server", "server", "note", f"no server answers at {url}", None if here else _START)]
         case "none":
             sentence = f"no server runs that commands could call on the data directory {subject.settings.data_dir}"
@@ -154,7 +155,7 @@ def _problem(sentence: str, advice: str) -> Finding:
     return Finding("server", "server", "problem", sentence, advice)
 
 
-def _healthy(target: ServerAddress, health: ServerHealth) -> list[Finding]:
+def _healthy(target: Found, health: ServerHealth) -> list[Finding]:
     sentence = f"sandbox-agent {health.version} answers at {target.url}, up for {_time(health.uptime_ms / 1000)}"
     found = [Finding("server", "server", "ok", sentence)]
     if health.version != __version__:
@@ -179,11 +180,11 @@ def _healthy(target: ServerAddress, health: ServerHealth) -> list[Finding]:
     return [*found, Finding("server", "token", "ok", f"that server {told}")]
 
 
-def _explain_refusal(subject: DoctorSubject, target: ServerAddress) -> Finding:
+def _explain_refusal(target: Found) -> Finding:
     if target.token is None:
         sentence = f"the server at {target.url} needs a token, and none was found"
     else:
-        sentence = f"the server at {target.url} does not take the token that {_source(subject)} gives"
+        sentence = f"the server at {target.url} does not take the token that {target.token_source} gives"
     where = "the file token in the data directory of that server, which --data-dir names" if target.local else "a file"
     advice = f"Give its token with SANDBOX_AGENT_TOKEN or --token-file. A server that made one left it in {where}."
     if not target.local:
@@ -191,26 +192,16 @@ def _explain_refusal(subject: DoctorSubject, target: ServerAddress) -> Finding:
     return Finding("server", "token", "problem", sentence, advice)
 
 
-def _source(subject: DoctorSubject) -> str:
-    for way in ("token", "token_file"):
-        if subject.arguments.word(way):
-            return "--" + way.replace("_", "-")
-    for way in ("TOKEN", "TOKEN_FILE"):
-        if subject.environ.get(PREFIX + way):
-            return PREFIX + way
-    return "the data directory" if subject.settings.token_generated else "config.toml"
-
-
-def _who(target: ServerAddress) -> str:
+def _who(target: Found) -> str:
     return _listener(_port_of(target.url)) if target.local else "something"
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def _of_this_directory(subject: DoctorSubject, target: ServerAddress, pid: int) -> Finding:
+def _of_this_directory(subject: DoctorSubject, target: Found, pid: int) -> Finding:
     directory = subject.settings.data_dir
-    told = read_notice(directory)
+    told = read_server_record(directory)
     if told is not None and told.embedded:
         sentence = f"process {pid} holds the data directory {directory} for one program alone"
         advice = "Wait until that program ends, or choose another directory with --data-dir."
@@ -223,7 +214,7 @@ def _of_this_directory(subject: DoctorSubject, target: ServerAddress, pid: int) 
     if _port_of(target.url) in known:
         return Finding("server", "data-server", "ok", where)
     url = told.url if told else f"http://127.0.0.1:{known[0]}"
-    advice = f"To call that one: export {VARIABLE}={url}"
+    advice = f"To call that one: export {ENDPOINT_VARIABLE}={url}"
     return Finding("server", "data-server", "warning", f"{where}, but commands call {target.url}", advice)
 
 

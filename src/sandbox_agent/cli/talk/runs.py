@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_agent.cli.calling import Failure, document, tell
-from sandbox_agent.cli.flags import is_named
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.cli.talk import FAILURES
@@ -22,18 +21,19 @@ from sandbox_agent.cli.talk.history import NAME, InputHistory
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, is_end, write_line
 from sandbox_agent.cli.talk.servers import (
-    ChosenServer,
     Reports,
     Served,
-    choose_server,
+    ServerTarget,
     find_agent,
     find_named_session,
     find_newest_session,
     install_agent,
+    select_target,
     served,
 )
 from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.asking import Handlers
+from sandbox_agent.core.discovery import is_named
 from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import load
 
@@ -124,7 +124,7 @@ def _is_agent(word: str, arguments: Arguments) -> bool:
     """
     if word == "-" or any(map(str.isspace, word)):
         return False
-    if is_named(arguments, os.environ):
+    if is_named(arguments.values, os.environ):
         return True
     from sandbox_agent.agents.manifest import load_manifest
 
@@ -218,14 +218,14 @@ def start_run(arguments: Arguments) -> int:
         raise SettingsError("a prompt is needed: an argument, or stdin")
     with Reports(seen.say, seen.warn).installed():
         try:
-            choice = choose_server(arguments, seen.say)
+            choice = select_target(arguments, seen.say)
         except StartFailed as failure:
             return _report(failure, as_json=wanted.as_json)
         _remember(arguments, seen)
         return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
 
 
-async def _run(choice: ChosenServer, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
+async def _run(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: everything the agent asks permission for is allowed, once each time")
@@ -259,7 +259,7 @@ def _report(failure: Failure, *, as_json: bool) -> int:
     return EXIT_FAILED
 
 
-async def _prompt_agent(choice: ChosenServer, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
+async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     own = OwnPrompts()
     # In a session that others use, too, one prompt answers for itself alone.
     only = (lambda: True) if wanted.prompt is None else own.runs
@@ -398,13 +398,13 @@ def start_attaching(arguments: Arguments) -> int:
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
     with Reports(seen.say, seen.warn).installed():
         try:
-            choice = choose_server(arguments, seen.say)
+            choice = select_target(arguments, seen.say)
         except StartFailed as failure:
             return _report(failure, as_json=arguments.switch("json"))
         return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 
 
-async def _attach(choice: ChosenServer, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
+async def _attach(choice: ServerTarget, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
@@ -415,7 +415,7 @@ async def _attach(choice: ChosenServer, arguments: Arguments, seen: View, interr
 
 
 async def _show_session(
-    choice: ChosenServer, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
+    choice: ServerTarget, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
     # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from sandbox_agent.cli.background import ServerFailed
-from sandbox_agent.cli.calling import CLIENT, WHICH, find_session, last_use, reach_server, read_session
-from sandbox_agent.cli.flags import VARIABLE, ServerAddress, is_named, settings_of
+from sandbox_agent.cli.background import ServerFailed, ensure_server
+from sandbox_agent.cli.calling import CLIENT, find_session, last_use, read_session
+from sandbox_agent.cli.flags import settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line, show_install
 from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
@@ -17,9 +17,11 @@ from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.data_directory import find_lock_owner, read_notice
+from sandbox_agent.core.data_directory import find_lock_owner
+from sandbox_agent.core.discovery import SERVER_OPTIONS, ServerAddress, is_named
 from sandbox_agent.protocol.errors import MissingNode, SettingsError
 from sandbox_agent.settings import Settings
+from sandbox_agent.settings.options import ENDPOINT_VARIABLE
 
 MOST_COMPARED = 1000
 """Sessions among which the newest is looked for."""
@@ -31,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenServer:
+class ServerTarget:
     """The server that a run will talk to; without an address, a private one that is started for it."""
 
     address: ServerAddress | None
@@ -48,26 +50,27 @@ class Served:
     here: bool
 
 
-def choose_server(arguments: Arguments, say: Say) -> ChosenServer:
+def select_target(arguments: Arguments, say: Say) -> ServerTarget:
     """The server that is named, the one on the data directory, or one that is started there in the background.
 
     Raises:
         SettingsError: what the arguments say makes no sense.
         StartFailed: the data directory has a server that cannot be used, or none starts.
     """
-    settings = settings_of(arguments, os.environ, (*WHICH, "agents_dir"))
+    settings = settings_of(arguments, os.environ, (*SERVER_OPTIONS, "agents_dir"))
     alone = arguments.switch("no_daemon")
-    if alone and is_named(arguments, os.environ):
-        raise SettingsError(f"--no-daemon starts a server, and --endpoint or {VARIABLE} names one that is there")
+    if alone and is_named(arguments.values, os.environ):
+        raise SettingsError(
+            f"--no-daemon starts a server, and --endpoint or {ENDPOINT_VARIABLE} names one that is there"
+        )
     if alone:
         _check_free(settings)
-        return ChosenServer(None, settings, here=True)
+        return ServerTarget(None, settings, here=True)
     try:
-        address = reach_server(arguments, say)
+        found = ensure_server(arguments, say)
     except ServerFailed as failed:
         raise StartFailed(str(failed), failed.stderr) from failed
-    found = None if is_named(arguments, os.environ) else read_notice(settings.data_dir)
-    return ChosenServer(address, settings, here=found is not None and found.url == address.url)
+    return ServerTarget(found, settings, here=found.source == "record")
 
 
 def _check_free(settings: Settings) -> None:
@@ -80,7 +83,7 @@ def _check_free(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def served(choice: ChosenServer, handlers: Handlers) -> AsyncGenerator[Served]:
+async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[Served]:
     """A client for as long as the block lasts.
 
     Raises ClientError: the server does not start, or does not let us in.

@@ -1,4 +1,4 @@
-"""Lock a server's data directory, and write and read the notice by which clients find the server.
+"""Lock a server's data directory, keep the token in it, and check that others cannot change its content.
 
 A server keeps the lock on `server.lock` as long as it lives, so a file left by a crash misleads no one.
 Knows nothing of settings, and nothing of how a server is called.
@@ -9,29 +9,19 @@ import hashlib
 import logging
 import os
 import shlex
-import signal
 import stat
 import tempfile
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-import msgspec
-
-from sandbox_agent.archives.removal import discard
-from sandbox_agent.json_bounds import read
-from sandbox_agent.processes.table import ProcessId, read_process
-
-LOCK, NOTICE = "server.lock", "server.json"
+LOCK = "server.lock"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
 """What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
-STAY = signal.SIGUSR1
-"""Tells a server that `idles` to run until it is stopped."""
-_NOTICE_BYTES = 1 << 16
 _TOKEN_CHARACTERS = 1 << 12
-LOCK_PATIENCE = 0.2
+LOCK_TIMEOUT = 0.2
 """Seconds to retry: a process that only checks the lock takes it for a moment."""
 
 logger = logging.getLogger(__name__)
@@ -47,40 +37,6 @@ class DirectoryLocked(Exception):
 
 class Untrusted(Exception):
     """Another user could change what is in it; the text says how, and what to do."""
-
-
-class Notice(msgspec.Struct, rename="camel", frozen=True):
-    """The facts that a listening server publishes in `server.json`. No secrets."""
-
-    pid: int
-    process_start: int
-    """When its process began, in clock ticks since boot: the pid may have been reused."""
-    url: str
-    """Where it is reached from this machine."""
-    version: str
-    started_at: str
-    token_file: str | None
-    """Where its token is, if it is in a file."""
-    needs_token: bool
-    embedded: bool = False
-    """It is embedded in a program, and ends with that."""
-    idles: bool = False
-    """It stops after a while without work, unless it gets the signal `STAY`."""
-
-    @property
-    def process(self) -> ProcessId | None:
-        """The server's process; None when it is not there any more, or cannot be seen from here."""
-        process = read_process(self.pid)
-        return process if process is not None and process.start == self.process_start and process.alive else None
-
-    def read_token(self) -> str | None:
-        """Its token, if that is in a file that this user can read."""
-        if not self.needs_token or self.token_file is None:
-            return None
-        try:
-            return Path(self.token_file).read_text().strip() or None
-        except (OSError, UnicodeDecodeError):
-            return None
 
 
 def check_owner(directory: Path) -> None:
@@ -140,7 +96,7 @@ def keep_token(path: Path, new: str, *, rotate: bool = False) -> str:
 
 def _read_token(path: Path) -> str | None:
     try:
-        with _open_checked(path) as file:
+        with open_checked(path) as file:
             about = os.fstat(file.fileno())
             token = file.read(_TOKEN_CHARACTERS + 1).strip()
     except OSError:
@@ -153,8 +109,8 @@ def _read_token(path: Path) -> str | None:
 
 
 @contextmanager
-def make_temporary() -> Generator[Path]:
-    """A new one for its user alone, which is deleted at the end. Raises OSError when there is no place for it."""
+def make_temporary(discard: Callable[[Path], None]) -> Generator[Path]:
+    """Make a new one for its user alone, and `discard` it at the end. Raises OSError when there is no place for it."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         (directory / TEMPORARY).touch()
@@ -209,7 +165,7 @@ def lock_directory(directory: Path) -> Generator[None]:
 def find_lock_owner(directory: Path) -> int | None:
     """The process id of the server that has it locked, 0 when unknown; None when it is not locked."""
     try:
-        with _open_checked(directory / LOCK) as lock:
+        with open_checked(directory / LOCK) as lock:
             try:
                 # Shared, so that those who look do not find each other.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -220,63 +176,8 @@ def find_lock_owner(directory: Path) -> int | None:
     return None
 
 
-def read_notice(directory: Path) -> Notice | None:
-    """The notice of the server that has it locked; None when there is none, or it does not listen yet."""
-    pid = find_lock_owner(directory)
-    if pid is None:
-        return None
-    try:
-        with _open_checked(directory / NOTICE) as file:
-            owner = os.fstat(file.fileno()).st_uid
-            found = read(file.read(_NOTICE_BYTES).encode(), Notice)
-    except (OSError, msgspec.DecodeError):
-        return None
-    found = _as_trusted(found, owner)
-    if found is None:
-        return None
-    # A killed server leaves its notice, and its successor may not have written one yet.
-    return found if found.pid == pid and found.process is not None else None
-
-
-def _as_trusted(found: Notice, owner: int) -> Notice | None:
-    """What another user's notice may say: to root, where that user's server is, and a token that is that user's own.
-
-    Otherwise a notice could have us send any secret that we can read to any address.
-    """
-    user = os.geteuid()
-    if owner == user:
-        return found
-    if owner != 0 and user != 0:
-        return None
-    with suppress(OSError):
-        if found.token_file is not None and Path(found.token_file).stat().st_uid == owner:
-            return found
-    return msgspec.structs.replace(found, token_file=None)
-
-
-@contextmanager
-def publish_notice(directory: Path, about: Notice) -> Generator[None]:
-    """Publish a server's notice in `server.json`, readable by its user alone, while the block runs."""
-    path = directory / NOTICE
-    new = path.with_suffix(".new")
-    try:
-        new.unlink(missing_ok=True)
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(about) + b"\n")
-        new.replace(path)
-    except OSError as error:
-        # It serves all the same.
-        logger.warning("server.json not written reason=%s", error.strerror)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-def _open_checked(path: Path) -> IO[str]:
-    """A file to read, that is no link, and nothing that would be waited for. Raises OSError."""
+def open_checked(path: Path) -> IO[str]:
+    """Open a file to read, which is no link, and nothing that would be waited for. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -285,7 +186,7 @@ def _open_checked(path: Path) -> IO[str]:
 
 
 def _try_lock(lock: int) -> bool:
-    end = time.monotonic() + LOCK_PATIENCE
+    end = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -299,7 +200,7 @@ def _try_lock(lock: int) -> bool:
 
 def _read_pid(directory: Path) -> int | None:
     try:
-        with _open_checked(directory / LOCK) as lock:
+        with open_checked(directory / LOCK) as lock:
             return int(lock.read(32))
     except (OSError, ValueError):
         return None

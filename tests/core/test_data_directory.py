@@ -1,4 +1,4 @@
-"""Who holds a data directory, and what is believed of what is found there."""
+"""The lock of a data directory, the token in it, and what is refused there."""
 
 import os
 import subprocess
@@ -7,14 +7,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from sandbox_agent.data_directory import (
+from sandbox_agent.archives.removal import discard
+from sandbox_agent.core.data_directory import (
     LOCK,
-    NOTICE,
     DirectoryLocked,
-    Notice,
     Untrusted,
     check_content,
     check_owner,
@@ -23,29 +21,15 @@ from sandbox_agent.data_directory import (
     keep_token,
     lock_directory,
     make_temporary,
-    publish_notice,
-    read_notice,
 )
-from sandbox_agent.processes.table import read_process
 
 LOOKING = """
 import sys
 from pathlib import Path
-from sandbox_agent.data_directory import holder
+from sandbox_agent.core.data_directory import find_lock_owner
 while True:
-    holder(Path(sys.argv[1]))
+    find_lock_owner(Path(sys.argv[1]))
 """
-
-
-def mine(**changes: object) -> Notice:
-    process = read_process(os.getpid())
-    assert process is not None
-    about = Notice(os.getpid(), process.start, "http://127.0.0.1:1", "1", "2026-01-31T12:00:00.000Z", None, False)
-    return msgspec.structs.replace(about, **changes)
-
-
-def leave(directory: Path, about: Notice) -> None:
-    (directory / NOTICE).write_bytes(msgspec.json.encode(about))
 
 
 def test_it_is_held_by_one_at_a_time_who_is_named(tmp_path: Path) -> None:
@@ -72,44 +56,10 @@ def test_looking_does_not_keep_a_server_from_taking_it(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_what_a_server_says_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
-    with lock_directory(tmp_path):
-        assert read_notice(tmp_path) is None
-        with publish_notice(tmp_path, mine()):
-            assert read_notice(tmp_path) == mine()
-            assert (tmp_path / NOTICE).stat().st_mode & 0o777 == 0o600
-        assert read_notice(tmp_path) is None
-        assert [path.name for path in tmp_path.iterdir()] == [LOCK]
-
-
-def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
-    leave(tmp_path, mine())
-    # No process holds the directory.
-    (tmp_path / LOCK).write_text(str(os.getpid()))
-    assert read_notice(tmp_path) is None
-    with lock_directory(tmp_path):
-        # A process does, and the rest is true.
-        assert read_notice(tmp_path) is not None
-        # Another one has left it, or one who had the same process id.
-        for change in ({"pid": 1}, {"process_start": 1}):
-            leave(tmp_path, mine(**change))
-            assert read_notice(tmp_path) is None
-        for content in (b"", b"{}", b"\xff", b"[1]"):
-            (tmp_path / NOTICE).write_bytes(content)
-            assert read_notice(tmp_path) is None
-
-
 def test_a_lock_without_a_number_is_held(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
         (tmp_path / LOCK).write_text("")
         assert find_lock_owner(tmp_path) == 0
-        assert read_notice(tmp_path) is None
-
-
-def test_a_notice_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> None:
-    (tmp_path / NOTICE).mkdir()
-    with lock_directory(tmp_path), publish_notice(tmp_path, mine()):
-        assert read_notice(tmp_path) is None
 
 
 # Links and other users
@@ -168,19 +118,6 @@ def test_a_link_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
         check_content(tmp_path, [], ["logs"])
 
 
-def test_links_in_place_of_a_notice_and_of_what_becomes_one_are_replaced_and_not_followed(tmp_path: Path) -> None:
-    precious, data = tmp_path / "precious", tmp_path / "data"
-    precious.write_text("precious")
-    data.mkdir()
-    for name in (NOTICE, "server.new"):
-        (data / name).symlink_to(precious)
-
-    with lock_directory(data), publish_notice(data, mine()):
-        assert read_notice(data) == mine()
-
-    assert precious.read_text() == "precious"
-
-
 @pytest.mark.requirement("11.data-directory-trust")
 def test_a_world_writable_directory_is_refused_with_what_to_do(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
@@ -220,39 +157,8 @@ def test_a_directory_of_another_user_is_refused_and_root_is_only_warned(
         os.seteuid(0)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-def test_a_notice_of_another_user_names_no_secret_of_ours(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    ours.write_text("our-secret")
-    theirs.write_text("their-token")
-    os.chown(theirs, 12345, 12345)
-
-    def believed(secret: Path) -> Notice | None:
-        leave(tmp_path, mine(needs_token=True, token_file=str(secret)))
-        os.chown(tmp_path / NOTICE, 12345, 12345)
-        return read_notice(tmp_path)
-
-    with lock_directory(tmp_path):
-        to_root = believed(ours)
-        assert to_root is not None
-        assert (to_root.token_file, to_root.read_token()) == (None, None)
-        own = believed(theirs)
-        assert own is not None
-        assert own.read_token() == "their-token"
-        for path in (tmp_path, *tmp_path.parents):
-            if path.is_relative_to(tempfile.gettempdir()) and path != Path(tempfile.gettempdir()):
-                path.chmod(0o755)
-        (tmp_path / LOCK).chmod(0o644)
-        os.seteuid(54321)
-        try:
-            assert find_lock_owner(tmp_path) == os.getpid()
-            assert read_notice(tmp_path) is None
-        finally:
-            os.seteuid(0)
-
-
 def test_a_temporary_directory_that_is_a_link_is_never_swept(tmp_path: Path) -> None:
-    with make_temporary() as directory:
+    with make_temporary(discard) as directory:
         (directory / LOCK).write_text("1")
         link = directory.with_name(directory.name + "-link")
         link.symlink_to(directory)
