@@ -86,7 +86,9 @@ class Envelope:
         self.peek = peek
         self.id = None if peek.id is UNSET else bytes(peek.id)
         self.method = peek.method if isinstance(peek.method, str) else ""
-        self.session_id = peek.session_id
+        params = peek.params
+        # Spelled out, and not a function: this runs for every message.
+        self.session_id = params.sessionId if type(params) is Params and type(params.sessionId) is str else None
         if self.method:
             self.kind = NOTIFICATION if self.id is None else REQUEST
         else:

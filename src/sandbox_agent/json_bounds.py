@@ -19,6 +19,8 @@ MAX_DEPTH_OF_ANSWERS = MAX_DEPTH + 16
 """What a server shows of a text stands inside lists and objects of its own."""
 SHORTEST_DEEP = 2 * MAX_DEPTH
 """Bytes up to which no text is too deep, nor has too many values."""
+_MOST = MAX_DEPTH + 1
+"""Brackets of a kind that are counted: more make no difference."""
 _PIECE = 64 << 10
 _OPEN, _CLOSE = b"[{", b"]}"
 _BITS = bytes.maketrans(_OPEN + _CLOSE, b"1100")
@@ -43,18 +45,21 @@ _STEPS = [_walk(f"{byte:08b}") for byte in range(256)]
 
 def excess(text: bytes | bytearray) -> str | None:
     """Why a JSON text is out of bounds; None when it is not. Says nothing about what is no JSON."""
-    size = len(text)
-    if size <= SHORTEST_DEEP or (size <= MAX_VALUES and text.count(b"{") + text.count(b"[") <= MAX_DEPTH):
+    if len(text) <= MAX_VALUES and opens_little(text):
         return None
     return _measure(text, MAX_DEPTH, MAX_VALUES)
 
 
+def opens_little(text: bytes | bytearray) -> bool:
+    """Whether a text is too short, or has too few brackets, to be too deep."""
+    size = len(text)
+    # What is left without them says how many there are: `count` takes five times as long.
+    return size <= SHORTEST_DEEP or size - len(text.replace(b"{", b"", _MOST).replace(b"[", b"", _MOST)) <= MAX_DEPTH
+
+
 def excess_of_answer(text: bytes | bytearray) -> str | None:
     """The same of what a server says: its pages have as many values as they have."""
-    size = len(text)
-    if size <= SHORTEST_DEEP or text.count(b"{") + text.count(b"[") <= MAX_DEPTH:
-        return None
-    return _measure(text, MAX_DEPTH_OF_ANSWERS, size)
+    return None if opens_little(text) else _measure(text, MAX_DEPTH_OF_ANSWERS, len(text))
 
 
 def read(text: bytes | bytearray, type: type[T]) -> T:

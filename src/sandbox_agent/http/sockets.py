@@ -279,13 +279,15 @@ class GatheringTransport(asyncio.Transport):
 
     def write_part(self, data: bytes) -> bool:
         """Write a part of a response that comes in chunks, at once; False when the client has to read first."""
-        if self._gathered or self._inner.get_write_buffer_size() > GATHERED or self.is_closing():
+        inner = self._inner
+        # Spelled out, and not `is_closing`: this runs for every reader.
+        if self._gathered or self.lingering is not None or inner.is_closing() or inner.get_write_buffer_size() > GATHERED:
             return False
         if len(data) < LARGE:
-            self._inner.write(b"%x\r\n%b\r\n" % (len(data), data))
+            inner.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
             # Readers share it: no copy for each.
-            self._inner.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+            inner.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         return True
 
     def get_write_buffer_size(self) -> int:

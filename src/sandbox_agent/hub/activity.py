@@ -111,11 +111,12 @@ class Recent:
         """Made with the first of them: an empty one takes more memory than all the rest of a session."""
 
     def add(self, lines: Sequence[bytes]) -> None:
-        short = [line for line in lines[-MOST_LINES:] if len(line) <= LONGEST_LINE]
-        if isinstance(self._lines, deque):
-            self._lines.extend(short)
-        elif short:
-            self._lines = deque(short, MOST_LINES)
+        kept = self._lines
+        for line in lines[-MOST_LINES:]:
+            if len(line) <= LONGEST_LINE:
+                if not kept:
+                    kept = self._lines = deque[bytes](maxlen=MOST_LINES)
+                kept.append(line)
 
     def clear(self) -> None:
         self._lines = ()

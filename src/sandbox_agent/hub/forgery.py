@@ -33,7 +33,10 @@ _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",
 
 def may_forge(blob: bytes, lines: int) -> bool:
     """Whether lines of an agent need a closer look. Quick, and never False for one that a client could be misled by."""
-    if _names_much(blob, lines):
+    # Spelled out, and not a function: this runs for every line of every agent.
+    size = len(blob)
+    names_us = _NAME in blob if size < _LONG else _find_bytes(blob, size, _NAME, len(_NAME)) is not None
+    if names_us or blob.count(_SESSION) > lines:
         return True
     # A single byte is found in no time, and most batches have no escape at all.
     if BACKSLASH not in blob or b"\\u00" not in blob:
@@ -42,17 +45,7 @@ def may_forge(blob: bytes, lines: int) -> bool:
     if not any(start in blob for start in _ESCAPED):
         return False
     # What is large is looked at closely at once, which takes no longer.
-    return len(blob) > _LARGE or _ESCAPED_LETTER.search(blob) is not None
-
-
-def _names_much(blob: bytes, lines: int) -> bool:
-    return _has_name(blob) or blob.count(_SESSION) > lines
-
-
-def _has_name(blob: bytes) -> bool:
-    if len(blob) < _LONG:
-        return blob.find(_NAME) >= 0
-    return _find_bytes(blob, len(blob), _NAME, len(_NAME)) is not None
+    return size > _LARGE or _ESCAPED_LETTER.search(blob) is not None
 
 
 def disarm(line: bytes) -> bytes:

@@ -8,7 +8,6 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from operator import itemgetter
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, field
@@ -51,7 +50,7 @@ from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import OFFERS_BYTES, Process, Session
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.json_bounds import MAX_DEPTH, SHORTEST_DEEP, excess
+from sandbox_agent.json_bounds import excess, opens_little
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
@@ -89,9 +88,8 @@ _VENDORS_CHOICE = b'"currentMod'
 AUTH_REQUIRED = -32000
 _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
 """Errors of a prompt that no credentials would have prevented."""
-_FIRST, _LAST = itemgetter(0), itemgetter(-1)
-_BRACE, _END_BRACE = set(b"{"), set(b"}")
-_FIRST_OF_AN_OBJECT = ord("{")
+_BRACE, _END_BRACE = b"{}"
+_EMPTY_LINES = b"\n\n"
 MOST_UNPARSED = 100
 """Bad lines of one read that clients see one by one."""
 _MANY = 4096
@@ -153,7 +151,7 @@ class FromAgent:
         if len(blob) > LARGE or (self._late and running.key in self._late):
             self._take_later(running, blob)
         else:
-            self._take(running, *_look_at(blob))
+            self._take(running, _look_at(blob))
 
     def _take_later(self, running: Process, step: bytes | Callable[[], None]) -> None:
         """Take lines that are looked at in a thread, or what comes after such lines. The agent waits, and no other."""
@@ -175,7 +173,7 @@ class FromAgent:
                     if len(late) == 1:
                         # Before they are taken: a reader that is behind, or the disk, may pause it again.
                         running.resume_reading()
-                    self._take(running, *looked_at)
+                    self._take(running, looked_at)
                 else:
                     step()
             except Exception:
@@ -183,9 +181,8 @@ class FromAgent:
             late.popleft()
         del self._late[running.key]
 
-    def _take(
-        self, running: Process, lines: list[bytes], peeks: list[Peek], forged: int, each: "list[_Bad | _Good] | None"
-    ) -> None:
+    def _take(self, running: Process, looked_at: "_LookedAt") -> None:
+        lines, peeks, forged, each = looked_at
         if forged:
             self._refusals.note(running.key, forged)
         log = self._hub.log
@@ -265,7 +262,7 @@ class FromAgent:
     def _receive_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
         """The fast path: runs of plain updates of one session are handled as one."""
         run: list[bytes] = []
-        run_id: object = None
+        run_id = ""
         for line, peek in zip(lines, peeks, strict=True):
             params = peek.params
             # Spelled out, and not a function: this runs for every line of every agent.
@@ -282,14 +279,18 @@ class FromAgent:
                 )
             ):
                 if session_id != run_id:
-                    self._updates(running, run_id, run)
-                    run, run_id = [], session_id
+                    if run:
+                        self._receive_updates(running, run_id, run)
+                        run = []
+                    run_id = session_id
                 run.append(line)
                 continue
-            self._updates(running, run_id, run)
-            run, run_id = [], None
+            if run:
+                self._receive_updates(running, run_id, run)
+                run = []
             self._receive_checked(running, line, peek)
-        self._updates(running, run_id, run)
+        if run:
+            self._receive_updates(running, run_id, run)
 
     def _receive_one_by_one(self, running: Process, each: "list[_Bad | _Good]") -> None:
         """Only the bad ones are set aside; of very many at once, clients are told the first, and how many more."""
@@ -309,18 +310,15 @@ class FromAgent:
     def _receive_guarded(self, running: Process, line: bytes, peek: Peek) -> None:
         """An envelope that we cannot handle must not affect the others."""
         try:
-            self._envelope(running, line, peek)
+            envelope = Envelope(line, peek)
+            if envelope.kind is RESPONSE:
+                self._respond(running, envelope)
+            elif envelope.kind is REQUEST:
+                self._ask(running, envelope)
+            else:
+                self._notify(running, envelope)
         except Exception:
             logger.exception("envelope from agent failed agent=%s method=%s", running.agent.id, peek.method)
-
-    def _envelope(self, running: Process, line: bytes, peek: Peek) -> None:
-        envelope = Envelope(line, peek)
-        if envelope.kind is RESPONSE:
-            self._respond(running, envelope)
-        elif envelope.kind is REQUEST:
-            self._ask(running, envelope)
-        else:
-            self._notify(running, envelope)
 
     # Responses
 
@@ -362,27 +360,22 @@ class FromAgent:
 
     # Notifications
 
-    def _updates(self, running: Process, agent_session_id: object, lines: list[bytes]) -> None:
-        if not lines:
-            return
-        assert isinstance(agent_session_id, str)
+    def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
+        hub = self._hub
         try:
-            self._receive_updates(running, agent_session_id, lines)
+            session = hub.shelf.find_held(running, agent_session_id)
+            if session is None:
+                self._receive_stray(running, agent_session_id, lines)
+                return
+            if session.unechoed is not None and session.replay is None:
+                self._turns.show(session)
+            session.heard_at = hub.monotonic()
+            hub.record_updates(session, lines)
+            for connection in hub.connections.attached(session):
+                if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
+                    running.pause_reading()
         except Exception:
             logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
-
-    def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        session = self._hub.shelf.find_held(running, agent_session_id)
-        if session is None:
-            self._receive_stray(running, agent_session_id, lines)
-            return
-        if session.unechoed is not None and session.replay is None:
-            self._turns.show(session)
-        session.heard_at = self._hub.monotonic()
-        self._hub.record_updates(session, lines)
-        for connection in self._hub.connections.attached(session):
-            if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
-                running.pause_reading()
 
     def _notify(self, running: Process, envelope: Envelope) -> None:
         if envelope.method == methods.CANCEL_REQUEST:
@@ -555,35 +548,42 @@ class FromAgent:
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
 
 
-def _look_at(blob: bytes) -> "tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]":
+_LookedAt = tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]
+
+
+def _look_at(blob: bytes) -> _LookedAt:
     """The lines of a blob, a look at each, and how many have had something in them that only the server says.
 
     The last is None unless some line is no envelope on one line; then it has all of them, one by one. Touches nothing
     else: what is large is looked at in a thread.
     """
-    if b"\n\n" in blob:
-        # Lines without anything cost as much as others, and there may be very many.
-        blob = re.sub(rb"\n\n++", b"\n", blob)
     try:
-        # Spelled out, and not a function: this runs for every line of every agent.
-        size = len(blob)
-        if size > SHORTEST_DEEP and (size > _MANY or blob.count(b"{") + blob.count(b"[") > MAX_DEPTH):
+        if len(blob) > _MANY or not opens_little(blob):
             _check_bounds(blob)
         if not blob.isascii():
             check_utf8(blob)
         peeks = peek_lines(blob)
-        lines = split_lines(blob, len(peeks))
-        lines.pop()
     except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
-        return [], [], *_look_one_by_one(blob)
+        return _look_closely(blob)
+    lines = split_lines(blob, len(peeks))
+    lines.pop()
+    if CARRIAGE_RETURN in blob or len(peeks) != len(lines):
+        return _look_closely(blob)
     # Equal counts do not prove one value per line: one line may have two values, and another none.
-    whole = all(lines) and set(map(_FIRST, lines)) == _BRACE and set(map(_LAST, lines)) == _END_BRACE
-    if not whole or CARRIAGE_RETURN in blob or len(peeks) != len(lines):
-        # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
-        return [], [], *_look_one_by_one(blob)
+    for line in lines:
+        if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
+            return _look_closely(blob)
     if may_forge(blob, len(lines)):
         return *_disarm_lines(lines, peeks), None
     return lines, peeks, 0, None
+
+
+def _look_closely(blob: bytes) -> _LookedAt:
+    """Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside."""
+    if _EMPTY_LINES in blob:
+        # Lines without anything cost as much as others, and there may be very many. The others may be well.
+        return _look_at(re.sub(rb"\n\n++", b"\n", blob))
+    return [], [], *_look_one_by_one(blob)
 
 
 def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
@@ -592,7 +592,7 @@ def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
     for line in map(bytes.strip, blob.split(b"\n")):
         if not line:
             continue
-        if bad >= MOST_UNPARSED and line[0] != _FIRST_OF_AN_OBJECT:
+        if bad >= MOST_UNPARSED and line[0] != _BRACE:
             bad += 1
             continue
         try:
@@ -627,10 +627,12 @@ def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], l
 
 
 def _check_bounds(blob: bytes) -> None:
-    """Raises NotAnEnvelope when a line is nested too deep or has too many values."""
+    """Raises NotAnEnvelope when a line is nested too deep, has too many values, or has nothing in it."""
+    if _EMPTY_LINES in blob:
+        raise NotAnEnvelope("it is empty")
     is_one = blob.find(b"\n") == len(blob) - 1
     for line in (blob,) if is_one else blob.split(b"\n"):
-        if len(line) > SHORTEST_DEEP and (reason := excess(line)) is not None:
+        if (reason := excess(line)) is not None:
             raise NotAnEnvelope(reason)
 
 

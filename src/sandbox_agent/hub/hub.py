@@ -355,7 +355,7 @@ class Hub:
 
     def resolve(self, call: Call, answer: Answer) -> None:
         """Give a call its answer: to the POST that waits for it, else to the stream."""
-        if not call.reply.done():
+        if call.reply.result is None:
             call.reply.set_result(answer)
         elif call.late is not None:
             call.late.set_result(answer)

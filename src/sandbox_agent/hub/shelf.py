@@ -38,7 +38,8 @@ class _Holders:
     def __init__(self) -> None:
         self._boot = secrets.token_hex(4)
         self._processes: dict[str, Process] = {}
-        self._sessions: dict[str, dict[str, Session]] = {}
+        self.sessions_of: dict[str, dict[str, Session]] = {}
+        """What each process means by its ids."""
 
     def name(self, running: Process) -> str:
         """The name of a process on disk: the next server restarts the count of keys."""
@@ -48,27 +49,22 @@ class _Holders:
         """From now on, what the process says under the agent's session id belongs to this session."""
         session.facts.held_by = self.name(running)
         self._processes[session.facts.held_by] = running
-        self._sessions.setdefault(running.key, {})[session.facts.agent_session_id] = session
+        self.sessions_of.setdefault(running.key, {})[session.facts.agent_session_id] = session
 
     def release(self, session: Session, process: Process) -> None:
         """The process no longer holds the session, or the session rests and can be found on disk."""
-        known = self._sessions.get(process.key, {})
+        known = self.sessions_of.get(process.key, {})
         if known.get(session.facts.agent_session_id) is session:
             del known[session.facts.agent_session_id]
         if not known:
-            self._sessions.pop(process.key, None)
-
-    def session(self, running: Process, agent_session_id: str) -> Session | None:
-        """What a process means by an id."""
-        known = self._sessions.get(running.key)
-        return None if known is None else known.get(agent_session_id)
+            self.sessions_of.pop(process.key, None)
 
     def sessions(self, running: Process) -> list[Session]:
-        return list(self._sessions.get(running.key, {}).values())
+        return list(self.sessions_of.get(running.key, {}).values())
 
     def namesakes(self, agent_session_id: str) -> list[Session]:
         """Sessions of any process under the same id."""
-        return [known[agent_session_id] for known in self._sessions.values() if agent_session_id in known]
+        return [known[agent_session_id] for known in self.sessions_of.values() if agent_session_id in known]
 
     def holds_any(self, running: Process) -> bool:
         """Whether a process has held a session since it started."""
@@ -85,7 +81,7 @@ class _Holders:
 
     def forget(self, running: Process) -> None:
         """It has exited."""
-        self._sessions.pop(running.key, None)
+        self.sessions_of.pop(running.key, None)
         self._processes.pop(self.name(running), None)
 
 
@@ -191,7 +187,8 @@ class Shelf:
 
     def find_held(self, running: Process, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
-        session = self._holders.session(running, agent_session_id)
+        known = self._holders.sessions_of.get(running.key)
+        session = None if known is None else known.get(agent_session_id)
         if session is not None or not self._holders.holds_any(running):
             return session
         if self._is_unknown(running.agent.id, agent_session_id):

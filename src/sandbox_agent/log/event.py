@@ -78,7 +78,8 @@ class Chunk(Struct):
     last: int = 0
     size: int = 0
     """Bytes it may take in memory, frames included."""
-    _frames: bytes | None = None
+    shared: bytes | None = None
+    """Its frames, once a reader has asked for them. Let go of as soon as those that keep up have them."""
 
     def __post_init__(self) -> None:
         lines = self.lines
@@ -87,7 +88,7 @@ class Chunk(Struct):
         # There is one for every line that is not part of a burst.
         self.size = (len(lines[0]) if count == 1 else sum(map(len, lines))) * 2 + count * _FRAME_OVERHEAD
         # Those of the whole, where this is a part.
-        self._frames = None
+        self.shared = None
 
     def after(self, position: int) -> "Chunk":
         """The part of it that comes after a position."""
@@ -95,16 +96,12 @@ class Chunk(Struct):
             return self
         return replace(self, first=position + 1, lines=self.lines[position - self.first + 1 :])
 
-    def drop_frames(self) -> None:
-        """Let go of the frames: those that keep up have them, and for others they are made again."""
-        self._frames = None
-
     def frames(self) -> bytes:
         """All its events as server-sent events, made once and shared."""
-        if self._frames is None:
+        if self.shared is None:
             lines = self.lines
-            self._frames = _FRAME % (self.first, lines[0]) if len(lines) == 1 else frames(self.first, lines)
-        return self._frames
+            self.shared = _FRAME % (self.first, lines[0]) if len(lines) == 1 else frames(self.first, lines)
+        return self.shared
 
 
 def split_lines(blob: bytes, about: int) -> list[bytes]:

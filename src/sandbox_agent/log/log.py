@@ -174,7 +174,7 @@ class Log:
                 except Exception as error:
                     report_failed(chunk, error)
             # Readers that keep up have written theirs by now.
-            chunk.drop_frames()
+            chunk.shared = None
         if self.publisher is not None and channel and not can_wait:
             self._awaited = chunk.last
             if self.publisher.is_idle:
@@ -542,7 +542,7 @@ class Log:
             self._stored = max(self._stored, group.chunks[-1].last)
             for chunk in group.chunks:
                 self._backlog -= chunk.size
-                chunk.drop_frames()
+                chunk.shared = None
         self._evict()
         self.resume_producers()
 
