@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 _SLOT = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 _TALLY = b"half=%d transaction=%020d records=%020d"
+_TALLY_LINE = (b"%b crc=%08x" + b" " * (_SLOT - 14 - len(_TALLY % (0, 0, 0)))) + b"\n"
+"""All are equally long."""
 TALLY = _SLOT
 """Bytes of a tally."""
 _LINES, _TALLIES = 2, 4
@@ -100,7 +102,7 @@ class Witness:
 def encode_tally(half: int, number: int, records: int) -> tuple[int, bytes]:
     """That a half of the journal has so many records for the transaction with this number: where it stands, and how."""
     text = _TALLY % (half, number, records)
-    return (_LINES + 2 * half + (records & 1)) * _SLOT, (b"%b crc=%08x" % (text, crc32(text))).ljust(_SLOT - 1) + b"\n"
+    return (_LINES + 2 * half + (records & 1)) * _SLOT, _TALLY_LINE % (text, crc32(text))
 
 
 def read_statement(path: Path) -> Statement | None:

@@ -75,16 +75,24 @@ class Group(Struct):
     def merge(self, later: "Group") -> None:
         """Take in what came after this group."""
         self.chunks += later.chunks
-        for session_id in later.deleted:
-            self.sessions.pop(session_id, None)
-            self.cards.pop(session_id, None)
-        self.sessions |= later.sessions
-        self.cards |= later.cards
-        self.deleted |= later.deleted
-        self.unpublished_after = min(self.unpublished_after, later.unpublished_after)
-        self.outcomes |= later.outcomes
-        self.forgotten_channels |= later.forgotten_channels
-        self.reserve = max(self.reserve, later.reserve)
+        # Most groups have little else, and there is one for every few messages.
+        if later.deleted:
+            for session_id in later.deleted:
+                self.sessions.pop(session_id, None)
+                self.cards.pop(session_id, None)
+            self.deleted |= later.deleted
+        if later.sessions:
+            self.sessions |= later.sessions
+        if later.cards:
+            self.cards |= later.cards
+        if later.unpublished_after < self.unpublished_after:
+            self.unpublished_after = later.unpublished_after
+        if later.outcomes:
+            self.outcomes |= later.outcomes
+        if later.forgotten_channels:
+            self.forgotten_channels |= later.forgotten_channels
+        if later.reserve > self.reserve:
+            self.reserve = later.reserve
 
 
 class Publisher(Protocol):
