@@ -26,12 +26,12 @@ def test_it_is_accepted_then_answered_and_what_comes_later_is_ignored() -> None:
     early = Heard(reply)
     reply.accept(3)
     reply.accept(4)
-    assert (early.said, reply.done()) == ([3], False)
+    assert (early.said, reply.result) == ([3], None)
     reply.set_result(ANSWER)
     reply.set_result(Answer(b"another"))
     reply.set_exception(InvalidParams("late"))
     assert early.said == Heard(reply).said == [3, ANSWER]
-    assert reply.done()
+    assert reply.result is not None
 
 
 def test_one_that_is_answered_at_once_was_taken() -> None:

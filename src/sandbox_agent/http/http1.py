@@ -422,16 +422,15 @@ class Http1(asyncio.Protocol):
         if read is None or len(data) > read[1] or read[1] > KNOWN:
             return False
         begin, end, key = read
-        if len(data) < end:
-            if end - begin > head.most:
-                # It is refused before it has come.
-                return False
-            self._partial = data
-            self.waited_since = self._sockets.clock
-            return True
+        if end - begin > head.most:
+            # It is refused before it has come.
+            return False
         self.waited_since = self._sockets.clock
+        if len(data) < end:
+            self._partial = data
+            return True
         self.cycle = post = Post(self, head, key)
-        post.take_body(data[begin:])
+        post.body = data[begin:]
         post.end_body()
         return True
 
@@ -439,15 +438,17 @@ class Http1(asyncio.Protocol):
         """Whether the client has left."""
         return self.transport.is_closing()
 
-    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None:
-        """Answer a POST; the head is without its end."""
-        if self.transport.is_closing():
-            return
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
+        """Answer a POST; the head is without its end. False when the client has left."""
+        transport = self.transport
+        if transport.is_closing():
+            return False
         end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
-        self.transport.write_through(b"".join((head, self.server.date(), end, body)))
+        transport.write_through(b"".join((head, self.server.date(), end, body)))
         if not keep_alive:
-            self.transport.close()
+            transport.close()
         self.on_response_complete()
+        return True
 
     def _read_backlog(self) -> None:
         """Let the parser read on, up to the end of a request; of the next one, when this one is answered.
@@ -508,7 +509,8 @@ class Http1(asyncio.Protocol):
     @property
     def _may_begin(self) -> bool:
         """A request may begin: the client has the answers so far, or reads them."""
-        return self._answered and not self.flow.write_paused
+        # Spelled out, and not `_answered`: this runs for every message.
+        return (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
 
     # What the parser calls
 
@@ -621,10 +623,10 @@ class Http1(asyncio.Protocol):
         """The request was answered; the next one, if it has arrived, waits until other sockets had their turn."""
         self.waited_since = self._sockets.clock
         self._head = b""
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
-            if self._backlog:
-                self._loop.call_soon(self._read_on)
+        # A socket that is closing does neither.
+        self.flow.resume_reading()
+        if self._backlog:
+            self._loop.call_soon(self._read_on)
 
     def _go_on(self) -> None:
         self._rests = False

@@ -29,7 +29,9 @@ class PostSocket(Protocol):
         """Whether its client has left."""
         ...
 
-    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None: ...
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
+        """Whether the answer goes out."""
+        ...
 
 
 class Post:
@@ -114,14 +116,16 @@ class Post:
     def refuse(self, error: SandboxAgentError) -> None:
         self.reply(make_problem(error))
 
-    def respond(self, head: bytes, body: bytes) -> None:
-        """The same, for a head that is written already, without its end."""
+    def respond(self, head: bytes, body: bytes) -> bool:
+        """The same, for a head that is written already, without its end. False when the client has left."""
         self.response_complete = True
         # The socket keeps this object until the next request.
         self.body = self._begun = b""
-        if self._line is not None and not self.disconnected:
-            more = b"".join((head, *_lines(self.head.more))) if self.head.more else head
-            self._line.reply(more, body, keep_alive=self.keep_alive)
+        if self._line is None or self.disconnected:
+            return False
+        if self.head.more:
+            head = b"".join((head, *_lines(self.head.more)))
+        return self._line.reply(head, body, keep_alive=self.keep_alive)
 
 
 def make_problem(error: SandboxAgentError) -> Response:

@@ -281,7 +281,12 @@ class GatheringTransport(asyncio.Transport):
         """Write a part of a response that comes in chunks, at once; False when the client has to read first."""
         inner = self._inner
         # Spelled out, and not `is_closing`: this runs for every reader.
-        if self._gathered or self.lingering is not None or inner.is_closing() or inner.get_write_buffer_size() > GATHERED:
+        if (
+            self._gathered
+            or self.lingering is not None
+            or inner.is_closing()
+            or inner.get_write_buffer_size() > GATHERED
+        ):
             return False
         if len(data) < LARGE:
             inner.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -89,7 +89,7 @@ class Calls:
     def give_up(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; answers that still arrive go to the log only."""
         for call in self._open.values():
-            if not call.reply.done():
+            if call.reply.result is None:
                 call.reply.set_exception(error)
 
     def find_turns(self) -> list[Call]:

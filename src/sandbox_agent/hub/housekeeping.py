@@ -62,7 +62,7 @@ class Housekeeping(Struct, frozen=True):
     @staticmethod
     def _give_up(call: Call, reason: str) -> None:
         """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
-        if call.reply.done():
+        if call.reply.result is not None:
             return
         late = Reply()
         error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)

@@ -88,7 +88,7 @@ class Idempotency:
             self._forget_begun(running, failure)
             return
         own = Reply(envelope)
-        own.when_accepted(partial(_accept_too, running.first))
+        own.when_accepted(running.first.accept_as)
         own.when_answered(partial(self._on_answered, running))
         try:
             begin(own)
@@ -144,11 +144,6 @@ class Idempotency:
             reply.set_exception(error)
         except Exception as error:
             reply.set_exception(error)
-
-
-def _accept_too(reply: Reply, taken: int | Exception) -> None:
-    if not isinstance(taken, Exception):
-        reply.accept(taken)
 
 
 def scope_of(connection: Connection, session_id: str | None) -> str:

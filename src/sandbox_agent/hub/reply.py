@@ -23,6 +23,7 @@ from sandbox_agent.protocol.errors import (
 
 T = TypeVar("T")
 
+_FAILED = "a callback of a reply failed"
 _OF_THE_EXCHANGE = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
 """Failures that are not the method's: these become an HTTP status."""
 
@@ -55,10 +56,6 @@ class Reply:
         self._on_accepted: tuple[Callable[[int | Exception], None], ...] = ()
         self._on_answered: tuple[Callable[[Answer | Exception], None], ...] = ()
 
-    def done(self) -> bool:
-        """Whether it is answered."""
-        return self.result is not None
-
     def accept(self, position: int) -> None:
         """The request was taken, and the record of that is at this position."""
         if self.position is None and self.result is None:
@@ -66,6 +63,11 @@ class Reply:
             if self._on_accepted:
                 callbacks, self._on_accepted = self._on_accepted, ()
                 _tell(callbacks, position)
+
+    def accept_as(self, taken: int | Exception) -> None:
+        """Another one was taken, or never was: this is the same request."""
+        if not isinstance(taken, Exception):
+            self.accept(taken)
 
     def set_result(self, answer: Answer) -> None:
         """It is answered."""
@@ -76,7 +78,12 @@ class Reply:
             self.accept(answer.commit)
         self.result = answer
         callbacks, self._on_answered = self._on_answered, ()
-        _tell(callbacks, answer)
+        # Spelled out, and not `_tell`: this runs for every message.
+        for callback in callbacks:
+            try:
+                callback(answer)
+            except Exception:
+                logger.exception(_FAILED)
 
     def set_exception(self, error: Exception) -> None:
         """It has failed."""
@@ -112,7 +119,7 @@ class Reply:
 
     def follow(self, other: "Reply") -> None:
         """Have the outcome of another one."""
-        other.when_accepted(self._accept_too)
+        other.when_accepted(self.accept_as)
         other.when_answered(self._settle_too)
 
     async def accepted(self) -> int:
@@ -136,10 +143,6 @@ class Reply:
             raise self.result
         return self.result
 
-    def _accept_too(self, taken: int | Exception) -> None:
-        if not isinstance(taken, Exception):
-            self.accept(taken)
-
     def _settle_too(self, result: Answer | Exception) -> None:
         if isinstance(result, Answer):
             self.set_result(result)
@@ -158,7 +161,7 @@ def _tell(callbacks: tuple[Callable[[T], object], ...], value: T) -> None:
         try:
             callback(value)
         except Exception:
-            logger.exception("a callback of a reply failed")
+            logger.exception(_FAILED)
 
 
 def as_answerable(error: Exception, method: str) -> SandboxAgentError:

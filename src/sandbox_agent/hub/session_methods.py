@@ -319,12 +319,12 @@ class SessionMethods(Struct, frozen=True):
 
     async def _bring_back(self, session: Session, prompt: Prompt, reply: Reply) -> None:
         """Let a prompt's session come back; the prompt may be cancelled meanwhile."""
-        if reply.done():
+        if reply.result is not None:
             return
         try:
             await asyncio.shield(self.forward.revive(session))
         except SandboxAgentError as error:
-            if not reply.done():
+            if reply.result is None:
                 self.turns.drop(session, prompt, error)
                 raise
         else:

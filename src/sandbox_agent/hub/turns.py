@@ -115,7 +115,7 @@ class Turns:
     def give_up(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; running turns are ended elsewhere."""
         for turn in self._turns.values():
-            if not turn.reply.done():
+            if turn.reply.result is None:
                 turn.reply.set_exception(error)
 
     def fail_waiting(self, session: Session, error: RpcError) -> None:
@@ -192,7 +192,7 @@ class Turns:
         answer = self._finish(session, prompt, FROM_SERVER, line, end)
         if turn.call is not None:
             self._hub.resolve(turn.call, answer)
-        elif not turn.reply.done():
+        elif turn.reply.result is None:
             turn.reply.set_result(answer)
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:

@@ -26,12 +26,11 @@ from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
 from sandbox_agent.log.journal import Group, KeptOutcome, Publisher
 from sandbox_agent.log.seen import Seen
-from sandbox_agent.log.writer import GATHER, Writer, call_back
+from sandbox_agent.log.writer import GATHER, Waiter, Writer, call_back
 from sandbox_agent.protocol.errors import LogUnavailable
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-_Waiter = asyncio.Future[None] | Callable[[Exception | None], None]
 
 RESERVE = 1 << 20
 """Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
@@ -101,7 +100,7 @@ class Log:
         """Up to where events outlive a crash, and up to where they can be read from disk."""
         self._awaited = 0
         """The last position that clients of a fleet should see soon."""
-        self._waiting: list[tuple[int, int, _Waiter]] = []
+        self._waiting: list[tuple[int, int, Waiter]] = []
         self._numbers = count()
         self._waking = 0
         """Callers that have been told that their position is safe, and have not gone on yet."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk
@@ -42,28 +42,8 @@ JOURNAL_RETRY = 30.0
 """How long the database takes everything after the journal has failed, or has had to wait for the disk."""
 
 
-class _Waiter(Protocol):
-    """Waits for a group: a future, or what calls back."""
-
-    def done(self) -> bool: ...
-    def set_result(self, result: None, /) -> None: ...
-    def set_exception(self, exception: Exception, /) -> None: ...
-
-
-class _Callback:
-    __slots__ = ("_call",)
-
-    def __init__(self, call: Callable[[Exception | None], None]) -> None:
-        self._call = call
-
-    def done(self) -> bool:
-        return False
-
-    def set_result(self, result: None, /) -> None:
-        call_back(self._call, None)
-
-    def set_exception(self, exception: Exception, /) -> None:
-        call_back(self._call, exception)
+Waiter = asyncio.Future[None] | Callable[[Exception | None], None]
+"""Waits until something is safe: a caller, or what calls back."""
 
 
 class Writer:
@@ -100,11 +80,11 @@ class Writer:
         self._next_trim: asyncio.TimerHandle | None = loop.call_later(trim_every, self._trim_now)
         """None while it trims."""
         self._group = Group()
-        self._waiting: list[_Waiter] = []
+        self._waiting: list[Waiter] = []
         """Callers that wait for the group to be safe."""
-        self._readers: list[_Waiter] = []
+        self._readers: list[Waiter] = []
         """Callers that wait for the database to have the group."""
-        self._journal_readers: list[_Waiter] = []
+        self._journal_readers: list[Waiter] = []
         """Callers that wait for the database to have what the journal has."""
         self._gathering: asyncio.TimerHandle | None = None
         """When the group is written, if no caller waits for it. The timer of one that was written earlier stays."""
@@ -137,7 +117,7 @@ class Writer:
         """What the database is getting and the journal has."""
         self._written: Group | None = None
         """What the database is getting and the journal has not: until then the journal takes nothing."""
-        self._waiting_for_stored: list[_Waiter] = []
+        self._waiting_for_stored: list[Waiter] = []
         self._unwritten = Group()
         """What the thread could not write to the database, until the event loop knows."""
 
@@ -186,7 +166,7 @@ class Writer:
         if not self._group and self._written is None:
             callback(None)
             return
-        (self._waiting if self._group else self._waiting_for_stored).append(_Callback(callback))
+        (self._waiting if self._group else self._waiting_for_stored).append(callback)
         self.hurry()
 
     async def store(self) -> None:
@@ -197,7 +177,7 @@ class Writer:
         elif self._is_storing:
             await self._wait(self._waiting_for_stored)
 
-    async def _wait(self, waiting: list[_Waiter]) -> None:
+    async def _wait(self, waiting: list[Waiter]) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(future)
         self.hurry()
@@ -437,7 +417,7 @@ class Writer:
             # Soon, not now: reads that waited for this group come first.
             self._loop.call_soon(self._trim_now)
 
-    def _on_failed(self, waiting: list[_Waiter], error: Exception) -> None:
+    def _on_failed(self, waiting: list[Waiter], error: Exception) -> None:
         reason, count = str(error), len(self._journaled.chunks) + len(self._group.chunks)
         logger.error("log not written reason=%s events=%d", reason, count, exc_info=_unexpected(error))
         self._unwritten = Group()
@@ -447,7 +427,9 @@ class Writer:
         waiting += [*self._waiting, *self._readers, *self._journal_readers]
         self._waiting, self._readers, self._journal_readers = [], [], []
         for waiter in waiting:
-            if not waiter.done():
+            if not isinstance(waiter, asyncio.Future):
+                call_back(waiter, DatabaseError(reason))
+            elif not waiter.done():
                 waiter.set_exception(DatabaseError(reason))
         self._failed(reason)
 
@@ -474,9 +456,11 @@ def call_back(callback: Callable[[Exception | None], None], failure: Exception |
         logger.exception("callback after a write failed")
 
 
-def _release(waiting: list[_Waiter]) -> None:
+def _release(waiting: list[Waiter]) -> None:
     for waiter in waiting:
-        if not waiter.done():
+        if not isinstance(waiter, asyncio.Future):
+            call_back(waiter, None)
+        elif not waiter.done():
             waiter.set_result(None)
 
 
