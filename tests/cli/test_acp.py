@@ -10,116 +10,112 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
-from websockets.typing import Subprotocol
 
-from sandbox_agent.cli.commands.stdio import Ledger, pause_before_repeat
-from sandbox_agent.wire.headers import WITH_IDS
+from sandbox_agent.cli.commands.acp import MessageLedger
+from sandbox_agent.client.errors import ConnectionLost, ServerProblem
+from sandbox_agent.client.incoming import Arrival
+from sandbox_agent.envelope import META, Envelope, parse
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
+from tests.support.cutting import Proxy
 from tests.support.cutting import proxy as proxied
 from tests.support.forkery import forkery
+from tests.support.pretending import EVENTS, SESSION, asks, pretender, problem, update
 from tests.support.running import BOUND, TOKEN, Server, scripted
-
-
-def frame(number: int, **fields: Any) -> bytes:
-    return f"{number}\n{json.dumps({'jsonrpc': '2.0', **fields})}".encode()
 
 
 def line(**fields: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **fields}).encode()
 
 
-def test_a_request_is_sent_again_under_its_key_until_it_is_answered_and_answered_once() -> None:
-    ledger = Ledger()
-    sent = ledger.outgoing(line(id=1, method="session/prompt", params={}), "k1")
-    assert sent is not None
-    assert sent.startswith(b"k1\n{")
-    assert ledger.again() == [sent]
-    assert ledger.incoming(frame(7, id=1, result={})) is not None
-    assert (ledger.incoming(frame(8, id=1, result={})), ledger.again(), ledger.last) == (None, [], 8)
+def asked(**fields: Any) -> Envelope:
+    """A line of the editor's."""
+    return parse(line(**fields))
 
 
-def test_answers_and_notifications_are_sent_again_until_the_server_acknowledges_them() -> None:
-    ledger = Ledger()
-    cancel = ledger.outgoing(line(method="session/cancel", params={"sessionId": "s"}), "k1")
-    answer = ledger.outgoing(line(id=5, result=ALLOW), "k2")
-    assert ledger.again() == [cancel, answer]
-    assert ledger.incoming(frame(3, id="k1", result={})) is None
-    assert ledger.again() == [answer]
-    assert ledger.incoming(frame(4, id="k2", error={"code": -32600, "message": "nobody asked"})) is None
-    assert ledger.again() == []
+def came(position: int, generation: int = 1, **fields: Any) -> Arrival:
+    """An envelope of the server's."""
+    data = line(**fields)
+    return Arrival(json.loads(data), position, data, generation)
 
 
-def test_an_answer_that_a_lost_node_cannot_take_is_kept_and_sent_again() -> None:
-    ledger = Ledger()
-    answer = ledger.outgoing(line(id=5, result=ALLOW), "k1")
-    ledger.outgoing(line(method="session/cancel", params={"sessionId": "s"}), "k2")
-    away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
-    for number, key in enumerate(("k1", "k2")):
-        assert ledger.incoming(frame(number, id=key, error=away)) is None
-    assert (ledger.take_refused(), ledger.take_refused()) == ({b'"k1"': 1}, {}), "a late cancel could end another turn"
-    assert ledger.again() == [ledger.find_unacknowledged(b'"k1"')] == [answer]
-    ledger.incoming(frame(3, id="k1", result={}))
-    assert ledger.find_unacknowledged(b'"k1"') is None
+def test_a_request_is_answered_once_under_the_id_that_it_has() -> None:
+    ledger = MessageLedger()
+    sent = ledger.ask(asked(id=1.0, method="session/prompt", params={}))
+    assert sent.line == line(id=1.0, method="session/prompt", params={})
+    assert ledger.incoming(came(7, id=1.0, result={})) == line(id=1.0, result={})
+    assert (ledger.incoming(came(8, id=1.0, result={})), ledger.last) == (None, 8)
+    assert ledger.fail(b"1.0", ConnectionLost("gone")) is None
 
 
-def test_an_answer_that_is_refused_again_and_again_is_repeated_less_often_and_not_when_it_is_withdrawn() -> None:
-    ledger = Ledger()
-    ledger.incoming(frame(1, id="n.run.0.1", method=PERMISSION, params={"sessionId": "s"}))
-    ledger.outgoing(line(id="n.run.0.1", result=ALLOW), "k1")
-    away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
-    pauses: list[float] = []
-    for number in range(2, 2000):
-        ledger.incoming(frame(number, id="k1", error=away))
-        [(key, refusals)] = ledger.take_refused().items()
-        assert key == b'"k1"'
-        pauses.append(pause_before_repeat(refusals))
-    assert pauses[:6] == [3, 6, 12, 24, 30, 30]
-    assert set(pauses[6:]) == {30}
-    ledger.incoming(frame(2000, id="k1", error=away))
-    ledger.incoming(frame(2001, method="$/cancel_request", params={"requestId": "n.run.0.1"}))
-    assert ledger.take_refused() == {}
-    assert (ledger.find_unacknowledged(b'"k1"'), ledger.again()) == (None, [])
+def test_a_server_that_stops_answers_nothing_and_a_complaint_without_an_id_is_not_shown() -> None:
+    ledger = MessageLedger()
+    ledger.ask(asked(id=1, method="session/prompt", params={}))
+    stops = {"code": -32603, "message": "stops", "data": {"type": "shutting-down"}}
+    assert ledger.incoming(came(1, id=1, error=stops)) is None
+    assert ledger.incoming(came(2, id=None, error={"code": -32600, "message": "nobody asked"})) is None
+    assert ledger.incoming(came(3, id=1, result={})) is not None
 
 
-def test_a_new_connection_withdraws_what_was_asked_and_fails_what_may_have_happened() -> None:
-    ledger = Ledger()
-    ledger.incoming(frame(7, id=0, method=PERMISSION, params={"sessionId": "s"}))
-    ledger.outgoing(line(id=1, method="session/new", params={}), "k1")
-    prompt = ledger.outgoing(line(id=2, method="session/prompt", params={"sessionId": "s", "prompt": []}), "k2")
-    told = [json.loads(one) for one in ledger.renew()]
-    assert told[0]["params"] == {"requestId": 0}
-    assert (told[1]["id"], told[1]["error"]["data"]["type"]) == (1, "outcome-unknown")
-    assert ledger.again() == [prompt], "its session knows what became of it"
-    assert ledger.outgoing(line(id=0, result=ALLOW), "k3") is None, "the next request under this id is another one"
-    shown = ledger.incoming(frame(2, id=0, method=PERMISSION, params={"sessionId": "s"}))
+def test_a_request_that_may_have_happened_fails_with_an_unknown_outcome_and_another_with_its_reason() -> None:
+    ledger = MessageLedger()
+    failures: list[Json] = []
+    lost = ConnectionLost("gone", outcome_unknown=True)
+    refused = ServerProblem("too-many", "Too Many", 429, "wait", {"limit": 1})
+    for id, error in enumerate((lost, refused)):
+        ledger.ask(asked(id=id, method="session/new", params={}))
+        failures.append(json.loads(ledger.fail(b"%d" % id, error) or b"")["error"]["data"])
+    assert failures == [{"type": "outcome-unknown"}, {"type": "too-many", "limit": 1}]
+
+
+def test_a_new_connection_withdraws_what_was_asked_and_names_what_it_asks_itself() -> None:
+    ledger = MessageLedger()
+    ledger.incoming(came(7, id=0, method=PERMISSION, params={"sessionId": "s"}))
+    [told] = [json.loads(one) for one in ledger.renew()]
+    assert (told["method"], told["params"], ledger.last) == ("$/cancel_request", {"requestId": 0}, 0)
+    assert not ledger.questions, "the next request under this id is another one"
+    shown = ledger.incoming(came(2, 2, id=0, method=PERMISSION, params={"sessionId": "s"}))
     assert shown is not None
     name = json.loads(shown)["id"]
     assert name != 0
-    sent = ledger.outgoing(line(id=name, result=ALLOW), "k4")
-    assert sent is not None
-    assert json.loads(sent.partition(b"\n")[2])["id"] == 0
-    withdrawn = ledger.incoming(frame(3, method="$/cancel_request", params={"requestId": 0}))
+    assert ledger.questions[json.dumps(name).encode()].id == (2, "0")
+    withdrawn = ledger.incoming(came(3, 2, method="$/cancel_request", params={"requestId": 0}))
     assert withdrawn is not None
     assert json.loads(withdrawn)["params"]["requestId"] == name
+    assert not ledger.questions
 
 
-def test_initialize_has_no_key_and_complaints_about_repeats_are_not_shown() -> None:
-    ledger = Ledger()
-    assert (ledger.outgoing(line(id=0, method="initialize", params={}), "k") or b"").startswith(b"{")
-    assert ledger.incoming(frame(3, id=None, error={"code": -32600, "message": "nobody asked"})) is None
-    assert ledger.outgoing(b"nonsense", "k") == b"nonsense"
+def test_an_answer_is_repeated_no_more_when_its_request_is_withdrawn() -> None:
+    async def main() -> None:
+        ledger = MessageLedger()
+        ledger.incoming(came(1, id="n.run.0.1", method=PERMISSION, params={"sessionId": "s"}))
+        [question] = ledger.questions.values()
+        answering = question.answering = asyncio.create_task(asyncio.Event().wait())
+        ledger.incoming(came(2, method="$/cancel_request", params={"requestId": "n.run.0.1"}))
+        await asyncio.wait([answering])
+        assert answering.cancelled()
+
+    run(main())
+
+
+def test_a_request_whose_answer_did_not_fit_can_be_answered_again() -> None:
+    ledger = MessageLedger()
+    ledger.incoming(came(1, id=5, method=PERMISSION, params={"sessionId": "s"}))
+    question = ledger.questions[b"5"]
+    ledger.settle(b"5", question, is_answered=False)
+    assert ledger.questions == {b"5": question}
+    ledger.settle(b"5", question, is_answered=True)
+    assert not ledger.questions
 
 
 def test_a_new_session_becomes_the_one_that_was_named() -> None:
-    ledger = Ledger("s-1")
-    sent = ledger.outgoing(line(id=1, method="session/new", params={"cwd": "/here", "mcpServers": []}), "k")
-    assert sent is not None
-    assert json.loads(sent.partition(b"\n")[2])["method"] == "session/resume"
-    shown = ledger.incoming(frame(2, id=1, result={"modes": None}))
+    ledger = MessageLedger("s-1")
+    sent = ledger.ask(asked(id=1, method="session/new", params={"cwd": "/here", "mcpServers": []}))
+    assert (sent.method, sent.session_id) == ("session/resume", "s-1")
+    shown = ledger.incoming(came(2, id=1, result={"modes": None}))
     assert shown is not None
     assert json.loads(shown)["result"]["sessionId"] == "s-1"
+    assert ledger.sessions == {"s-1": 0}
 
 
 # --- the program ------------------------------------------------------------------------------------------------------
@@ -178,9 +174,17 @@ async def editor(*flags: str, token: str = TOKEN) -> AsyncGenerator[Editor]:
             await process.wait()
 
 
-def test_an_editor_on_stdio_drives_a_session_across_cuts(server: Server) -> None:
+class WithoutSockets(Proxy):
+    """A proxy that lets no WebSocket through."""
+
+    def passes(self, data: bytes) -> bool:
+        return b"upgrade: websocket" not in data.lower()
+
+
+@pytest.mark.parametrize("kind", [Proxy, WithoutSockets])
+def test_an_editor_on_stdio_drives_a_session_across_cuts(server: Server, kind: type[Proxy]) -> None:
     async def main() -> None:
-        async with proxied(server.url) as proxy, editor("--connect", f"{proxy.url}/acp/scripted") as own:
+        async with proxied(server.url, kind) as proxy, editor("--connect", f"{proxy.url}/acp/scripted") as own:
             assert "result" in await own.call(0, "initialize", {"protocolVersion": 1})
             session = (await own.call(1, "session/new", {"cwd": server.work, "mcpServers": []}))["result"]["sessionId"]
             program = [["flood", 100, 10], permission(), ["wait_answer"], ["flood", 100, 10]]
@@ -243,26 +247,77 @@ def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how:
 
 def test_an_editor_answers_once_while_the_bridge_repeats_it_until_the_node_is_back() -> None:
     async def main() -> None:
-        frames: list[str | bytes] = []
+        async with pretender() as pretending, editor("--connect", pretending.url) as own:
+            refusals = [problem("node-unreachable", 503), problem("log-unavailable", 507)]
+            pretending.results["None"] = lambda post: refusals.pop(0) if refusals else {}
+            await own.call(0, "initialize", {"protocolVersion": 1})
+            await pretending.told(1, asks("n.run.0.1", "any"))
+            question = await own.next()
+            await own.send(id=question["id"], result=ALLOW)
+            await pretending.until(lambda: len(pretending.answers()) == 3)
+            await pretending.told(2, {"jsonrpc": "2.0", "method": "x/taken", "params": {}})
+            assert (await own.next())["method"] == "x/taken"
+        assert [post.envelope["result"] for post in pretending.answers()] == [ALLOW] * 3
 
-        async def pretend(socket: ServerConnection) -> None:
-            await socket.send(frame(1, id="n.run.0.1", method=PERMISSION, params={"sessionId": "s"}).decode())
-            away = {"code": -32603, "message": "is not there", "data": {"type": "node-unreachable"}}
-            outcomes: list[Json] = [{"error": away}, {"result": {}}]
-            for outcome in outcomes:
-                frames.append(await socket.recv())
-                key = str(frames[-1]).partition("\n")[0]
-                await socket.send(frame(2, id=key, **outcome).decode())
-            await socket.send(frame(3, method="x/taken", params={}).decode())
-            await socket.wait_closed()
+    run(main())
 
-        async with serve(pretend, "127.0.0.1", 0, subprotocols=[Subprotocol(WITH_IDS)]) as serving:
-            port = serving.sockets[0].getsockname()[1]
-            async with editor("--connect", f"http://127.0.0.1:{port}") as own:
-                asked = await own.next()
-                await own.send(id=asked["id"], result=ALLOW)
-                assert (await own.next())["method"] == "x/taken"
-        assert frames[0] == frames[1]
+
+def test_restarts_repeat_nothing_and_what_the_log_no_longer_has_is_told() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, editor("--connect", pretending.url, "--session", "s-1") as own:
+            await own.call(0, "initialize", {"protocolVersion": 1})
+            await own.call(1, "session/new", {"cwd": "/", "mcpServers": []})
+            await pretending.told(3, update("three"))
+            assert (await own.next())["params"] == update("three")["params"]
+            pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 9}
+            gap = {"sessionId": "s-1", "resumesAt": 9}
+            pretending.log = [(9, update("nine"))]
+            pretending.results[EVENTS] = lambda post: {**pretending.events(post), "gap": gap}
+            pretending.restart()
+            assert [(await own.next())["params"] for _ in range(2)] == [gap, update("nine")["params"]]
+            pretending.restart()
+            assert (await own.next())["params"] == gap
+            await pretending.told(10, update("ten"))
+            assert (await own.next())["params"] == update("ten")["params"]
+        pages = [post.envelope["params"] for post in pretending.requests(EVENTS)]
+        assert [(page["after"], page["before"]) for page in pages] == [(3, 10), (9, 10)], "what was shown is not again"
+
+    run(main())
+
+
+def test_the_agent_of_the_command_line_is_named_unless_the_editor_names_one() -> None:
+    async def main() -> None:
+        async with pretender() as pretending:
+            for meta in ({}, {META: {"user": "u"}}, {META: {"agent": "own"}}):
+                async with editor("--connect", f"{pretending.url}/acp/given") as own:
+                    await own.call(0, "initialize", {"protocolVersion": 1, "_meta": meta})
+        metas = [post.envelope["params"]["_meta"][META] for post in pretending.requests("initialize")]
+        assert metas == [{"agent": "given"}, {"user": "u", "agent": "given"}, {"agent": "own"}]
+
+    run(main())
+
+
+def test_an_initialize_that_fails_is_answered_and_may_be_tried_again(server: Server) -> None:
+    async def main() -> None:
+        async with editor("--connect", server.url) as own:
+            wrong = await own.call(0, "initialize", {"protocolVersion": 1, "_meta": {META: {"agent": "nobody"}}})
+            assert wrong["error"]["data"]["type"] == "unknown-agent"
+            assert "result" in await own.call(1, "initialize", {"protocolVersion": 1})
+            assert "result" in await own.call(2, "session/new", {"cwd": server.work, "mcpServers": []})
+
+    run(main())
+
+
+def test_what_an_editor_says_last_arrives(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            session = await client.new_session()
+            async with editor("--connect", server.url, "--session", session) as own:
+                await own.call(0, "initialize", {"protocolVersion": 1})
+                await own.call(1, "session/new", {"cwd": server.work, "mcpServers": []})
+                await own.send(id=2, method="session/prompt", params=Client.prompt_params(session, "the last word"))
+            async with client.stream() as stream:
+                await stream.until(lambda event: "the last word" in str(event))
 
     run(main())
 
@@ -283,7 +338,7 @@ def test_an_editor_gets_the_session_that_was_named(server: Server) -> None:
 
 def test_a_wrong_token_ends_the_program_with_a_reason(server: Server) -> None:
     async def main() -> None:
-        with pytest.raises(AssertionError, match="wants its token"):
+        with pytest.raises(AssertionError, match="--token"):
             async with editor("--connect", server.url, token="another"):
                 pass
 

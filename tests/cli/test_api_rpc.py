@@ -1,6 +1,8 @@
 """`sandbox-agent api v1 rpc`: envelopes in, envelopes out, in their true order (contract, sections 2 to 4)."""
 
+import asyncio
 import json
+import os
 import signal
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -9,11 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_agent.cli.commands.rpc import Answered, Broken, Came, InputEnded, News, RefusedLine, Sent, Tally
-from sandbox_agent.client.errors import ClientError
+from sandbox_agent.cli.commands.rpc import PendingOutput
+from sandbox_agent.client.errors import ClientError, ConnectionLost
 from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import META, Client, Json, run
+from tests.support.forkery import forkery
+from tests.support.pretending import Post, pretender, update
 from tests.support.running import BOUND, TOKEN, Server, eventually
 
 RPC = ("api", "v1", "rpc")
@@ -320,57 +324,81 @@ def test_a_server_that_stops_is_reported(place: Place) -> None:
     assert stderr.count(b"\n") == 1
 
 
-# --- the order, by itself ---------------------------------------------------------------------------------------------
+# --- the order, and what is still to come -----------------------------------------------------------------------------
+
+
+def test_an_answer_beside_the_stream_is_held_back_until_the_stream_has_come_so_far() -> None:
+    """By X-ACP-Last-Event-Id, for servers that do not answer on the stream though they are asked to."""
+
+    async def main() -> None:
+        async with pretender() as pretending:
+
+            def late(post: Post) -> Json:
+                pretending.last_event = 7
+                return {}
+
+            pretending.results["x/late"] = late
+            process = await asyncio.create_subprocess_exec(
+                *(*forkery().stand_in, *SCRIPTED, "--endpoint", pretending.url),
+                *("-d", json.dumps(envelope("x/late", id=1))),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, "NO_PROXY": "*"},
+            )
+            assert process.stdout is not None
+            await pretending.until(lambda: pretending.requests("x/late"))
+            for number in (6, 7):
+                await pretending.told(number, update(str(number)))
+            came = [json.loads(line) async for line in process.stdout]
+            assert await process.wait() == 0
+        assert texts(came) == ["6", "7"]
+        assert came[-1]["id"] == 1
+
+    run(main())
 
 
 def response(id: object) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": id, "result": {}}).encode()
 
 
-def told(*news: News, at: int = 0) -> tuple[list[bytes], Tally]:
-    written: list[bytes] = []
-    tally = Tally(written.append, at)
-    for each in news:
-        tally.take(each)
-    return written, tally
-
-
-def test_an_answer_beside_the_stream_is_held_back_until_the_stream_has_come_so_far() -> None:
-    """By X-ACP-Last-Event-Id, for servers that do not answer on the stream though they are asked to."""
-    asked = [Sent(b"1"), Sent(b"2"), InputEnded(), Answered(7, response(1)), Answered(5, response(2))]
-
-    written, tally = told(*asked, Came(4, b"four"))
-    assert (written, tally.done) == ([b"four"], False)
-
-    written, tally = told(*asked, Came(4, b"four"), Came(6, b"six"))
-    assert (written, tally.waiting) == ([b"four", b"six", response(2)], "1")
-
-    written, tally = told(*asked, Came(8, b"eight"))
-    assert (written, tally.done) == ([b"eight", response(1), response(2)], True)
-
-
-def test_an_answer_that_waits_for_nothing_is_printed_at_once() -> None:
-    written, tally = told(Sent(b"1"), Answered(7, response(1)), at=7)
-
-    assert (written, tally.done) == ([response(1)], False)
-    tally.take(InputEnded())
-    assert tally.done
-
-
 def test_the_same_id_twice_is_answered_twice_and_ids_are_their_text() -> None:
-    _, tally = told(
-        Sent(b"1"), Sent(b"1"), InputEnded(), Came(1, response(1)), Came(2, response("1")), Came(3, response(1.0))
-    )
-
-    assert not tally.done
-    tally.take(Came(4, response(1)))
-    assert tally.done
+    written: list[bytes] = []
+    output = PendingOutput(written.append)
+    for _ in range(2):
+        output.send(b"1")
+    output.end()
+    answers = [response(1), response("1"), response(1.0)]
+    for each in answers:
+        output.receive(each)
+    assert (output.is_done, output.waiting) == (False, "1")
+    output.receive(response(1))
+    assert output.is_done
+    assert written == [*answers, response(1)]
 
 
 def test_what_was_refused_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, tally = told(Sent(b"1"), RefusedLine(3, ClientError("no"), b"1"), InputEnded())
+    output = PendingOutput(lambda line: None)
+    output.send(b"1")
+    output.refuse(3, ClientError("no"), b"1")
+    output.end()
 
-    assert (tally.done, tally.failed) == (True, True)
+    assert (output.is_done, output.failed, output.failure) == (True, True, None)
     assert capsys.readouterr().err == "sandbox-agent: line 3: no\n"
-    with pytest.raises(ClientError, match="gone"):
-        tally.take(Broken(ClientError("gone")))
+
+
+def test_a_stream_that_breaks_again_and_again_without_having_brought_anything_ends_the_exchange() -> None:
+    output, cut = PendingOutput(lambda line: None), ConnectionLost("cut", outcome_unknown=True)
+    for _ in range(5):
+        output.interrupt(cut)
+    output.receive(response(1))
+    for _ in range(5):
+        output.interrupt(cut)
+    assert output.failure is None
+    output.interrupt(cut)
+    assert output.failure is cut
+
+
+def test_a_server_that_is_gone_ends_the_exchange_at_once() -> None:
+    output, gone = PendingOutput(lambda line: None), ConnectionLost("no server answers")
+    output.interrupt(gone)
+    assert output.failure is gone

@@ -188,7 +188,7 @@ _IMPORTED = (
 _IMPORTED_FOR = {
     PYTHON: ("sandbox_agent.client.sync", "sandbox_agent.client.embedded"),
     "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
-    "acp": ("sandbox_agent.cli.commands.acp", "sandbox_agent.cli.commands.stdio"),
+    "acp": ("sandbox_agent.cli.commands.acp", "sandbox_agent.client.transport"),
     "api": ("sandbox_agent.cli.commands.api",),
     "daemon": ("sandbox_agent.cli.commands.daemon",),
     "doctor": (

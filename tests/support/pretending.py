@@ -125,6 +125,8 @@ class Pretender:
         elif path.startswith("/v1/sessions/"):
             info = {"sessionId": path.rpartition("/")[2], "agent": "any", "cwd": "/"}
             writer.write(answer(json.dumps(info).encode(), Content_Type="application/json"))
+        elif "upgrade" in headers:
+            writer.write(answer(status="400 No WebSocket"))
         elif method == "GET":
             return await self._stream(headers["x-acp-connection-id"], writer)
         elif method == "POST":

@@ -242,7 +242,7 @@ class ClientConnection:
     async def _open(self, agent: str | None) -> Transport:
         if agent is None:
             raise InvalidCall("no agent is named: give one to connect() or start(), or begin with a session")
-        hooks = Hooks(self._lost, self._missed, self.asking.answered, self._received, self._sent)
+        hooks = Hooks(self._received, self._lost, self._missed, self.asking.answered, self._sent)
         settings = self._settings
         transport = Transport(self._api, hooks, settings.patience, settings.silence, websocket=settings.websocket)
         meta: Object = (

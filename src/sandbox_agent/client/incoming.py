@@ -6,7 +6,6 @@ started and the agent does not echo them itself. Delivering an event never block
 """
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -15,20 +14,30 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.envelope import META, Object, object_at, objects_at, text_at
+from sandbox_agent.client.errors import ClientError, ServerProblem
+from sandbox_agent.envelope import META, Object, object_at, objects_at, one_line, text_at
 from sandbox_agent.json_bounds import excess_of_answer
 from sandbox_agent.wire import methods
 
 
 class Arrival(NamedTuple):
-    """An envelope from the server, the position that it has on the stream, and its size."""
+    """An envelope from the server, and the position that it has on the stream."""
 
     envelope: Object
     position: int | None
-    size: int
+    data: str | bytes
+    """The envelope as the server wrote it."""
     generation: int
     """Which of the client's connections it came on, one after another."""
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    @property
+    def line(self) -> bytes:
+        """What the server wrote, on one line."""
+        return one_line(self.data.encode() if isinstance(self.data, str) else self.data)
 
 
 class RequestId(NamedTuple):
@@ -52,6 +61,8 @@ def decode(data: str | bytes) -> Object:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        import json
+
         # Half a surrogate pair, from a program that cuts strings: other parsers accept it as JSON.
         found = json.loads(data)
     if not isinstance(found, dict):
@@ -59,20 +70,36 @@ def decode(data: str | bytes) -> Object:
     return cast("Object", found)
 
 
+Call = Callable[[str, Object], Awaitable[Object]]
+"""Makes a request of the server."""
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+async def _ignore_connection(call: Call) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """The callbacks of a transport."""
 
-    lost: Callable[[], None]
-    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
-    missed: Callable[[], None]
-    """The stream may not have brought everything up to here; the log has it."""
-    answered: Callable[[RequestId, ServerProblem | None], None]
-    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
     received: Callable[[Arrival], None]
     """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
-    sent: Callable[[Object], None]
+    lost: Callable[[], None] = _ignore
+    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
+    missed: Callable[[], None] = _ignore
+    """The stream may not have brought everything up to here; the log has it."""
+    answered: Callable[[RequestId, ServerProblem | None], None] = _ignore
+    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
+    sent: Callable[[Object], None] = _ignore
     """An envelope was sent."""
+    interrupted: Callable[[ClientError | None, float], None] = _ignore
+    """The stream broke, or the server ended it (None), or it is away still, for so many seconds."""
+    reopening: Callable[[Call], Awaitable[None]] = _ignore_connection
+    """The server knew nothing of the connection, and there is another, which nothing else uses before this ends."""
 
 
 logger = logging.getLogger(__name__)
@@ -84,8 +111,8 @@ HOLD = 10.0
 class StreamOrder:
     """How far the stream of a connection is, and the calls that wait for more of it."""
 
-    def __init__(self, patience: float) -> None:
-        self._hold = min(HOLD, patience)
+    def __init__(self, hold: float = HOLD) -> None:
+        self._hold = hold
         self.position = 0
         """The newest position that the server has mentioned on this connection."""
         self._brought = 0
@@ -260,9 +287,6 @@ INCIDENTAL = frozenset(
     }
 )
 """Updates that come at any time, also before an agent that echoes prompts has done so."""
-
-Call = Callable[[str, Object], Awaitable[Object]]
-"""Makes a request of the server."""
 
 
 @dataclass(frozen=True, slots=True)

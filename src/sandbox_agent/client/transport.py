@@ -1,8 +1,8 @@
 """JSON-RPC over /v1/rpc: requests by POST and events by one stream, or both by one WebSocket.
 
 What breaks is mended here: the stream continues after the last event, requests are repeated under their key, and a
-connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work. Knows
-nothing of sessions, and answers nothing.
+connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work.
+Envelopes are made of methods and params, or passed on as they are. Knows nothing of sessions, and answers nothing.
 """
 
 import asyncio
@@ -10,16 +10,17 @@ import itertools
 import logging
 import random
 import secrets
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
+from functools import partial
 
 import msgspec
 
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
-from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
+from sandbox_agent.client.incoming import HOLD, Arrival, Hooks, RequestId, StreamOrder, decode
 from sandbox_agent.client.ways import Response
 from sandbox_agent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
-from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.envelope import Envelope, Object, object_at, text_at
 from sandbox_agent.protocol.errors import (
     AlreadyAnswered,
     LogUnavailable,
@@ -39,6 +40,8 @@ PATH = "/v1/rpc"
 
 LASTING = 5.0
 """Seconds after which a request that breaks was one that the server had, while the stream is there."""
+LONGEST_ANSWER_PAUSE = 30.0
+"""Seconds between two tries to give an answer that cannot be taken yet, at most: a node may be away for days."""
 GOODBYE = 5.0
 """Seconds that a client which is closed waits for a server that does not say goodbye."""
 SILENCE = 60.0
@@ -91,7 +94,11 @@ class Transport:
         """Whether a stream over HTTP is there."""
         self._was_there = False
         """Whether there was a stream since this was looked at."""
-        self.stream_order = StreamOrder(patience)
+        self._there = asyncio.Event()
+        """Set while there is a stream."""
+        self._posting = asyncio.Lock()
+        """Held while one of the envelopes that have an order is handed to the server by POST."""
+        self.stream_order = StreamOrder(min(HOLD, patience))
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why the server is gone."""
@@ -109,8 +116,7 @@ class Transport:
             ConnectionLost: it cannot be reached.
         """
         id = next(self._ids)
-        self._initialize = self._written({"id": id, "method": methods.INITIALIZE, "params": params})
-        response = await self._open(0)
+        response = await self.introduce(self._written({"id": id, "method": methods.INITIALIZE, "params": params}))
         self._result(self._reply_in(response), id, self.generation)
 
     async def request(self, method: str, params: Object) -> object:
@@ -123,10 +129,7 @@ class Transport:
         """
         id = next(self._ids)
         body = self._written({"id": id, "method": method, "params": params})
-        # Under its key a request can be repeated, for as long as the connection or the session is there.
-        key = None if method in READS else secrets.token_urlsafe(16)
-        scoped = method in READS or text_at(params, "sessionId") is not None
-        outgoing = Outgoing(body, key, repeatable_elsewhere=scoped)
+        outgoing = _outgoing_request(body, method, text_at(params, "sessionId"))
         reply, generation = await self._send(outgoing, id)
         # An old connection brings nothing more, and readers of the log put its pages in order themselves.
         if generation == self.generation and method != methods.EVENTS:
@@ -137,7 +140,7 @@ class Transport:
 
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification. Raises as `request` does."""
-        await self._hand_in(self._written({"method": method, "params": params}))
+        await self.hand_in(self._written({"method": method, "params": params}))
 
     async def answer(self, id: RequestId, outcome: Object) -> None:
         """Answer a request of an agent with a `result` or an `error`, however long it takes.
@@ -147,14 +150,77 @@ class Transport:
         body = self._written({"id": msgspec.json.decode(id.text), **outcome})
         wrong = None
         try:
-            wrong = await self._deliver(id, body)
+            wrong = await self.deliver(id, body)
         finally:
             self._hooks.answered(id, wrong)
 
     async def reply(self, id: RequestId, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
         body = self._written({"id": msgspec.json.decode(id.text), "result": result})
-        await self._hand_in(body, id.generation)
+        await self.hand_in(body, id.generation)
+
+    # Envelopes as they are: what comes is for the hook `received`, answers among it
+
+    async def introduce(self, line: bytes) -> Response:
+        """Open the connection with this `initialize`, now and whenever it is opened again; the response to it.
+
+        Raises as `open` does.
+        """
+        self._initialize = line
+        return await self._open(0)
+
+    def adopt(self, id: str, after: int | None) -> None:
+        """Take a connection over that is open: its events after one of them, and how to open it is not known here."""
+        self._id, self._seen = id, after
+        self.generation += 1
+        self.stream_order = StreamOrder()
+        self.stream_order.brought(after or 0)
+        self._follow_anew()
+
+    async def ready(self) -> None:
+        """Wait until the stream is there."""
+        await self._there.wait()
+
+    async def forward(self, request: Envelope) -> None:
+        """Send a request as it is, and wait until its answer has been received. Raises as `request` does."""
+        outgoing = _outgoing_request(request.line, request.method, request.session_id)
+        outgoing.silent = outgoing.in_order = True
+        reply, generation = await self._send(outgoing, msgspec.json.decode(request.id or b"null"))
+        await self._arrive(reply, generation)
+
+    async def pass_on(self, line: bytes) -> None:
+        """Send whatever it is by POST, until the server has it. Raises as `request` does."""
+        receipt = secrets.token_urlsafe(16)
+        reply, generation = await self._post(Outgoing(line, receipt=receipt, silent=True, in_order=True))
+        if reply.envelope is not None:
+            await self._arrive(reply, generation)
+
+    async def hand_in(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
+        """Send what has no answer, until the server has it. Raises as `request` does."""
+        receipt = secrets.token_urlsafe(16)
+        await self._send(Outgoing(line, receipt=receipt, only_on=only_on, in_order=in_order), receipt)
+
+    async def deliver(self, id: RequestId, line: bytes) -> ServerProblem | None:
+        """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self.hand_in(line, id.generation)
+            except ServerProblem as problem:
+                if problem.slug not in _STILL_OPEN:
+                    if problem.slug not in {*_LATE, WrongAnswer.slug}:
+                        logger.error("an answer is refused problem=%s", problem)
+                    return problem if problem.slug == WrongAnswer.slug else None
+                reason: ClientError = problem
+            except ConnectionLost as lost:
+                if self._closed or self._failure is not None or id.generation != self.generation:
+                    return None
+                reason = lost
+            else:
+                return None
+            logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
+            await asyncio.wait([self._over], timeout=pause)
+            pause = min(2 * pause, LONGEST_ANSWER_PAUSE)
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns continue."""
@@ -166,7 +232,7 @@ class Transport:
         if self._socket is not None:
             await self._socket.close(goodbye=True)
         await self._tasks.close()
-        if self._id is not None and not said_goodbye:
+        if self._id is not None and self._initialize is not None and not said_goodbye:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(GOODBYE):
                     await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
@@ -198,45 +264,22 @@ class Transport:
         if envelope is None or "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
             raise foreign(self._api.url, 200, "application/json", msgspec.json.encode(envelope))
         if not reply.on_stream:
-            self._hooks.received(Arrival(envelope, None, reply.size, generation))
-        if envelope.get("error") is None:
-            return envelope.get("result")
-        error = object_at(envelope, "error")
-        code, message = error.get("code"), error.get("message")
-        raise RequestError(
-            code if isinstance(code, int) else INTERNAL_ERROR,
-            message if isinstance(message, str) else "Error",
-            error.get("data"),
-        )
+            self._hooks.received(Arrival(envelope, None, reply.data, generation))
+        return _outcome(envelope)
 
-    async def _deliver(self, id: RequestId, body: bytes) -> ServerProblem | None:
-        """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await self._hand_in(body, id.generation)
-            except ServerProblem as problem:
-                if problem.slug not in _STILL_OPEN:
-                    if problem.slug not in {*_LATE, WrongAnswer.slug}:
-                        logger.error("an answer is refused problem=%s", problem)
-                    return problem if problem.slug == WrongAnswer.slug else None
-                reason: ClientError = problem
-            except ConnectionLost as lost:
-                if self._closed or self._failure is not None or id.generation != self.generation:
-                    return None
-                reason = lost
-            else:
-                return None
-            logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
-            await asyncio.wait([self._over], timeout=pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+    async def _arrive(self, reply: SocketReply, generation: int) -> None:
+        """Hand out a response that the stream does not bring, after what came before it."""
+        if not reply.on_stream and reply.envelope is not None:
+            await self.stream_order.after(reply.last_event)
+            self._hooks.received(Arrival(reply.envelope, None, reply.data, generation))
 
-    async def _hand_in(self, body: bytes, only_on: int | None = None) -> None:
-        """Send what has no answer, until the server has it. Raises as `_send` does."""
-        receipt = secrets.token_urlsafe(16)
-        await self._send(Outgoing(body, receipt=receipt, only_on=only_on), receipt)
+    async def _call(self, id: str, method: str, params: Object) -> Object:
+        """The result of a request on a connection that nothing else uses yet."""
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params})
+        reply = await self._try(id, Outgoing(body))
+        return object_at(_outcome(reply.envelope or {}))
 
-    async def _send(self, outgoing: Outgoing, awaited: int | str) -> tuple[SocketReply, int]:
+    async def _send(self, outgoing: Outgoing, awaited: object) -> tuple[SocketReply, int]:
         """Send until there is an answer, and on which connection. The stream may bring it under `awaited`.
 
         Raises:
@@ -263,7 +306,7 @@ class Transport:
             try:
                 return await self._try(id, outgoing), generation
             except ClientError as error:
-                if not is_passing(error):
+                if not self._may_pass(error):
                     raise
                 lost = error
             if not _is_unknown(lost):
@@ -287,6 +330,10 @@ class Transport:
                 raise self._failure or lost
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _may_pass(self, error: ClientError) -> bool:
+        """Whether trying again may help: a connection that was not opened here cannot be opened again."""
+        return is_passing(error) and (self._initialize is not None or not _is_unknown(error))
 
     def _was_reached(self, lost: ClientError, lasted: float) -> bool:
         """Whether the server was there though a try was cut off: some proxies cut whatever waits for a while."""
@@ -314,14 +361,15 @@ class Transport:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            response = await self._api.request(
-                "POST", PATH, content=outgoing.body, headers=headers, silence=self._silence
-            )
+            async with self._posting if outgoing.in_order else nullcontext():
+                response = await self._api.request(
+                    "POST", PATH, content=outgoing.body, headers=headers, silence=self._silence
+                )
         except ConnectionLost:
             outgoing.silent = outgoing.silent or clock() - began >= self._silence
             raise
-        if outgoing.receipt is not None:
-            return SocketReply(None, 0, 0, on_stream=False)
+        if outgoing.receipt is not None and not response.content:
+            return SocketReply(None, b"", 0, on_stream=False)
         return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
 
     def _reply_in(self, response: Response) -> SocketReply:
@@ -329,7 +377,7 @@ class Transport:
             envelope = decode(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
-        return SocketReply(envelope, len(response.content), _last_event(response), on_stream=False)
+        return SocketReply(envelope, response.content, _last_event(response), on_stream=False)
 
     # The connection
 
@@ -348,6 +396,8 @@ class Transport:
         id = response.headers.get(names.CONNECTION_ID)
         if id is None:
             raise self._api.foreign(response, response.content)
+        if generation != 0:
+            await self._hooks.reopening(partial(self._call, id))
         if self._closed:
             raise ConnectionLost("this client is closed")
         self._id, self._seen = id, None
@@ -382,17 +432,21 @@ class Transport:
         pause, renewed, there_at = FIRST_PAUSE, False, clock()
         while True:
             generation, seen = self.generation, self._seen
+            failure: ClientError | None = None
             self._wanted.clear()
             try:
                 await self._listen()
             except ClientError as error:
-                await self._refused(error, generation)
+                failure = await self._refused(error, generation)
             except Exception:
                 logger.exception("the stream cannot be read")
+            away = 0.0 if self._was_there else clock() - there_at
             if self._was_there:
                 self._was_there, there_at = False, clock()
-            elif clock() - there_at > self._patience:
+            if away > self._patience:
                 self._expected.fail(ConnectionLost(f"{self._api.url} cannot be reached", outcome_unknown=True))
+            if generation == self.generation:
+                self._hooks.interrupted(failure, away)
             if generation == self.generation and seen != self._seen:
                 pause, renewed = FIRST_PAUSE, False
             elif generation != self.generation and not renewed:
@@ -403,8 +457,9 @@ class Transport:
                         await self._wanted.wait()
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _refused(self, error: ClientError, generation: int) -> None:
-        if _is_unknown(error):
+    async def _refused(self, error: ClientError, generation: int) -> ClientError:
+        """What is in the way now: a connection that is not known is opened again."""
+        if self._may_pass(error) and _is_unknown(error):
             try:
                 await self._renew(generation)
             except ClientError as failure:
@@ -415,6 +470,7 @@ class Transport:
             logger.warning("the stream is refused reason=%s", error)
             # A reader learns why when it requests the log.
             self._hooks.missed()
+        return error
 
     async def _listen(self) -> None:
         """Read events until the stream ends. Raises why it did."""
@@ -430,6 +486,7 @@ class Transport:
         if socket is None:
             return False
         self._upgrades = self._was_there = True
+        self._there.set()
         self._socket = socket
         self._outbox.opened(socket.write, generation)
         try:
@@ -438,6 +495,7 @@ class Transport:
                     self._receive(*event)
         finally:
             self._socket = None
+            self._there.clear()
             self._outbox.gone(too_large=socket.was_too_large)
             await socket.close(goodbye=self._closed)
         return True
@@ -452,6 +510,7 @@ class Transport:
             aclosing(read_events(response)) as stream,
         ):
             self._listening = self._was_there = True
+            self._there.set()
             self._outbox.hand_over()
             if self._wants_socket and not self._upgrades:
                 self._wants_socket = False
@@ -465,6 +524,7 @@ class Transport:
                             self._receive(int(event.id), event.data)
             finally:
                 self._listening = False
+                self._there.clear()
 
     def _receive(self, position: int, data: str) -> None:
         if self._seen is not None and position <= self._seen:
@@ -476,8 +536,8 @@ class Transport:
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
         else:
-            if not self._expected.bring(envelope, len(data), position):
-                self._hooks.received(Arrival(envelope, position, len(data), self.generation))
+            if not self._expected.bring(envelope, data, position):
+                self._hooks.received(Arrival(envelope, position, data, self.generation))
         self.stream_order.brought(position)
 
 
@@ -492,3 +552,22 @@ def _may_have_happened(error: ClientError) -> bool:
 def _last_event(response: Response) -> int:
     value = response.headers.get(names.LAST_EVENT, "")
     return int(value) if value.isdecimal() else 0
+
+
+def _outgoing_request(body: bytes, method: str, session_id: str | None) -> Outgoing:
+    """Under its key a request can be repeated, for as long as the connection or the session is there."""
+    key = None if method in READS else secrets.token_urlsafe(16)
+    return Outgoing(body, key, repeatable_elsewhere=method in READS or session_id is not None)
+
+
+def _outcome(envelope: Object) -> object:
+    """The result in a response; raises RequestError when it is an error."""
+    if envelope.get("error") is None:
+        return envelope.get("result")
+    error = object_at(envelope, "error")
+    code, message = error.get("code"), error.get("message")
+    raise RequestError(
+        code if isinstance(code, int) else INTERNAL_ERROR,
+        message if isinstance(message, str) else "Error",
+        error.get("data"),
+    )

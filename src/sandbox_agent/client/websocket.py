@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.protocol.errors import ShuttingDown
@@ -72,7 +74,11 @@ class ClientSocket:
         return self._socket.close_code == TOO_LARGE
 
     async def close(self, *, goodbye: bool) -> None:
-        """Close it, and with `goodbye` the connection, too."""
+        """Close it, and with `goodbye` the connection, too: what was written before goes first."""
+        if goodbye:
+            written = asyncio.create_task(self._frames.join())
+            await asyncio.wait((written, self._writing), timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
+            written.cancel()
         self._writing.cancel()
         with suppress(asyncio.CancelledError):
             await self._writing
@@ -85,6 +91,7 @@ class ClientSocket:
             while True:
                 frame = await self._frames.get()
                 await self._socket.send(frame, text=True)
+                self._frames.task_done()
 
 
 async def connect_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> "ClientConnection":
@@ -149,7 +156,8 @@ class SocketReply(NamedTuple):
 
     envelope: Object | None
     """None when there is no more to say than that it has it."""
-    size: int
+    data: str | bytes
+    """The envelope as the server wrote it."""
     last_event: int
     """The last event of the stream before it."""
     on_stream: bool
@@ -174,7 +182,9 @@ class Outgoing:
     by_post: bool = False
     """It is too large for a socket."""
     silent: bool = False
-    """A POST of it was silent for too long."""
+    """The stream is to bring the answer, also of a POST: one was silent for too long, or would hold up the next."""
+    in_order: bool = False
+    """A POST of it waits until those before it are taken."""
     answered: asyncio.Future[SocketReply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """What the stream brings: the answer to a request, or the receipt of another envelope."""
 
@@ -183,25 +193,29 @@ class Expected:
     """What the stream may bring an answer to."""
 
     def __init__(self) -> None:
-        self._outgoing: dict[int | str, Outgoing] = {}
+        self._outgoing: dict[bytes, Outgoing] = {}
+        """By the texts of their ids."""
         self._promises: set[asyncio.Future[None]] = set()
         """Waits for answers that the server has promised to send on the stream."""
 
     @contextmanager
-    def expecting(self, outgoing: Outgoing, id: int | str) -> Generator[None]:
+    def expecting(self, outgoing: Outgoing, id: object) -> Generator[None]:
         """While this lasts, the stream may bring the answer under this id."""
-        self._outgoing[id] = outgoing
+        text = msgspec.json.encode(id)
+        self._outgoing[text] = outgoing
         try:
             yield
         finally:
-            del self._outgoing[id]
+            if self._outgoing.get(text) is outgoing:
+                del self._outgoing[text]
             if outgoing.answered.done() and not outgoing.answered.cancelled():
                 outgoing.answered.exception()
 
-    def bring(self, envelope: Object, size: int, position: int) -> bool:
+    def bring(self, envelope: Object, data: str, position: int) -> bool:
         """Take an answer or a receipt. True for what is of no interest to others."""
-        id = envelope.get("id")
-        outgoing = self._outgoing.get(id) if "method" not in envelope and isinstance(id, int | str) else None
+        if "method" in envelope:
+            return False
+        outgoing = self._outgoing.get(msgspec.json.encode(envelope.get("id")))
         # A server that stops says so to all; the outcome is known when it is back.
         stopping = text_at(envelope, "error", "data", "type") == ShuttingDown.slug
         if outgoing is None:
@@ -210,7 +224,7 @@ class Expected:
             if outgoing.receipt is not None and "error" in envelope:
                 outgoing.answered.set_exception(_refusal(object_at(envelope, "error")))
             else:
-                outgoing.answered.set_result(SocketReply(envelope, size, position, on_stream=True))
+                outgoing.answered.set_result(SocketReply(envelope, data, position, on_stream=True))
         return outgoing.receipt is not None
 
     async def promised(self, outgoing: Outgoing) -> SocketReply:

@@ -1,16 +1,15 @@
 """`sandbox-agent api v1 rpc`: envelopes in, envelopes out, a line each.
 
-One task sends what it reads, one after another, so that it arrives in order; every request asks to be answered on the
-stream, so that none holds up the next. One task listens to the stream. `Tally` says what may be printed, and when all
-is answered.
+What is read is sent by the SDK's transport, one line after another, so that it arrives in order; it also follows the
+stream, which brings the answers. `PendingOutput` says what is still to come.
 """
 
+import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox_agent import __version__
@@ -23,129 +22,96 @@ from sandbox_agent.protocol.errors import NotAnEnvelope, SettingsError
 
 if TYPE_CHECKING:
     from sandbox_agent.client.api import Api
-    from sandbox_agent.client.ways import Response
+    from sandbox_agent.client.incoming import Arrival
+    from sandbox_agent.client.transport import Transport
 
 ID, POSITION = "X-ACP-Connection-Id", "X-ACP-Last-Event-Id"
 LONGEST = 256 << 20
 """Bytes of a line; a server takes less, and says so."""
-BREAKS, PAUSE = 5, 0.2
-"""How often in a row a stream may break without anything having come; seconds between two of them."""
+BREAKS = 5
+"""How often in a row a stream may break without anything having come."""
 CLOSING = 2.0
 """Seconds that closing may take: you may have said stop already."""
-_WAITING = 1000
-"""Things that may wait to be printed; then the stream is not read."""
 _OPENED = "it is opened by --agent, or by an initialize in the first line"
 _JSON = {"Content-Type": "application/json"}
 
-
-# --- what may be printed ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A request is about to be sent."""
-
-    id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Came:
-    """An envelope, with its number on the stream."""
-
-    number: int
-    line: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """A response that did not come on the stream; `after` is the number of the event that it came after."""
-
-    after: int
-    line: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedLine:
-    """A line was refused; if it was a request, it will not be answered."""
-
-    line: int
-    why: ClientError
-    id: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """There will be nothing more on the stream."""
-
-    why: Exception
-
-
-class InputEnded:
-    """Everything has been sent."""
-
-
-News = Sent | Came | Answered | RefusedLine | Broken | InputEnded
-Tell = Callable[[News], Awaitable[None]]
 Lines = AsyncIterator[tuple[int, bytes]]
 """With their numbers."""
 
 
-class Tally:
-    """What is still to be answered, and what may be printed: an answer not before the events that came before it."""
+# --- what is still to come --------------------------------------------------------------------------------------------
 
-    def __init__(self, write: Callable[[bytes], None], at: int) -> None:
+
+class PendingOutput:
+    """What is printed, and what is still to be answered."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        import asyncio
+
         self._write = write
-        self._at = at
         self._open: Counter[bytes] = Counter()
-        self._held: list[Answered] = []
+        self._breaks = 0
+        """How often the stream broke since something came."""
         self._ended = False
+        self.changed = asyncio.Event()
+        """Set whenever something happens."""
         self.failed = False
+        """Whether a line was refused."""
+        self.failure: Exception | None = None
+        """Why there will be nothing more."""
 
     @property
-    def done(self) -> bool:
+    def is_done(self) -> bool:
         """Nothing more will be sent, and everything is answered."""
-        return self._ended and not self._open and not self._held
+        return self._ended and not self._open
 
     @property
     def waiting(self) -> str:
         """The ids of requests that wait for an answer; empty when there are none."""
         return ", ".join(id.decode("utf-8", "replace") for id in self._open)
 
-    def take(self, news: News) -> None:
-        """Take what has happened. Raises why nothing more can."""
-        match news:
-            case Sent(id):
-                self._open[id] += 1
-            case Came(number, line):
-                self._at = max(self._at, number)
-                self._print(line)
-                self._release()
-            case Answered():
-                self._held.append(news)
-                self._release()
-            case RefusedLine(line, why, id):
-                self.failed = True
-                tell(why, f"line {line}: ")
-                self._close(id)
-            case Broken(why):
-                raise why
-            case InputEnded():
-                self._ended = True
+    def send(self, id: bytes) -> None:
+        """A request is about to be sent."""
+        self._open[id] += 1
+        self.changed.set()
 
-    def _release(self) -> None:
-        ready = [each for each in self._held if each.after <= self._at]
-        self._held = [each for each in self._held if each.after > self._at]
-        for each in ready:
-            self._print(each.line)
-
-    def _print(self, line: bytes) -> None:
-        self._write(line)
+    def receive(self, line: bytes) -> None:
+        """Print an envelope."""
+        self._breaks = 0
+        self.changed.set()
         try:
+            if self.failure is None:
+                self._write(line)
             envelope = parse_answer(line)
+        except OSError as error:
+            self.end(error)
         except NotAnEnvelope:
             return
-        if envelope.kind is Kind.RESPONSE:
-            self._close(envelope.id)
+        else:
+            if envelope.kind is Kind.RESPONSE:
+                self._close(envelope.id)
+
+    def refuse(self, line: int, why: ClientError, id: bytes | None) -> None:
+        """A line was refused; if it was a request, it will not be answered."""
+        self.failed = True
+        tell(why, f"line {line}: ")
+        self._close(id)
+        self.changed.set()
+
+    def interrupt(self, why: ClientError | None, _away: float = 0) -> None:
+        """The stream broke, or the server has ended it. A reader that was too slow is cut off, and may go on."""
+        self._breaks += 1
+        if why is None:
+            reason = "another client listens to this connection now, or has closed it, or the server stops"
+            self.end(ClientError(f"the server has ended the stream: {reason}"))
+        elif self._breaks > BREAKS or not (isinstance(why, ConnectionLost) and why.outcome_unknown):
+            self.end(why)
+
+    def end(self, failure: Exception | None = None) -> None:
+        """Everything has been sent, or there will be nothing more."""
+        self._ended = True
+        self.failure = self.failure or failure
+        self.changed.set()
 
     def _close(self, id: bytes | None) -> None:
         if id is not None and self._open[id] > 1:
@@ -169,7 +135,7 @@ def exchange(arguments: Arguments) -> int:
         lines = _lines([os.fsencode(each) for each in arguments.words("data")])
         id, first = await _open(remote.api, agent, known, lines)
         try:
-            return await _Exchange(remote.api, id, arguments).run(first, lines)
+            return await _exchange(remote.api, id, arguments, first, lines)
         finally:
             if arguments.switch("keep"):
                 # An id may begin with a dash.
@@ -214,118 +180,89 @@ def _initialize(agent: str) -> bytes:
     )
 
 
-class _Exchange:
-    """Envelopes on one connection."""
+async def _exchange(api: "Api", id: str, arguments: Arguments, first: bytes | None, lines: Lines) -> int:
+    """Send and listen until all is answered; gives the exit code."""
+    import asyncio
 
-    def __init__(self, api: "Api", id: str, arguments: Arguments) -> None:
-        import asyncio
+    output = PendingOutput(_write)
+    if first is not None:
+        _write(first)
+    transport = None if arguments.switch("no_stream") else await _listen(api, id, arguments, output)
+    sending = asyncio.create_task(_send_all(api, id, transport, lines, output))
+    try:
+        while arguments.switch("follow") or not output.is_done:
+            await _wait_for_more(output, arguments.number("timeout"))
+        if output.failure is not None:
+            raise output.failure
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        if transport is not None:
+            await transport.close()
+    return EXIT_FAILED if output.failed else 0
 
-        self._api = api
-        self._headers = {ID: id}
-        self._arguments = arguments
-        self._listens = not arguments.switch("no_stream")
-        self._news: asyncio.Queue[News] = asyncio.Queue(_WAITING)
 
-    async def run(self, first: bytes | None, lines: Lines) -> int:
-        """Send and listen until all is answered; gives the exit code."""
-        import asyncio
+async def _wait_for_more(output: PendingOutput, silence: float | None) -> None:
+    """Wait until something happens. Raises why nothing does."""
+    import asyncio
 
-        after = self._arguments.number("after")
-        if self._listens and after is None and self._arguments.word("connection"):
-            after = await self._position()
-        tally = Tally(_write, after or 0)
-        if first is not None:
-            _write(first)
-        tasks = [asyncio.create_task(self._report_failure(self._send(lines)))]
-        if self._listens:
-            tasks.append(asyncio.create_task(self._report_failure(self._listen(after))))
-        try:
-            await self._print_all(tally)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return EXIT_FAILED if tally.failed else 0
+    try:
+        async with asyncio.timeout(silence if output.waiting else None):
+            await output.changed.wait()
+    except TimeoutError:
+        raise ClientError(f"nothing came for {silence} s; not answered: {output.waiting}") from None
+    output.changed.clear()
+    if output.failure is not None:
+        raise output.failure
 
-    async def _print_all(self, tally: Tally) -> None:
-        import asyncio
 
-        silence = self._arguments.number("timeout")
-        while self._arguments.switch("follow") or not tally.done:
-            try:
-                async with asyncio.timeout(silence if tally.waiting else None):
-                    news = await self._news.get()
-            except TimeoutError:
-                raise ClientError(f"nothing came for {silence} s; not answered: {tally.waiting}") from None
-            tally.take(news)
+async def _listen(api: "Api", id: str, arguments: Arguments, output: PendingOutput) -> "Transport":
+    """What follows the connection's stream."""
+    from sandbox_agent.client.incoming import Hooks
+    from sandbox_agent.client.transport import Transport
 
-    async def _report_failure(self, work: Awaitable[None]) -> None:
-        """Whatever goes wrong ends the exchange: it must not wait for what never comes."""
-        try:
-            await work
-        except Exception as error:
-            await self._news.put(Broken(error))
+    # What matters of it is told otherwise.
+    logging.getLogger("sandbox_agent.client").addHandler(logging.NullHandler())
+    after = arguments.number("after")
+    if after is None and arguments.word("connection"):
+        after = await _position(api, id)
 
-    async def _send(self, lines: Lines) -> None:
+    def receive(arrival: "Arrival") -> None:
+        output.receive(arrival.line)
+
+    transport = Transport(api, Hooks(receive, interrupted=output.interrupt), patience=0)
+    transport.adopt(id, after)
+    return transport
+
+
+async def _send_all(api: "Api", id: str, transport: "Transport | None", lines: Lines, output: PendingOutput) -> None:
+    """Send what is read, as it is. Whatever goes wrong ends the exchange: it must not wait for what never comes."""
+    try:
         async for number, line in lines:
-            id = _request_id(line)
-            if id is not None:
-                await self._news.put(Sent(id))
+            asked = _request_id(line)
+            if asked is not None:
+                output.send(asked)
             try:
-                response = await self._post(line)
+                if transport is not None:
+                    await transport.pass_on(line)
+                    continue
+                response = await api.request("POST", "/v1/rpc", content=line, headers={ID: id} | _JSON)
             except ClientError as failure:
-                await self._news.put(RefusedLine(number, failure, id))
+                output.refuse(number, failure, asked)
                 continue
             if response.content:
-                # Without a stream there is nothing to hold it back for.
-                after = int(response.headers.get(POSITION, "0")) if self._listens else 0
-                await self._news.put(Answered(after, one_line(response.content)))
-        await self._news.put(InputEnded())
+                output.receive(one_line(response.content))
+        output.end()
+    except Exception as error:
+        output.end(error)
 
-    async def _post(self, line: bytes) -> "Response":
-        """Send an envelope as it is; with a stream, the response to a request comes there."""
-        headers = self._headers | _JSON | ({"Prefer": "respond-async"} if self._listens else {})
-        return await self._api.request("POST", "/v1/rpc", content=line, headers=headers)
 
-    async def _position(self) -> int:
-        """The number of the last event that was meant for this connection."""
-        # Any answer says it: of a session that is not there, too.
-        asked = request(b"0", "_sandboxagent/session/get", {"sessionId": ""})
-        response = await self._api.request("POST", "/v1/rpc", content=asked, headers=self._headers | _JSON)
-        return int(response.headers.get(POSITION, "0"))
-
-    async def _listen(self, after: int | None) -> None:
-        """Take what comes, until the server ends it. When the socket breaks, go on after the last event."""
-        import asyncio
-
-        breaks = 0
-        while True:
-            try:
-                async with aclosing(self._stream(after)) as stream:
-                    async for number, line in stream:
-                        breaks, after = 0, number
-                        await self._news.put(Came(number, line))
-            except ConnectionLost as lost:
-                # A reader that was too slow is cut off, and may go on.
-                breaks += 1
-                if breaks > BREAKS or not lost.outcome_unknown:
-                    raise
-                await asyncio.sleep(PAUSE * (breaks - 1))
-            else:
-                why = "another client listens to this connection now, or has closed it, or the server stops"
-                raise ClientError(f"the server has ended the stream: {why}")
-
-    async def _stream(self, after: int | None) -> AsyncGenerator[tuple[int, bytes]]:
-        from sandbox_agent.client.api import EVENT_STREAM, read_events
-
-        headers = self._headers | {"Accept": EVENT_STREAM}
-        headers |= {} if after is None else {"Last-Event-ID": str(after)}
-        async with (
-            self._api.stream("GET", "/v1/rpc", headers=headers) as response,
-            aclosing(read_events(response)) as found,
-        ):
-            async for event in found:
-                yield int(event.id) if event.id.isdigit() else 0, one_line(event.data.encode())
+async def _position(api: "Api", id: str) -> int:
+    """The number of the last event that was meant for this connection."""
+    # Any answer says it: of a session that is not there, too.
+    asked = request(b"0", "_sandboxagent/session/get", {"sessionId": ""})
+    response = await api.request("POST", "/v1/rpc", content=asked, headers={ID: id} | _JSON)
+    return int(response.headers.get(POSITION, "0"))
 
 
 def _request_id(line: bytes) -> bytes | None:
