@@ -223,10 +223,13 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     def control() -> Asgi:
         from sandbox_agent.host.transfer.archives import UploadLimits
-        from sandbox_agent.http.control import Ui, make_control_app
-        from sandbox_agent.http.directories import Archives, SearchRoute, Watching
+        from sandbox_agent.http.control import make_control_app
+        from sandbox_agent.http.directories import Archives
         from sandbox_agent.http.files import FileRoutes, Paths
+        from sandbox_agent.http.search import SearchRoute
+        from sandbox_agent.http.ui import Ui
         from sandbox_agent.http.views import Installs, Views
+        from sandbox_agent.http.watch import Watching
 
         logs = settings.data_dir / "logs"
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health, logs, pools.files)

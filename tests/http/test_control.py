@@ -8,7 +8,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.http.control import Ui
+from sandbox_agent.http.ui import Ui
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import NotFound
 

@@ -25,12 +25,13 @@ from sandbox_agent.http.acp import PATH as ACP
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import FrontDoor
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, respond
-from sandbox_agent.http.control import Ui, make_control_app
+from sandbox_agent.http.control import make_control_app
 from sandbox_agent.http.guard import OPENCODE, OPENCODE_HEALTH, Guard, is_opencode
 from sandbox_agent.http.health import HealthCheck
 from sandbox_agent.http.posts import Post
 from sandbox_agent.http.rpc import PATH as RPC
 from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.ui import Ui
 from sandbox_agent.http.views import Endpoint, Installs, Views, read_query
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
@@ -139,8 +140,10 @@ def describe_forwarded() -> list[Endpoint]:
     from sandbox_agent.host.search import Searches
     from sandbox_agent.host.transfer.archives import UploadLimits
     from sandbox_agent.host.watching import Watches
-    from sandbox_agent.http.directories import Archives, SearchRoute, Watching
+    from sandbox_agent.http.directories import Archives
     from sandbox_agent.http.files import FileRoutes, Paths
+    from sandbox_agent.http.search import SearchRoute
+    from sandbox_agent.http.watch import Watching
 
     paths, pool = _absent(Paths), Pool("none", 1)
     views = Views(

@@ -34,11 +34,11 @@ from sandbox_agent.gateway.shares import Shares
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
-from sandbox_agent.http.control import Ui
 from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.http.ui import Ui
 from sandbox_agent.listening import announce, make_server, open_listener, set_up_logging
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import SettingsError

@@ -1,21 +1,16 @@
-"""Serve whole directories: as archives in both directions, by search, and by watching.
+"""Serve a directory as an archive, and unpack an archive into a directory.
 
-Archives are streams in both directions, in constant memory. `GET /v1/fs/search` is a page of JSON, or a line of it for
-each match as it is found; `GET /v1/fs/watch` has changes as server-sent events.
+Archives are streams in both directions, in constant memory.
 """
 
 import asyncio
 import logging
 import os
-import re
-from collections.abc import AsyncGenerator, Awaitable, Generator
-from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Literal, TypeVar, cast
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Literal, cast
 from urllib.parse import quote
 
-import msgspec
-from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -23,15 +18,13 @@ from starlette.types import Receive, Scope, Send
 from sandbox_agent.archives.tarball import make_packer
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.roots import file_problems
-from sandbox_agent.host.search import Query, Search, Searches
 from sandbox_agent.host.transfer.archives import UploadLimits, receive
 from sandbox_agent.host.transfer.download import bundle
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
-from sandbox_agent.host.watching import Watch, Watches
-from sandbox_agent.http.asgi import EVENT_STREAM, transport
+from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.files import PATH, PROBLEMS, SESSION, Paths
-from sandbox_agent.http.views import Endpoint, json_response, read_query, read_switch
+from sandbox_agent.http.views import Endpoint, json_response, read_query
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
     ArchiveTooLarge,
@@ -41,9 +34,8 @@ from sandbox_agent.protocol.errors import (
     ShuttingDown,
     TooMany,
     UnsupportedMediaType,
-    WatchesExhausted,
 )
-from sandbox_agent.wire.files import ChangesEvent, Found, Match, SearchEnding, Uploaded
+from sandbox_agent.wire.files import Uploaded
 
 SILENCE = 60.0
 """Seconds in which nothing of an upload may come."""
@@ -241,180 +233,3 @@ def _open(confined: Confined, path: str) -> int:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)
     finally:
         os.close(place)
-
-
-NDJSON = "application/x-ndjson"
-T = TypeVar("T")
-_CASES = ("smart", "sensitive", "ignore")
-_QUERY = {
-    "path": PATH,
-    "sessionId": SESSION,
-    "text": "A text in files.",
-    "regex": "`true`: the text is a regular expression, of Rust's kind.",
-    "case": "`smart`, unless given: capitals in the text make it matter. Or `sensitive`, or `ignore`.",
-    "name": "A part of a file's name, or a glob: `*.py`, `src/**/test_*`.",
-    "hidden": "`true`: also files whose names begin with a dot.",
-    "ignored": "`true`: also what `.gitignore`, `.ignore` and `.rgignore` leave out.",
-    "limit": "Most results, up to the server's own limit.",
-}
-
-
-class SearchRoute:
-    """The handler."""
-
-    def __init__(self, paths: Paths, searches: Searches) -> None:
-        self._paths = paths
-        self._searches = searches
-
-    def endpoints(self) -> list[Endpoint]:
-        return [
-            Endpoint(
-                "GET",
-                "/v1/fs/search",
-                self.get_search,
-                "Files by name, lines by text; `text` or `name` must be there.",
-                Found,
-                _QUERY,
-                (*PROBLEMS, TooMany),
-                required=("path",),
-                answer="What was found, by path.",
-                also={NDJSON: 'A line for each match as it is found, in no order; the last is `{"truncated": …}`.'},
-            )
-        ]
-
-    async def get_search(self, request: Request) -> Response:
-        path = self._paths.read_path(request)
-        search = self._searches.prepare(path, *_asked(request))
-        if NDJSON in request.headers.get("accept", ""):
-            batches = self._searches.run(search, path)
-            # What is wrong is known before the first match is.
-            first = await _unless_gone(request, anext(batches, list[Match]()), list[Match]())
-            return _Lines(search, first, batches)
-        nothing = Found([], truncated=False)
-        return json_response(await _unless_gone(request, self._searches.find(search, path), nothing))
-
-
-def _asked(request: Request) -> tuple[Query, int | None]:
-    """What is searched for, and how many results are wanted. Raises BadRequest."""
-    query = read_query(request)
-    case, limit = query.get("case", "smart"), query.get("limit")
-    if case not in _CASES:
-        raise BadRequest(f"case is one of {', '.join(_CASES)}", parameter="case")
-    if limit is not None and (re.fullmatch("[0-9]{1,9}", limit) is None or not int(limit)):
-        raise BadRequest("limit is a number from 1 to 999999999", parameter="limit")
-    flags = {each: read_switch(query, each) for each in ("regex", "hidden", "ignored")}
-    wanted = Query(query.get("text"), query.get("name"), case=case, **flags)
-    return wanted, None if limit is None else int(limit)
-
-
-class _Lines(Streamed):
-    """Matches, a line each, and how it ended."""
-
-    def __init__(self, search: Search, first: list[Match], batches: AsyncGenerator[list[Match]]) -> None:
-        self._search = search
-        self._first = first
-        self._batches = batches
-        super().__init__(self._lines(), NDJSON, {"cache-control": "no-store"})
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            await self._batches.aclose()
-
-    async def _lines(self) -> AsyncGenerator[bytes]:
-        encoder = msgspec.json.Encoder()
-        if self._first:
-            yield encoder.encode_lines(self._first)
-        async for batch in self._batches:
-            yield encoder.encode_lines(batch)
-        reason = self._search.reason
-        yield encoder.encode_lines([SearchEnding(reason is not None, reason or UNSET)])
-
-
-async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:
-    """The result; cancels the search when the caller stops waiting."""
-
-    async def leave() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, gone = asyncio.ensure_future(work), asyncio.create_task(leave())
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return await working if working.done() else otherwise
-    finally:
-        gone.cancel()
-        working.cancel()
-        await asyncio.wait({working})
-
-
-@dataclass(frozen=True, slots=True)
-class Watching:
-    """The handler."""
-
-    paths: Paths
-    watches: Watches
-    heartbeat: float
-
-    def endpoints(self) -> list[Endpoint]:
-        return [
-            Endpoint(
-                "GET",
-                "/v1/fs/watch",
-                self.get_watch,
-                "Changes in a directory, as server-sent events.",
-                None,
-                {"path": PATH, "sessionId": SESSION, "recursive": "`false`: not what is in directories below it."},
-                (*PROBLEMS, TooMany, WatchesExhausted),
-                required=("path",),
-                gives=EVENT_STREAM,
-                answer="Events `changes`, `overflow` and `ended`.",
-            )
-        ]
-
-    async def get_watch(self, request: Request) -> Response:
-        path = self.paths.read_path(request)
-        recursive = read_switch(read_query(request), "recursive", default=True)
-        # Watch before the response starts: a client that has the headers misses nothing.
-        opened = AsyncExitStack()
-        watch = await opened.enter_async_context(
-            self.watches.open(self.paths.roots.confined, path, recursive=recursive)
-        )
-        return _Events(watch, opened, self.heartbeat)
-
-
-class _Events(Streamed):
-    """The answer. Owns the watch."""
-
-    def __init__(self, watch: Watch, opened: AsyncExitStack, heartbeat: float) -> None:
-        self._watch = watch
-        self._opened = opened
-        self._heartbeat = heartbeat
-        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(self._events(), EVENT_STREAM, headers)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._opened:
-            if scope["method"] == "HEAD":
-                await Response(headers=dict(self.headers))(scope, receive, send)
-            else:
-                await super().__call__(scope, receive, send)
-
-    async def _events(self) -> AsyncGenerator[bytes]:
-        yield b": watching\n\n"
-        while True:
-            changes, missed = await self._watch.take(self._heartbeat)
-            if missed:
-                yield _event("overflow", {"detail": "some changes are missing; list the directory again"})
-            if changes:
-                yield _event("changes", ChangesEvent(changes))
-            if self._watch.ended is not None:
-                yield _event("ended", {"reason": self._watch.ended})
-                return
-            if not changes and not missed:
-                yield b": still here\n\n"
-
-
-def _event(name: str, data: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
