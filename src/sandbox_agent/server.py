@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -382,11 +382,11 @@ def _stay(waiting: asyncio.Task[None]) -> None:
 
 
 def _make_flows(settings: Settings, parts: ServerParts) -> "Flows":
-    from sandbox_agent.http.guests import GatewayDoor, Guests
+    from sandbox_agent.http.guests import Guests
     from sandbox_agent.member.flows import Flows
 
     guests = Guests(settings.node, parts.hub, parts.from_client, settings.max_body)
-    return Flows(settings.node, GatewayDoor(parts.app, guests).answer_gateway, settings.flows)
+    return Flows(settings.node, partial(parts.app.answer_gateway, guests.routes), settings.flows)
 
 
 def keep_buffers() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from types import ModuleType
 
 from sandbox_agent.agents.boot import Boots
 from sandbox_agent.agents.install.installer import Assembly, Installer
@@ -19,13 +18,11 @@ from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.bus.nats import NatsBus
 from sandbox_agent.client.ways import Loopback
 from sandbox_agent.core.discovery import read_server_record
-from sandbox_agent.gateway import flows
 from sandbox_agent.gateway.calls import FleetCalls
 from sandbox_agent.gateway.flows import NodeExchange
 from sandbox_agent.gateway.guests import GuestCalls
 from sandbox_agent.host.paths.replace import Replacement
 from sandbox_agent.host.transfer.entries import IncomingFile
-from sandbox_agent.http import app
 from sandbox_agent.http.files import FileRoutes
 from sandbox_agent.http.http1 import HttpServer
 from sandbox_agent.http.sockets import GatheringTransport
@@ -78,10 +75,6 @@ WALKS: dict[str, list[End]] = {
 
 TARGETS = {"prompt": 8, "session-new": 12, GATEWAY: 22, "run-hello": 14}
 """How many modules a walk is to visit at most."""
-
-ENTERED_TWICE: dict[str, set[ModuleType]] = {GATEWAY: {app, flows}}
-"""Modules that a stack of a walk leaves and enters again: a node's app for gateways calls the class that it is derived
-from, and a flow sends by the way that it was given. It may only shrink."""
 
 _ASKED = {"toolCall": {"toolCallId": "t"}, "options": [{"optionId": "y", "name": "Yes", "kind": "allow_once"}]}
 _ASKING = [["ask", "session/request_permission", _ASKED], ["wait_answer"]]

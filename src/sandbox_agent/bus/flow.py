@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
-from sandbox_agent.bus.ports import BusError
+from sandbox_agent.bus.ports import Bus, BusError
 from sandbox_agent.tasks import Tasks
 
 PIECE = 128 << 10
@@ -98,6 +98,19 @@ class FlowWay(Protocol):
     async def send(self, message: bytes) -> None:
         """Raises BusError."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class BusWay:
+    """The way by the bus: the subject that the other side hears."""
+
+    bus: Bus
+    subject: str
+    back: str = ""
+    """Where the bus says that nothing hears it."""
+
+    async def send(self, message: bytes) -> None:
+        await self.bus.publish(self.subject, message, self.back)
 
 
 class Flow:

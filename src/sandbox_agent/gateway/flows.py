@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
+from sandbox_agent.bus.flow import PIECE, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Piece, Reason
 from sandbox_agent.bus.ports import Bus, BusError, StopHearing
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport
 from sandbox_agent.http.downloads import STALLED
@@ -155,7 +155,7 @@ class NodeFlows:
         with self._take_place(node):
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
-            way = _Way(self._bus, subjects.flow_to_node(node, id), subject)
+            way = BusWay(self._bus, subjects.flow_to_node(node, id), subject)
             waiting = msgspec.msgpack.encode(Waiting(self._gateway, lease.nonce))
             flow = self.table.open(way, ends_with_them=True, sign=waiting)
             exchange = NodeExchange(node, lease.nonce, flow)
@@ -390,18 +390,6 @@ class NodeExchange:
     def _spurn(self) -> NodeUnreachable:
         self._flow.break_off(Reason.ILL_BEHAVED)
         return self.unreachable(Reason.ILL_BEHAVED)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """Where a flow goes, and where the bus says that nothing is there."""
-
-    bus: Bus
-    subject: str
-    back: str
-
-    async def send(self, message: bytes) -> None:
-        await self.bus.publish(self.subject, message, self.back)
 
 
 def _read_early(head: AnswerHead) -> _Early | None:

@@ -5,7 +5,7 @@ No error leaves as anything but a problem document.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -72,10 +72,13 @@ class FrontDoor:
         """Who takes envelopes with this head. Raises SandboxAgentError."""
         return transport.read_post(scope)
 
-    async def answer_gateway(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that came through a flow: the guard of the gateway has let it through."""
+    async def answer_gateway(self, own: Mapping[str, Asgi], scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that came through a flow: the guard of the gateway has let it through.
+
+        `own` has the routes that are for gateways alone, by path.
+        """
         scope["headers_by_name"] = group_headers(scope["headers"])
-        await self._answer(self.route, scope, receive, send)
+        await self._answer(own.get(scope["path"], self.route), scope, receive, send)
 
     async def _answer(self, route: Asgi, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -4,6 +4,7 @@ A guest is a connection like any other, but that it has no stream here: what is 
 stream. Only what came through the fleet gets here; the guard is the gateway's.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -12,8 +13,7 @@ from msgspec import Raw
 
 from sandbox_agent.bus.subjects import is_tag
 from sandbox_agent.envelope import META, parse, text_at
-from sandbox_agent.http.app import FrontDoor
-from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
+from sandbox_agent.http.asgi import App, Receive, Scope, Send, json_headers, respond
 from sandbox_agent.http.exchange import ClientGone, read_body
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
@@ -27,18 +27,6 @@ PATH = "/fleet/guests"
 OPENED = "/fleet/opened"
 
 
-class GatewayDoor(FrontDoor):
-    """Where requests of gateways come in, by `answer_gateway` alone: guests, and everything behind the front door."""
-
-    def __init__(self, app: FrontDoor, guests: "Guests") -> None:
-        self._app = app
-        self._guests = guests
-
-    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        routes = {PATH: self._guests, OPENED: self._guests.session_opened}
-        await routes.get(scope["path"], self._app.route)(scope, receive, send)
-
-
 @dataclass(frozen=True, slots=True)
 class Guests:
     """`POST /fleet/guests` makes one known, as often as a gateway likes."""
@@ -47,6 +35,11 @@ class Guests:
     hub: Hub
     from_client: FromClient
     max_body: int
+
+    @property
+    def routes(self) -> Mapping[str, App]:
+        """What is for gateways alone, by path."""
+        return {PATH: self, OPENED: self.session_opened}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

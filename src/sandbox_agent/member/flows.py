@@ -7,14 +7,13 @@ a node. Everything behind the guard is as for a request on a socket.
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import unquote
 
 import msgspec
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening, read_sign
+from sandbox_agent.bus.flow import PIECE, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening, read_sign
 from sandbox_agent.bus.ports import Bus
 from sandbox_agent.http.asgi import App, Message, Scope
 from sandbox_agent.tasks import Tasks
@@ -70,7 +69,7 @@ class Flows:
         # What is left of a flow that is over, or meant for another node of this name.
         if said is None or said.nonce != self._nonce or not subjects.is_name(said.gateway):
             return
-        way = _Way(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
+        way = BusWay(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
         flow = self.table.open(way, ends_with_them=False)
         if opening is None:
             # Its opening, or the end of our answer, was lost when a connection to the bus was.
@@ -95,15 +94,6 @@ class Flows:
             # Does nothing to one that came to its end.
             flow.break_off(Reason.ABORTED)
             self._flows.pop(subject, None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    bus: Bus
-    subject: str
-
-    async def send(self, message: bytes) -> None:
-        await self.bus.publish(self.subject, message)
 
 
 def _read(body: bytes | None, kind: type[T]) -> T | None:
