@@ -30,7 +30,7 @@ from sandbox_agent.http.asgi import (
 )
 from sandbox_agent.http.exchange import METHODS, Exchange, as_problem, query
 from sandbox_agent.http.posts import Post
-from sandbox_agent.http.stream import StreamPart
+from sandbox_agent.http.stream_source import StreamPart
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.protocol.errors import (
     BadRequest,

@@ -7,14 +7,15 @@ that fell behind and takes nothing at all is cut off, and resumes by id. Knows n
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from msgspec import Struct
 
+from sandbox_agent.core.cursor import Cursor, Gap
 from sandbox_agent.envelope import notification
 from sandbox_agent.http.encoding import SSE, Encoding
+from sandbox_agent.http.stream_source import EventLog, StreamPart, StreamSource
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire import methods
@@ -23,8 +24,6 @@ BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
 JOINED = 64 << 10
 """Bytes from which on a chunk is better written by itself than copied."""
-CATCH_UP_BYTES = 1 << 20
-"""How much a reader that fell behind takes from memory at a time."""
 CATCH_UP_WAIT = 0.25
 """How long an answer waits for its own client to be handed the events before it."""
 LONGEST_PAUSE = 0.5
@@ -49,42 +48,36 @@ class StreamSocket(Protocol):
     def abort(self) -> None: ...
 
 
-class StreamPart(Struct, frozen=True):
-    """The events that one stream of a connection has: those of a session, or those of no session's own stream."""
-
-    session_id: str | None
-
-    def has(self, connection: Connection, chunk: Chunk) -> bool:
-        return connection.stream_of(chunk) == self.session_id
-
-
-class Source(Protocol):
-    """What streams read: a server's log, or a gateway's feed."""
-
-    @property
-    def trims(self) -> dict[str, int]:
-        """Channel → last position that is no longer kept."""
-        ...
-
-    def reach(self, channels: Iterable[str]) -> int:
-        """Everything after this position is in memory."""
-        ...
-
-    def postpone(self, write: Callable[[], None]) -> bool:
-        """Call back when all that happens now is known, to write it together; False when it is."""
-        ...
-
-    def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None: ...
-    async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]: ...
-
-
 class Stream:
-    """One reader: a cursor in the log, and what waits to be written. Without a part, it has all events."""
+    """One reader: its cursor, and what becomes of what it reads. Without a part, it has all events."""
+
+    __slots__ = (
+        "_comments",
+        "_connection",
+        "_cursor",
+        "_encoding",
+        "_handed",
+        "_limits",
+        "_newest",
+        "_patience",
+        "_paused",
+        "_socket",
+        "_source",
+        "_taking_at",
+        "_unsent",
+        "_waiting",
+        "_waits",
+        "_writing_since",
+        "_wrote_at",
+        "direct",
+        "part",
+        "reason",
+    )
 
     def __init__(
         self,
         connection: Connection,
-        source: Source,
+        source: EventLog,
         after: int,
         limits: StreamLimits,
         socket: StreamSocket,
@@ -99,33 +92,26 @@ class Stream:
         self.direct: Callable[[bytes], bool] | None = None
         """Writes at once, if the socket takes more; the writer sets it."""
         self._waits = waits
-        self._looked_back = False
         self._encoding = encoding
         self._connection = connection
         self._source = source
         self._limits = limits
         self._socket = socket
+        self._cursor: Cursor[Chunk] = Cursor(
+            StreamSource(connection, part, source), after, limits.buffer, has_memory=True
+        )
         self._unsent = 0
         self._taking_at = time.monotonic()
         """When the client last took something, or nothing waited for it."""
-        self._taken = after
-        """Last position taken to be written."""
-        self._known = after
-        """Its client, or a page, had everything up to here. A gateway that is behind may still push some of it."""
-        self._live = False
-        self._queue: deque[Chunk] | tuple[()] = ()
-        """A deque while something waits: an empty one would be a twentieth of what an idle stream takes."""
-        self._queued = 0
-        self._paused: list[Callable[[], None]] = []
+        self._paused: tuple[Callable[[], None], ...] = ()
+        """Producers that wait. Like the two below a tuple: empty lists would be a sixth of an idle stream's memory."""
         self._patience: asyncio.TimerHandle
-        self._comments: list[bytes] = [encoding.opening] if encoding.opening else []
-        self._closed = False
-        self._wake: asyncio.Future[None] | None = None
+        self._comments: tuple[bytes, ...] = (encoding.opening,) if encoding.opening else ()
         self._handed = after
         """Last position handed to the socket."""
         self._newest = after
         """Last position meant for this stream."""
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiting: tuple[tuple[int, asyncio.Future[None]], ...] = ()
         self._writing_since: float | None = None
         self._wrote_at = time.monotonic()
 
@@ -135,57 +121,49 @@ class Stream:
         """A new chunk for this connection."""
         if self.part is not None and not self.part.has(self._connection, chunk):
             return
-        if chunk.first <= self._known:
-            if chunk.last <= self._known:
+        cursor = self._cursor
+        if chunk.first <= cursor.known:
+            # A gateway that is behind may still push some of what a client has.
+            if chunk.last <= cursor.known:
                 return
-            chunk = chunk.after(self._known)
+            chunk = chunk.after(cursor.known)
         self._newest = chunk.last
-        if not self._live:
+        if not cursor.is_live:
             # It is on its way through the log and will come to this one there.
             return
         # A request is the writer's: each client reads it in other words, which are not known before all has happened.
-        wake = self._wake
-        if wake is not None and not wake.done() and self.direct is not None and chunk.request is None:
-            if chunk.size < JOINED and (self._queue or self._source.postpone(self._write_queue)):
-                self._enqueue(chunk)
+        waiting = cursor.waiting
+        if waiting is not None and not waiting.done() and self.direct is not None and chunk.request is None:
+            if chunk.size < JOINED and (cursor.queue or self._source.postpone(self._write_queue)):
+                cursor.enqueue(chunk)
                 return
-            if self._queue:
+            if cursor.queue:
                 self._write_queue()
-            if not self._queue and self._write_now(self._encoding.events(self._connection, chunk), chunk.last):
+            if not cursor.queue and self._write_now(self._encoding.events(self._connection, chunk), chunk.last):
                 return
-        self._enqueue(chunk)
-        self._notify()
-
-    def _enqueue(self, chunk: Chunk) -> None:
-        if isinstance(self._queue, deque):
-            self._queue.append(chunk)
-        else:
-            self._queue = deque((chunk,))
-        self._queued += chunk.size
-        if self._queued > self._limits.buffer:
-            self._fall_behind()
+        cursor.push(chunk)
 
     def _write_queue(self) -> None:
         """Write what was postponed, or let the writer do it."""
-        is_written, wake = False, self._wake
+        is_written, cursor = False, self._cursor
+        queue, waiting = cursor.queue, cursor.waiting
         try:
-            if self._queue and wake is not None and not wake.done():
-                frames = [self._encoding.events(self._connection, chunk) for chunk in self._queue]
-                is_written = self._write_now(b"".join(frames), self._queue[-1].last)
+            if queue and waiting is not None and not waiting.done():
+                frames = [self._encoding.events(self._connection, chunk) for chunk in queue]
+                is_written = self._write_now(b"".join(frames), queue[-1].last)
         finally:
             if is_written:
-                self._queue = ()
-                self._queued = 0
+                cursor.clear()
                 if self._paused:
                     self._resume_producers()
             else:
-                self._notify()
+                cursor.wake()
 
     def _write_now(self, data: bytes, last: int) -> bool:
         """Write what goes up to a position while the writer sleeps, if the socket takes more."""
         if self.direct is None or not self.direct(data):
             return False
-        self._taken = self._handed = last
+        self._cursor.position = self._handed = last
         self._wrote_at = time.monotonic()
         if self._waiting:
             self._written()
@@ -196,33 +174,35 @@ class Stream:
 
         The pause is short: a reader that does not catch up in time reads from the log and slows no producer again.
         """
-        if not self._live or self._queued < self._limits.buffer // 2:
+        if not self._cursor.is_live or self._cursor.queued < self._limits.buffer // 2:
             return False
         if not self._paused:
-            self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._fall_behind)
-        self._paused.append(resume)
+            self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._lose_patience)
+        self._paused = (*self._paused, resume)
         return True
+
+    def _lose_patience(self) -> None:
+        self._cursor.fall_behind()
+        self._resume_producers()
 
     def look_back(self) -> None:
         """Something may be there that was not pushed: read on from the last position that was taken."""
-        self._looked_back = True
-        self._fall_behind()
-        self._notify()
+        self._cursor.read_again()
+        self._resume_producers()
 
     def close(self, reason: str) -> None:
         """End it, with a last comment saying why."""
         if farewell := self._encoding.farewell(reason):
-            self._comments.append(farewell)
+            self._comments = (*self._comments, farewell)
         self.reason = self.reason or reason
-        self._closed = True
-        self._notify()
+        self._cursor.close()
 
     async def caught_up(self, position: int) -> None:
         """Wait until everything up to a position has been handed to the socket; not for long."""
-        if self._handed >= position or self._closed:
+        if self._handed >= position or self._cursor.is_closed:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((position, future))
+        self._waiting = (*self._waiting, (position, future))
         try:
             async with asyncio.timeout(CATCH_UP_WAIT):
                 await future
@@ -231,7 +211,7 @@ class Stream:
 
     def has_handed(self, position: int) -> bool:
         """Whether an answer need not wait for it."""
-        return self._handed >= position or self._closed
+        return self._handed >= position or self._cursor.is_closed
 
     async def flushed(self) -> None:
         """Wait until everything meant for it so far has been handed to the socket; not for long."""
@@ -254,109 +234,63 @@ class Stream:
         if self._writing_since is not None:
             if taken:
                 self._writing_since = now
-            behind = self._closed or not self._live or unsent > self._limits.buffer
+            cursor = self._cursor
+            behind = cursor.is_closed or not cursor.is_live or max(unsent, cursor.queued) > self._limits.buffer
             if behind and now - self._writing_since > self._limits.stall_timeout:
                 self._socket.abort()
-        elif self._live and now - self._wrote_at >= self._limits.heartbeat:
+        elif self._cursor.is_live and now - self._wrote_at >= self._limits.heartbeat:
             self._wrote_at = now
-            self._comments.append(self._encoding.heartbeat())
-            self._notify()
+            self._comments = (*self._comments, self._encoding.heartbeat())
+            self._cursor.wake()
 
     # What the writer does
 
     async def next(self) -> bytes | None:
         """What to write next; None when the stream is over. The one before counts as handed over."""
         self._written()
+        cursor = self._cursor
         while True:
             if self._comments:
-                comments, self._comments = self._comments, []
+                comments, self._comments = self._comments, ()
                 return self._writing(b"".join(comments))
-            if self._closed:
+            if cursor.is_closed:
                 return None
-            if self._queue:
+            if cursor.queue:
                 return self._writing(self._drain())
-            if self._live or (self._waits is not None and self._waits(self._connection)):
-                await self._sleep()
-            elif data := await self._catch_up():
-                return self._writing(data)
+            if cursor.is_live or (self._waits is not None and self._waits(self._connection)):
+                await cursor.wait()
+            elif items := await cursor.catch_up():
+                return self._writing(b"".join(map(self._encode, items)))
 
     def finish(self) -> None:
         """The writer has stopped."""
-        self._closed = True
+        self._cursor.close()
         self._written()
         self._resume_producers()
         for _, future in self._waiting:
             if not future.done():
                 future.set_result(None)
 
-    def _fall_behind(self) -> None:
-        self._queue = ()
-        self._queued = 0
-        self._live = False
-        self._resume_producers()
-
     def _resume_producers(self) -> None:
         """Resume the paused producers."""
-        paused, self._paused = self._paused, []
+        paused, self._paused = self._paused, ()
         if paused:
             self._patience.cancel()
         for resume in paused:
             resume()
 
     def _drain(self) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while isinstance(self._queue, deque) and size < BATCH:
-            chunk = self._queue.popleft()
-            self._queue = self._queue or ()
-            self._queued -= chunk.size
-            self._taken = chunk.last
-            part = self._encoding.events(self._connection, chunk)
-            parts.append(part)
-            size += len(part)
-        if self._paused and self._queued < self._limits.buffer // 4:
+        parts = [self._encoding.events(self._connection, chunk) for chunk in self._cursor.take(BATCH)]
+        if self._paused and self._cursor.queued < self._limits.buffer // 4:
             self._resume_producers()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _catch_up(self) -> bytes:
-        """Read on in the log; becomes live, without an await in between, when there is nothing more."""
-        connection, after = self._connection, self._taken
-        in_memory = self._source.in_memory(connection.channels(), after, CATCH_UP_BYTES)
-        if in_memory is None:
-            return await self._page(after)
-        chunks, self._live = in_memory
-        if chunks:
-            self._taken = chunks[-1].last
-        return self._render(chunks)
-
-    async def _page(self, after: int) -> bytes:
-        """A page from disk; preceded by a gap event if events have been trimmed."""
-        connection = self._connection
-        only = None if self.part is None else self.part.session_id
-        if lost := connection.lost(self._source.trims, after, only):
-            self._taken = lost
-            return self._gap(after, lost + 1)
-        # Read before the await, with the channels: those may be others when the page is there. What is no longer in
-        # memory is on disk, and what is not on disk yet is in memory.
-        channels = connection.channels()
-        reach = self._source.reach(channels)
-        self._looked_back = False
-        chunks = await self._source.page(channels, after, reach)
-        if self._looked_back or connection.lost(self._source.trims, after, only):
-            # The channels are others now: read again. Or trimmed while we waited: the gap event comes first.
-            return b""
-        self._taken = self._known = chunks[-1].last if chunks else max(after, reach)
-        return self._render(chunks)
-
-    def _render(self, chunks: Iterable[Chunk]) -> bytes:
-        connection, part = self._connection, self.part
-        meant = (each for each in chunks if connection.sees(each) and (part is None or part.has(connection, each)))
-        return b"".join(self._encoding.events(connection, chunk) for chunk in meant)
-
-    def _gap(self, after: int, resumes_at: int) -> bytes:
-        line = notification(methods.GAP, {"after": after, "resumesAt": resumes_at})
-        # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
-        return self._encoding.event(resumes_at - 1, line)
+    def _encode(self, item: Chunk | Gap) -> bytes:
+        if isinstance(item, Gap):
+            line = notification(methods.GAP, {"after": item.after, "resumesAt": item.resumes_at})
+            # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
+            return self._encoding.event(item.resumes_at - 1, line)
+        return self._encoding.events(self._connection, item)
 
     def _writing(self, data: bytes) -> bytes:
         self._writing_since = self._wrote_at = time.monotonic()
@@ -364,23 +298,12 @@ class Stream:
 
     def _written(self) -> None:
         self._writing_since = None
-        self._handed = self._taken
+        self._handed = self._cursor.position
         if self._waiting:
             for position, future in self._waiting:
                 if position <= self._handed and not future.done():
                     future.set_result(None)
-            self._waiting = [(position, future) for position, future in self._waiting if not future.done()]
-
-    async def _sleep(self) -> None:
-        self._wake = asyncio.get_running_loop().create_future()
-        try:
-            await self._wake
-        finally:
-            self._wake = None
-
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+            self._waiting = tuple(each for each in self._waiting if not each[1].done())
 
 
 class Several:
@@ -417,7 +340,7 @@ class Streams:
 
     def __init__(
         self,
-        source: Source,
+        source: EventLog,
         limits: StreamLimits,
         opened: Callable[[Connection], None] | None = None,
         waits: Callable[[Connection], bool] | None = None,
