@@ -12,6 +12,7 @@ from sandbox_agent.hub import from_client
 from sandbox_agent.wire import headers as names
 from tests.docs.pages import DOCS, ROOT, name_of, pages
 from tests.docs.source import SOURCE, answered_methods, trees
+from tests.support.architecture import PAGE, read_modules, write_modules
 from tools.reference.methods import methods
 
 PAGES = pages()
@@ -67,11 +68,8 @@ def test_every_section_with_requirements_is_in_the_contract() -> None:
     assert sorted(name for name in manifests if name.removeprefix("section_") not in sections) == []
 
 
-def test_the_architecture_lists_the_modules_that_there_are() -> None:
-    listed = re.findall(r"^\| `([\w/]+\.py)` \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
-    modules = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
-
-    assert sorted(listed) == sorted(modules)
+def test_the_architecture_has_the_modules_that_there_are_and_what_each_says_of_itself() -> None:
+    assert read_modules(PAGE.read_text()) == write_modules(), "./dev architecture writes it anew"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -9,6 +9,7 @@ import pytest
 from sandbox_agent.protocol import errors
 from sandbox_agent.protocol.errors import RpcError, SandboxAgentError, SettingsError
 from tests.docs.source import all_errors
+from tests.support.architecture import first_line
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "sandbox_agent"
@@ -34,6 +35,14 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     names = [module.relative_to(SOURCE).with_suffix("") for module in MODULES]
 
     assert [str(name) for name in names if EMPTY_WORDS & set(name.parts)] == []
+
+
+def test_the_docstring_of_a_module_begins_with_one_short_sentence() -> None:
+    """It stands in the table of docs/architecture.md."""
+    lines = {module.relative_to(SOURCE).as_posix(): first_line(module) for module in MODULES}
+
+    sentence = re.compile(r"[A-Z`](?:[^.;]|\.(?! [A-Z]))*\.")
+    assert {name: line for name, line in lines.items() if len(line) > 100 or not sentence.fullmatch(line)} == {}
 
 
 def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:

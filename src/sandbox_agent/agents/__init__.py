@@ -1,1 +1,1 @@
-"""Know the agents, and run their processes."""
+"""Find, install, start and stop agents."""

@@ -1,4 +1,4 @@
-"""Start an agent process and shake hands with it.
+"""Start an agent process and perform ACP's handshake with it.
 
 Nothing half-started stays behind. Does not know which processes there should be, nor who uses them.
 """

@@ -1,4 +1,4 @@
-"""Know which agents there are, which of them can start now, and what their credentials are.
+"""Find which agents there are, and which of them can start now.
 
 The same facts for the server and the command line, without any process of an agent. Of credentials it says names and
 paths, never a value. Instructions, for people, are made from the manifest.

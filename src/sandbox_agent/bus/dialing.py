@@ -1,4 +1,4 @@
-"""Connect to NATS servers: plain, by TLS or by WebSocket, and through an HTTP proxy where one is named."""
+"""Connect to NATS servers by TCP, TLS or WebSocket, and through an HTTP proxy where one is named."""
 
 import asyncio
 import logging

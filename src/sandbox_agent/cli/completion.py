@@ -1,4 +1,4 @@
-"""`sandbox-agent completion`, and what a shell asks when you press the tab key.
+"""Run `sandbox-agent completion`, and answer a shell when you press the tab key.
 
 Words come from the tables of commands and their parsers; values are looked up: agents, and what a running server has.
 """

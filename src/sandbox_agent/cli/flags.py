@@ -1,4 +1,4 @@
-"""Add flags that are settings, from the table of options, and flags that say which server a command calls."""
+"""Make flags of settings, and read which server a command names, with its token."""
 
 import os
 from collections.abc import Collection, Mapping

@@ -1,4 +1,4 @@
-"""The command line's grammar: commands and groups of commands, what each takes, and which extra it needs.
+"""Parse the command line with argparse: commands, their arguments, and the extras they need.
 
 argparse, with complaints on one line and an offer when a flag is nearly right. What a word leads to is loaded when the
 word is there: start-up time is a feature.

@@ -1,4 +1,4 @@
-"""The command sandbox-agent: its subcommands, and how it reports failures.
+"""Run the command `sandbox-agent`: choose a subcommand and report how it fails.
 
 A command's module is imported only when it is called: start-up time is a feature.
 """

@@ -1,4 +1,4 @@
-"""What commands print, for people and for pipes: tables, JSON, complaints, and how far an install or a copy is."""
+"""Print tables, JSON, complaints and progress, for people and for pipes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The agents of a server: which there are, how they are, and installing them.
+"""List a server's agents and install them.
 
 The server's answers are read leniently: a missing member has a default, an unknown one is ignored.
 """

@@ -1,4 +1,4 @@
-"""Calling the server over HTTP: one client for all requests, what they send, the events they bring, and trying again.
+"""Call a server over HTTP: bodies, server-sent events, retries, and failures as errors of the SDK.
 
 Each failure is one of the SDK's. Knows no route and no envelope.
 """

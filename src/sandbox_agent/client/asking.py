@@ -1,4 +1,4 @@
-"""What agents ask of people: permissions, questions and forms, handlers that answer them, and answers by id.
+"""Answer what agents ask of people (permissions, questions, forms), by handlers or by id.
 
 On any doubt the answer is *reject*: a handler that fails, and an answer that does not fit.
 """

@@ -1,4 +1,4 @@
-"""The SDK's entry point: connect to a running server, or start a private one."""
+"""Connect to a running server or start a private one: the entry point of the SDK."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""One connection to the server: its transport, and where what comes in goes.
+"""Open one connection to the server, and hand incoming envelopes to the calls they are for.
 
 Opened by the first thing that needs it, because `initialize` names an agent.
 """

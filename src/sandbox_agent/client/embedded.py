@@ -1,4 +1,4 @@
-"""A private server in a child process, which ends when this process ends, however that happens.
+"""Run a private server in a child process, which ends when this process ends.
 
 Knows how to start and end it, and nothing of how to call it.
 """

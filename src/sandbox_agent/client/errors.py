@@ -1,4 +1,4 @@
-"""Every failure that the SDK has a name for.
+"""Define every failure that the SDK has a name for.
 
 SandboxAgentError           what you catch to catch them all: it has `slug`, `message` and `fields`
 └── ClientError             what the SDK raises

@@ -1,4 +1,4 @@
-"""Files of the server's machine: read, written, moved, searched, watched, and whole directories at once.
+"""Use files of the server's machine: read, write, move, search and watch them, and whole directories.
 
 A path is absolute, or relative to the session's directory, or else to the server's root directory. What goes wrong with
 one is a ServerProblem, such as `file-not-found`, with the path in `fields`.

@@ -1,4 +1,4 @@
-"""What has arrived from the server: envelopes, the ids of agents' requests, and answers after what came before them.
+"""Queue what arrives for one consumer of a session, bounded in bytes, in the right order.
 
 A feed is one consumer's view of a session, bounded in bytes; a slow consumer reads what it missed from the log. The log
 has prompts as they were sent; the stream shows those of other clients as `user_message_chunk`, when their turn has

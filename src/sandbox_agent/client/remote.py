@@ -1,4 +1,4 @@
-"""The way to a server on another machine, by httpx: TLS, proxies of the environment, names, cookies of balancers.
+"""Reach a server on another machine by httpx, with TLS, proxies and balancers' cookies.
 
 Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
 imports where click and rich are installed, takes longer still.

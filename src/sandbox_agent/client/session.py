@@ -1,4 +1,4 @@
-"""A session that this client is attached to: its state, prompting it, following it, changing it."""
+"""Prompt, follow and change a session that this client is attached to."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The server's sessions: making them, finding them, coming back to them, and watching all of them.
+"""Create, find, resume and watch the server's sessions.
 
 Of a watch, the server says when something has changed; what it is comes from its list. However much happens meanwhile,
 it is one answer, and nothing is asked while nothing happens.

@@ -1,4 +1,4 @@
-"""The same for scripts that do not want to be async: a thread runs the event loop, and every call waits for its end.
+"""Offer the SDK to scripts without async: a thread runs the event loop, and every call waits.
 
 Methods have the names, arguments and failures of the async ones, whose docstrings hold here, too. What is an async
 iterator there is an iterator here.

@@ -1,4 +1,4 @@
-"""JSON-RPC over /v1/rpc: requests by POST and events by one stream, or both by one WebSocket.
+"""Speak JSON-RPC over `/v1/rpc` by POST and a stream or by a WebSocket, and reconnect after cuts.
 
 What breaks is mended here: the stream continues after the last event, requests are repeated under their key, and a
 connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work.

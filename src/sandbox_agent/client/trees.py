@@ -1,4 +1,4 @@
-"""Directories of this machine as tar archives, and back. Made and read a block at a time, in threads.
+"""Pack directories of this machine into tar archives and unpack them, a block at a time in threads.
 
 An archive from a server is not trusted: what runs there may have written it. Nothing of it gets outside of the
 directory that it is unpacked in, and nothing changes there before all of it has come.

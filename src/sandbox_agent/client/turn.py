@@ -1,4 +1,4 @@
-"""A turn: a prompt under way, its updates as they come, and its end."""
+"""Follow a prompt under way: its updates as they come, and its end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Generator

@@ -1,4 +1,4 @@
-"""What happens in a session, as typed values: the updates of ACP, and those that the server adds.
+"""Represent what happens in a session as typed values: ACP's updates and the server's own.
 
 Every item has a `session_update` that says what it is, as on the wire.
 """

@@ -1,4 +1,4 @@
-"""Ways to a server: what each offers, the responses that it brings, and the way to a server on this machine.
+"""Send HTTP requests to a server on this machine by h11, behind an interface that other ways share.
 
 That one is HTTP/1.1 on plain sockets, parsed by h11. A program whose server is on the same machine waits neither for
 the import of a whole HTTP client, nor for its layers with every request. No TLS, proxy, redirect or cookie: `remote.py`

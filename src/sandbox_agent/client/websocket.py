@@ -1,4 +1,6 @@
-"""One WebSocket of the SDK: frames out, in order; events in; how it ends. Needs the extra `websocket`.
+"""Run one WebSocket of the SDK: frames out in order, events in, and how it ends.
+
+Needs the extra `websocket`.
 
 And what is on its way to the server: what the stream may still answer, and what goes by WebSocket, in order.
 """

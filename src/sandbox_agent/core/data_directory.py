@@ -1,4 +1,4 @@
-"""Lock a server's data directory, keep the token in it, and check that others cannot change its content.
+"""Lock a server's data directory, and keep the token and the server's record there.
 
 A server keeps the lock on `server.lock` as long as it lives, so a file left by a crash misleads no one.
 Knows nothing of settings, and nothing of how a server is called.

@@ -1,4 +1,4 @@
-"""Find the server that a program calls: the one that is named, that of the data directory, or one at the usual port.
+"""Find the server to call: named, recorded in the data directory, or on the usual port.
 
 A server says where it listens in a record, `server.json`, which counts only while it holds the lock of the directory.
 Everything here reads: it starts no server and calls none.

@@ -1,4 +1,4 @@
-"""A stream: what one connection has still to read of the log.
+"""Send one connection what it has still to read of the log, and cut off slow readers.
 
 At most one is live per connection or, on `/acp`, one for the connection and one for each of its sessions. A reader that
 keeps up is handed shared chunks from memory. One that fell behind reads pages from the log until it has caught up; one

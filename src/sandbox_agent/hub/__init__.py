@@ -1,1 +1,1 @@
-"""The hub: sessions, connections, turns, pending requests, and every envelope's way between clients and agents."""
+"""Carry envelopes between clients and agents: sessions, connections, turns and pending requests."""

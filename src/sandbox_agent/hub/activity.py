@@ -1,4 +1,4 @@
-"""What sessions are doing, for lists of many of them: what an agent did last, in a line; and which have changed.
+"""Summarize what sessions are doing for lists of many, and tell which have changed.
 
 Of changes, the newest of each session is kept, in order, and no more than `MOST_CHANGES` of them: a client that was
 away for longer reads all sessions again. Pure: no I/O, no clock, no event loop.

@@ -1,4 +1,4 @@
-"""Attachments: files that a prompt names in `_meta`, put into it as content that its agent takes.
+"""Read the files that a prompt names in `_meta`, and put them into it as content.
 
 An attached file becomes a block of content that the agent takes, or is mentioned in the text. What a file is,
 `host/files` says.

@@ -1,4 +1,6 @@
-"""What agent processes pin in the server's memory: one budget for each process, in bytes. Pure.
+"""Count the bytes that each agent process pins in the server's memory, within one budget each.
+
+Pure.
 
 Whoever keeps something for a process takes its size from the budget, and gives it back when it is let go.
 """

@@ -1,4 +1,7 @@
-"""Calls: clients' requests that wait on an agent process, under the id they have on stdio. Pure."""
+"""Keep clients' requests that wait on an agent process, under the id they have on stdio.
+
+Pure.
+"""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,4 +1,6 @@
-"""Modes, models and options as agents announce them: three shapes, one meaning. Pure.
+"""Read modes, models and options from the three shapes in which agents announce them.
+
+Pure.
 
 An agent sends `configOptions`, among them one of the category `mode` and one of `model`; or `modes`, or `models`; or
 several of these. When it sends a value twice, the option wins: updates carry it, and ACP keeps it.

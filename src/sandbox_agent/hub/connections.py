@@ -1,4 +1,4 @@
-"""Connections: one client's logical channel each, and what that client gets to see of an event.
+"""Keep each client's connection, and decide what that client sees of an event.
 
 All that are open are found by id, by the agents that they have met, and by the sessions that they are attached to. No
 method here awaits. No I/O of its own, no clock, no event loop. Knows nothing of what sessions do.

@@ -1,4 +1,4 @@
-"""The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP.
+"""Answer the `_sandboxagent/*` methods: attach, history, metadata, ending, files, and the HTTP views.
 
 The file API is among them, for files that fit into an envelope.
 """

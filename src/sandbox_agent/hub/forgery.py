@@ -1,4 +1,4 @@
-"""Forgery: what only the server says, and how an agent's line is kept from saying it.
+"""Remove the members from agents' lines that only the server may write.
 
 Clients trust the notifications under `_sandboxagent/` and `_meta["sandboxagent.dev"]`. A line that names one of these
 in a member it repeats, or repeats `sessionId`, could mean one thing to us and another to a client: it is rebuilt as we

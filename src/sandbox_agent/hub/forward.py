@@ -1,4 +1,4 @@
-"""Forwarding: which process a client's envelope is for, and how it gets there and back.
+"""Choose the process that an envelope is for, resume its session if needed, and send it there.
 
 A session whose process is gone is brought back to its agent first. Here is also what a request must bring, and its
 agent must offer, before it is passed on.

@@ -1,4 +1,4 @@
-"""Everything an agent process can do: write a line, or exit.
+"""Take every line that an agent process writes, and its exit.
 
 Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
 """

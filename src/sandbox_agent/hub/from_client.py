@@ -1,4 +1,4 @@
-"""Everything a client can send us: requests, notifications, and answers to what an agent asked."""
+"""Take every request, notification and answer that a client sends."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Updates of new sessions that wait until a client has the response that names the session.
+"""Hold updates of a new session until a client has the response that names the session.
 
 Clients drop updates of sessions that they do not know yet. Knows neither the log nor how responses reach clients.
 """

@@ -1,4 +1,4 @@
-"""What an agent asks of the host: `fs/*` and `terminal/*`. The server answers, within the session's directories.
+"""Answer `fs/*` and `terminal/*` requests of agents, within the session's directories.
 
 With `--client-fs` a client that declared it is asked instead, for as long as it is there.
 """

@@ -1,4 +1,4 @@
-"""Periodic work: late calls, idle turns, unreported changes, unanswered requests, idle sessions."""
+"""Act by the clock: time out late calls, idle turns and sessions, and unanswered requests."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The hub: every table the server keeps, and the steps that touch more than one of them.
+"""Keep every table of the server, and take the steps that touch more than one of them.
 
 No method here awaits, so no method can be seen half done.
 """

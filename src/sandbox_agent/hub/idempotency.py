@@ -1,4 +1,4 @@
-"""Idempotency: a request that comes again under the same key gets the outcome of the first, also after a restart."""
+"""Give a repeated request the outcome of the first under the same key, also after a restart."""
 
 import asyncio
 import hashlib

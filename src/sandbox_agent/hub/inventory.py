@@ -1,4 +1,7 @@
-"""The inventory: session listings, the same over HTTP and ACP. Reads the hub's tables, changes nothing."""
+"""List sessions for clients, the same over HTTP and ACP.
+
+Reads the hub's tables, changes nothing.
+"""
 
 import base64
 import binascii

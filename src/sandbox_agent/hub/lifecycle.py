@@ -1,4 +1,4 @@
-"""A session's life as a table: its states, the events that move it on, and what each move does.
+"""Define a session's states, the events that change them, and what each change does.
 
 Pure. `Session.move` looks a move up here, and `Hub.move` carries out its effects; nothing else changes a state. A pair
 that is not in the table cannot happen: `move` raises, and the session stays as it was.

@@ -1,4 +1,4 @@
-"""What an agent offers before its first session: asked once for each version, in a throw-away session, and kept.
+"""Ask each version of an agent once what it offers, in a throw-away session, and keep the answer.
 
 Only `ask` starts a process, for a client that wants to know; everything else reads what is kept.
 """

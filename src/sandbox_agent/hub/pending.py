@@ -1,4 +1,4 @@
-"""Pending requests: what an agent asked and a human has to answer, in the form that each client understands.
+"""Keep what agents asked of people, in the form that each client understands, and the decision.
 
 Pure. The first answer wins. An agent asks by `elicitation/create` or by our question extension; a client may speak one,
 the other, or both.

@@ -1,4 +1,4 @@
-"""Translates questions to forms and forms to questions, and the answers back.
+"""Translate questions to forms and forms to questions, and the answers back.
 
 Pure. A form is the `params` of `elicitation/create`, a question those of our extension.
 """

@@ -1,4 +1,4 @@
-"""What becomes of one request: it is accepted, then answered, and whoever asked to be called back learns of both.
+"""Represent what becomes of one request: first accepted, then answered, with callbacks for both.
 
 Needs no event loop, unless somebody awaits it.
 """

@@ -1,4 +1,4 @@
-"""Rulings: permissions that rules decide before a human is asked; and the rules of a session.
+"""Let rules decide requests for permission before people are asked, and keep a session's rules.
 
 Cheap decisions are made at once. Those that take long or read the disk run in a thread; meanwhile the request is
 recorded, can be cancelled, and goes to humans if the rules do not decide it.

@@ -1,4 +1,6 @@
-"""A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop.
+"""Represent one conversation with one agent: its facts, its state and its queue of prompts.
+
+Pure: no I/O, no clock, no event loop.
 
 The process that holds it is, as the hub sees it, something to send requests and answers to.
 """

@@ -1,4 +1,4 @@
-"""A session taken up again, and ended: load and resume, at the agent or from our own log; close, terminate, delete.
+"""Load and resume sessions at the agent or from the log, and close, terminate and delete them.
 
 What ends a session first records the outcome, then notifies the agent.
 """

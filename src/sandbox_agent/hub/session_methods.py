@@ -1,4 +1,4 @@
-"""The session methods of ACP that we answer or change: new, fork, list, prompt, authenticate, logout.
+"""Answer the session methods of ACP: new, fork, list, prompt, authenticate, logout.
 
 Loading, settings and endings are in modules of their own; the table has them all.
 """

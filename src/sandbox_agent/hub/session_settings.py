@@ -1,4 +1,4 @@
-"""Setting a session's mode, model and options in the same way for every agent, whichever shapes it uses.
+"""Set a session's mode, model and options, whichever shapes its agent uses.
 
 A client may use any of the three methods for any agent that has the thing in any shape. The answer has the form of the
 method that was used.

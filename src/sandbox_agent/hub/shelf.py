@@ -1,4 +1,6 @@
-"""The shelf: every session there is. Those in use are objects; all others are records in the log, and cost no memory.
+"""Keep sessions in use as objects and all others as records on disk, and find either.
+
+Those in use are objects; all others are records in the log, and cost no memory.
 
 An object is kept while something goes on in its session, and until the disk has what it knows. After that it is
 dropped, unless code still refers to it: then a lookup finds the same object, so that there are never two for one

@@ -1,4 +1,4 @@
-"""Turns: prompts of one session run one after another, and all attached clients learn when one starts and ends.
+"""Run the prompts of a session one after another, and tell clients when a turn starts and ends.
 
 A prompt waits while another runs, and while its session is on its way back to an agent.
 """

@@ -1,1 +1,1 @@
-"""One module for each command, or group of commands: its grammar, and what it does."""
+"""Define one module for each command or group of commands: its arguments, and its work."""

@@ -1,4 +1,4 @@
-"""`sandbox-agent acp`: a server's sessions for a program that speaks ACP on stdio, mostly an editor.
+"""Run `sandbox-agent acp`: a server's sessions on stdin and stdout, for editors that speak ACP.
 
 Lines of stdin go to the server, and its events to stdout. The SDK's transport continues after cuts and restarts;
 `MessageLedger`, which is pure, knows what a connection means to the editor that is not its first.

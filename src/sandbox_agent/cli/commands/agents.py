@@ -1,4 +1,4 @@
-"""`sandbox-agent agents …` and `sandbox-agent credentials check`."""
+"""Run `sandbox-agent agents …` and `sandbox-agent credentials check`."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""`sandbox-agent api …`: calls of a running server, by its routes. What it answers is printed as it came."""
+"""Run `sandbox-agent api …`: send any request to a running server and print its answer as it came."""
 
 import sys
 from collections.abc import AsyncIterable, Callable, Sequence

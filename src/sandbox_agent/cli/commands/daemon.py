@@ -1,4 +1,4 @@
-"""`sandbox-agent daemon …`: a server in the background, by its data directory."""
+"""Run `sandbox-agent daemon …`, which manages a server in the background by its data directory."""
 
 import os
 import sys

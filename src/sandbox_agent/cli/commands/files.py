@@ -1,4 +1,4 @@
-"""Files of a server: looking at them, their names, searching, watching, and copying to and from it."""
+"""Look at the files of a server, search and watch them, and copy to and from it."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""`sandbox-agent fs …`: the files of a running server: its grammar. `files.py` does the work."""
+"""Define the command line of `sandbox-agent fs …`."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Agents of this machine, without a server: what is printed of them, installing and removing them."""
+"""List, install and remove agents of this machine without a server."""
 
 import asyncio
 import os

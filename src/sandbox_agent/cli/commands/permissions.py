@@ -1,4 +1,7 @@
-"""`sandbox-agent permissions`: see whether the rules are in order, and what they would say. Nothing is run or asked."""
+"""Run `sandbox-agent permissions`, which checks the rules and shows what they would decide.
+
+Nothing is run or asked.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`sandbox-agent api v1 rpc`: envelopes in, envelopes out, a line each.
+"""Run `sandbox-agent api v1 rpc`: envelopes in, envelopes out in their true order, a line each.
 
 What is read is sent by the SDK's transport, one line after another, so that it arrives in order; it also follows the
 stream, which brings the answers. `PendingOutput` says what is still to come.

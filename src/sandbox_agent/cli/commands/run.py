@@ -1,4 +1,4 @@
-"""`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
+"""Define the command line of `sandbox-agent run` and `sandbox-agent attach`."""
 
 from sandbox_agent.cli.flags import ACCESS, add_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural, require_at_a_terminal

@@ -1,4 +1,4 @@
-"""`sandbox-agent server`, whose flags are all the options there are; and `gateway`, one endpoint for a fleet."""
+"""Run `sandbox-agent server`, whose flags are all options there are, and `sandbox-agent gateway`."""
 
 import gc
 import os

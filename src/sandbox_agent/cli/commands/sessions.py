@@ -1,4 +1,4 @@
-"""`sandbox-agent sessions …`: seeing, naming and ending them, and a session's log, a line for each event."""
+"""Run `sandbox-agent sessions …`: show, name and end sessions, and print their logs."""
 
 import os
 import shutil

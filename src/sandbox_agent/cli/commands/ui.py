@@ -1,4 +1,4 @@
-"""`sandbox-agent ui`: the Inspector of a server in a browser, with the token."""
+"""Run `sandbox-agent ui`, which opens a server's Inspector in a browser, with the token."""
 
 import html
 import os

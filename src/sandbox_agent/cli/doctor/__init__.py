@@ -1,4 +1,4 @@
-"""`sandbox-agent doctor`: what a check looks at, and what it finds."""
+"""Check the machine, the server and the agents for `sandbox-agent doctor`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Checks of the agents on this machine, and of the ACP registry that they come from."""
+"""Check the agents on this machine, and the ACP registry that they come from."""
 
 import asyncio
 import fcntl

@@ -1,4 +1,4 @@
-"""`sandbox-agent doctor`: what you need to know when something does not work, and what to do about it.
+"""Run `sandbox-agent doctor`: all checks side by side, and what to do about their findings.
 
 The checks run side by side; each changes nothing, and says names of secrets at most.
 """

@@ -1,4 +1,4 @@
-"""Checks of this machine: the program, its tools, the system's limits, directories, and what people wrote."""
+"""Check this machine: the program, its tools, the system's limits, directories and settings."""
 
 import os
 import platform

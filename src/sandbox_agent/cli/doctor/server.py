@@ -1,4 +1,4 @@
-"""Checks of the server: whether one runs here, the one that commands would call takes our token, a port is free."""
+"""Check the server that runs here, the one that commands would call, and free ports."""
 
 import socket
 from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""`sandbox-agent fleet …`: setting up a fleet, and trying one out."""
+"""Set up, try and operate fleets for `sandbox-agent fleet …`."""

@@ -1,4 +1,4 @@
-"""The words of `sandbox-agent fleet`."""
+"""Define the command line of `sandbox-agent fleet …`."""
 
 import signal
 from pathlib import Path

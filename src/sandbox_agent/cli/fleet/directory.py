@@ -1,4 +1,4 @@
-"""A fleet's directory: the keys of its gateways and nodes, and the configuration of its NATS servers."""
+"""Keep a fleet's directory: keys of gateways and nodes, and the NATS servers' configuration."""
 
 import json
 import os

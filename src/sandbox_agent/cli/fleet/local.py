@@ -1,4 +1,4 @@
-"""A whole fleet on this machine: NATS servers, gateways and nodes, each a process of its own, ended together."""
+"""Run a whole fleet on this machine: NATS servers, gateways and nodes, ended together."""
 
 import json
 import os

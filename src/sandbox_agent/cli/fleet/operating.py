@@ -1,4 +1,4 @@
-"""Looking at a fleet that runs, and giving orders about its nodes, straight at its NATS servers."""
+"""Look at a running fleet and give orders about its nodes, directly at its NATS servers."""
 
 import asyncio
 import secrets

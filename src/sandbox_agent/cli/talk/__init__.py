@@ -1,4 +1,4 @@
-"""Talking to an agent in a terminal: `sandbox-agent run` and `sandbox-agent attach`.
+"""Converse with an agent in a terminal: `sandbox-agent run` and `sandbox-agent attach`.
 
 What an agent does becomes pieces (`showing.py`), pieces become text on a stream (`screen.py`). What a person types
 comes through `terminal.py`. Imported when one of the two commands runs, and by nothing else.

@@ -1,4 +1,4 @@
-"""Permissions, questions and forms: asked at the terminal, or answered by flags; and what you look at meanwhile."""
+"""Ask permissions, questions and forms at the terminal, or answer them by flags."""
 
 import asyncio
 import sys

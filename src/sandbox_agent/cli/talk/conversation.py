@@ -1,4 +1,4 @@
-"""One prompt and its turn, or a session that continues, with lines that are typed meanwhile."""
+"""Follow one prompt and its turn, or a session that continues, while lines are typed."""
 
 import asyncio
 import signal

@@ -1,4 +1,7 @@
-"""Forms of agents as fields that can be typed: what each takes, and what a text means in it. Pure."""
+"""Turn forms of agents into fields that can be typed, and read the typed text.
+
+Pure.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

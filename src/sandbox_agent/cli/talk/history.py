@@ -1,4 +1,4 @@
-"""What you typed in earlier runs: a file of your own, a JSON text on each line, the newest last, bounded."""
+"""Keep what you typed in earlier runs, in a bounded file of your own."""
 
 import fcntl
 import os

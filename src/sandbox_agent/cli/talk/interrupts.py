@@ -1,4 +1,4 @@
-"""Signals that ask the program to end."""
+"""Handle the signals that ask the program to end."""
 
 import asyncio
 import os

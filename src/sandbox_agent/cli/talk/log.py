@@ -1,4 +1,4 @@
-"""A session's log: where now begins, where past turns do, which prompts are ours; and a turn as JSON lines."""
+"""Read a session's log: past turns, the present, which prompts are ours, and turns as JSON lines."""
 
 import asyncio
 import sys

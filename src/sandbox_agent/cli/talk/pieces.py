@@ -1,4 +1,4 @@
-"""The pieces of what is shown: speech and notes, harmless, as wide as there is room; changes of a text; tool calls.
+"""Render speech, notes, changes of a text and tool calls as harmless text of a given width.
 
 Of a tool call: how it stands, and the work it did: a command, changes of files, output. Pure.
 """

@@ -1,4 +1,4 @@
-"""A run from what is wanted to its end, and attaching to a session that is there."""
+"""Run an agent from the request to its end, and attach to a session that exists."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Pieces as text on streams; what may still change is rewritten, or live above what is typed.
+"""Write rendered pieces to streams, and write again what may still change.
 
 rich draws Markdown.
 """

@@ -1,4 +1,4 @@
-"""Which server a run talks to: one that is named, the one on the data directory, or one of its own; what is there."""
+"""Choose the server that a run talks to, or start a private one with `--no-daemon`."""
 
 import getpass
 import logging

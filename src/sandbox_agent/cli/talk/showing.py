@@ -1,4 +1,6 @@
-"""What happens in a session, as pieces to be shown. Pure: items in, pieces out.
+"""Turn the events of a session into pieces to be shown.
+
+Pure: items in, pieces out.
 
 Keeps what it needs to tell changes from repetitions: tool calls, plans, whose turn it is.
 """

@@ -1,4 +1,4 @@
-"""Reading lines from a terminal with prompt_toolkit, to be cancelled at any time."""
+"""Read lines from a terminal with prompt_toolkit, and stop reading at any time."""
 
 import asyncio
 import os
