@@ -79,7 +79,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 STORAGE = {"test_idempotency", "test_post", "test_sse"}
 """Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`. All else is the
 same code: without a file, the log is a database in memory."""
-AT_GATEWAY = {"test_turns", "test_asking", "test_api_request"}
+AT_GATEWAY = {"test_turns", "test_asking", "test_requests", "test_api_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
 SLOW = (

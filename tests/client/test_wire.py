@@ -14,9 +14,9 @@ from msgspec import UnsetType, inspect
 from sandbox_agent.client import agents as sdk_agents
 from sandbox_agent.client import files as sdk_files
 from sandbox_agent.client import session as sdk_sessions
-from sandbox_agent.client.asking import Choice, Question
 from sandbox_agent.client.client import FleetNode
 from sandbox_agent.client.incoming import LogEvent
+from sandbox_agent.client.requests import Choice, Question
 from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
 from sandbox_agent.wire import extensions, files, views
 

@@ -16,7 +16,7 @@ from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.process import AgentProcess
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.bus.nats import NatsBus
-from sandbox_agent.client.ways import Loopback
+from sandbox_agent.client.http_local import LocalHttpClient
 from sandbox_agent.core.discovery import read_server_record
 from sandbox_agent.gateway.calls import FleetCalls
 from sandbox_agent.gateway.flows import NodeExchange
@@ -69,7 +69,7 @@ WALKS: dict[str, list[End]] = {
         *(End(Tasks.run, FleetCalls.submit), End(GuestCalls._call), End(NatsBus.publish, NodeExchange.begin)),
         *(End(Tasks.run, Flows._open), End(AgentProcess.send)),
     ],
-    "run-hello": [End(read_server_record), End(Loopback.exchange)],
+    "run-hello": [End(read_server_record), End(LocalHttpClient.exchange)],
 }
 """By name: a walk goes through all of these stacks, one after another."""
 

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
         Stderr,
     )
     from sandbox_agent.client.api import Data
-    from sandbox_agent.client.asking import (
-        Answer,
-        Choice,
-        ElicitationHandler,
-        ElicitationRequest,
-        PermissionHandler,
-        PermissionRequest,
-        Question,
-        QuestionHandler,
-        QuestionRequest,
-        Request,
-    )
     from sandbox_agent.client.client import FleetNode, SandboxAgent
     from sandbox_agent.client.errors import (
         ClientError,
@@ -65,6 +53,18 @@ if TYPE_CHECKING:
         Written,
     )
     from sandbox_agent.client.incoming import LogEvent
+    from sandbox_agent.client.requests import (
+        Answer,
+        Choice,
+        ElicitationHandler,
+        ElicitationRequest,
+        PermissionHandler,
+        PermissionRequest,
+        Question,
+        QuestionHandler,
+        QuestionRequest,
+        Request,
+    )
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -180,7 +180,7 @@ _NAMES = {
         "Model Models Modes Progress ServerStatus Stderr"
     ),
     "api": "Data",
-    "asking": (
+    "requests": (
         "Answer Choice ElicitationHandler ElicitationRequest PermissionHandler PermissionRequest Question "
         "QuestionHandler QuestionRequest Request"
     ),

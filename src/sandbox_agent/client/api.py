@@ -25,7 +25,8 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.client.ways import Content, Loopback, Request, Response, Way
+from sandbox_agent.client.http import Content, HttpClient, Request, Response
+from sandbox_agent.client.http_local import LocalHttpClient
 from sandbox_agent.client.websocket import ClientSocket, open_socket
 from sandbox_agent.json_bounds import read_answer
 from sandbox_agent.protocol.errors import FleetUnreachable, ShuttingDown, UnknownConnection
@@ -69,7 +70,7 @@ class Api:
             _check_token(token)
             headers["Authorization"] = f"Bearer {token}"
         self._authorization = headers.get("Authorization")
-        self._way = _way_to(self.url, headers)
+        self._client = _make_client(self.url, headers)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Api:
     async def close(self) -> None:
         """Close all sockets; pending requests fail with ConnectionLost."""
         self._is_closed = True
-        await self._way.close()
+        await self._client.close()
 
     async def json(
         self,
@@ -155,14 +156,14 @@ class Api:
         if self._is_closed:
             raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
-        async with self._way.exchange(Request(method, path, query, content, headers or {}, silence)) as response:
+        async with self._client.exchange(Request(method, path, query, content, headers or {}, silence)) as response:
             yield response
 
     async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> ClientSocket | None:
         """A WebSocket; None when none gets through. Raises ServerProblem."""
         shown = {} if self._authorization is None else {"Authorization": self._authorization}
         url = re.sub("^http", "ws", self.url) + path
-        return await open_socket(url, {**shown, **headers}, silence, direct=self._way.is_direct)
+        return await open_socket(url, {**shown, **headers}, silence, direct=self._client.is_direct)
 
     async def _refusal(self, response: Response) -> ServerProblem:
         body = bytearray()
@@ -188,11 +189,6 @@ def _check_address(url: str) -> SplitResult:
     raise InvalidCall(f"{url!r:.100} has no such host or port")
 
 
-def goes_direct(url: str) -> bool:
-    """Whether no proxy of the environment leads to a server."""
-    return not _through_proxy(_check_address(url))
-
-
 def _through_proxy(url: SplitResult) -> bool:
     if _is_local(url.hostname or ""):
         return False
@@ -203,13 +199,13 @@ def _through_proxy(url: SplitResult) -> bool:
     return url.scheme in proxies or "all" in proxies
 
 
-def _way_to(url: str, headers: Mapping[str, str]) -> Way:
+def _make_client(url: str, headers: Mapping[str, str]) -> HttpClient:
     parts = _check_address(url)
     if parts.scheme == "http" and _is_local(parts.hostname or ""):
-        return Loopback(parts, headers)
-    from sandbox_agent.client.remote import Remote
+        return LocalHttpClient(parts, headers)
+    from sandbox_agent.client.http_remote import RemoteHttpClient
 
-    return Remote(url, headers, direct=not _through_proxy(parts))
+    return RemoteHttpClient(url, headers, direct=not _through_proxy(parts))
 
 
 def _is_local(host: str) -> bool:

@@ -10,7 +10,10 @@ from msgspec import Struct
 
 from sandbox_agent.client.agents import Agents, Health, health
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.asking import (
+from sandbox_agent.client.connection import ClientConnection, ConnectionSettings, Tap
+from sandbox_agent.client.errors import ConnectionLost, InvalidCall
+from sandbox_agent.client.files import Files
+from sandbox_agent.client.requests import (
     Answer,
     Decided,
     ElicitationHandler,
@@ -22,9 +25,6 @@ from sandbox_agent.client.asking import (
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.connection import ClientConnection, ConnectionSettings, Tap
-from sandbox_agent.client.errors import ConnectionLost, InvalidCall
-from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import SessionParts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.transport import SILENCE

@@ -13,9 +13,9 @@ from weakref import WeakSet, WeakValueDictionary
 
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api, retry
-from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.client.incoming import Arrival, Feed, Hooks, LogReader, Notification, RequestId
+from sandbox_agent.client.requests import Asking, Handlers
 from sandbox_agent.client.transport import Transport
 from sandbox_agent.client.updates import FINAL
 from sandbox_agent.envelope import META, Object, object_at, text_at

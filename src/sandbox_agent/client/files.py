@@ -27,7 +27,7 @@ from sandbox_agent.client.api import (
     translate_local_failures,
 )
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
-from sandbox_agent.client.ways import Response
+from sandbox_agent.client.http import Response
 from sandbox_agent.wire.files import Done, Moved
 
 _NDJSON = "application/x-ndjson"
@@ -361,7 +361,7 @@ class Files:
 
         Links are sent as links. `left_out` of the result has what was not sent.
         """
-        from sandbox_agent.client.trees import pack_in_threads
+        from sandbox_agent.client.archives import pack_in_threads
 
         left_out: list[str] = []
         with translate_local_failures():
@@ -375,7 +375,7 @@ class Files:
         The directory is made when it is not there. What is there stays, unless it has the same name. Nothing is written
         outside of `local`, whatever the server sends. Gives the links that were left out because they lead out of it.
         """
-        from sandbox_agent.client.trees import unpack
+        from sandbox_agent.client.archives import unpack
 
         left_out: list[str] = []
         with translate_local_failures():

@@ -13,7 +13,11 @@ from msgspec import Struct, ValidationError
 
 from sandbox_agent.client.agents import Agents, Models, Modes
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.asking import (
+from sandbox_agent.client.connection import ClientConnection
+from sandbox_agent.client.errors import RequestError
+from sandbox_agent.client.files import Files
+from sandbox_agent.client.incoming import Feed, LogEvent, LogReader, Notification, read_log_page
+from sandbox_agent.client.requests import (
     Decided,
     ElicitationRequest,
     Handlers,
@@ -21,10 +25,6 @@ from sandbox_agent.client.asking import (
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.connection import ClientConnection
-from sandbox_agent.client.errors import RequestError
-from sandbox_agent.client.files import Files
-from sandbox_agent.client.incoming import Feed, LogEvent, LogReader, Notification, read_log_page
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import (
     FINAL,

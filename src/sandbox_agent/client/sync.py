@@ -21,16 +21,16 @@ from sandbox_agent.client import files as _files
 from sandbox_agent.client import session as _session
 from sandbox_agent.client import sessions as _sessions
 from sandbox_agent.client import turn as _turn
-from sandbox_agent.client.asking import (
+from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
+from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
+from sandbox_agent.client.errors import InvalidCall
+from sandbox_agent.client.requests import (
     Answer,
     ElicitationRequest,
     PermissionRequest,
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
-from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
-from sandbox_agent.client.errors import InvalidCall
 from sandbox_agent.client.transport import SILENCE
 from sandbox_agent.client.updates import PromptBlock, TurnEnded, TurnItem
 

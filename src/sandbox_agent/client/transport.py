@@ -17,8 +17,8 @@ import msgspec
 
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
+from sandbox_agent.client.http import Response
 from sandbox_agent.client.incoming import HOLD, Arrival, Hooks, RequestId, StreamOrder, decode
-from sandbox_agent.client.ways import Response
 from sandbox_agent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandbox_agent.envelope import Envelope, Object, object_at, text_at
 from sandbox_agent.protocol.errors import (

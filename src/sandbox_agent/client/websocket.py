@@ -96,7 +96,7 @@ class ClientSocket:
                 self._frames.task_done()
 
 
-async def connect_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> "ClientConnection":
+async def _connect(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> "ClientConnection":
     """A WebSocket with our subprotocol; closed when nothing comes for so many seconds. Raises what `connect` does."""
     from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
@@ -129,7 +129,7 @@ async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, d
 
     try:
         async with asyncio.timeout(HANDSHAKE):
-            socket = await connect_socket(url, headers, silence, direct=direct)
+            socket = await _connect(url, headers, silence, direct=direct)
             try:
                 # One that is served begins with a frame, an empty one if need be.
                 await socket.recv()

@@ -24,7 +24,7 @@ from sandbox_agent.protocol.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sandbox_agent.client.ways import Response
+    from sandbox_agent.client.http import Response
 
 _OUTPUT = "The server's JSON goes to stdout, everything else to stderr.\n"
 

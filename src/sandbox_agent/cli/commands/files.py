@@ -438,7 +438,7 @@ async def _exactly(descriptor: int, size: int | None) -> AsyncGenerator[bytes]:
 
 
 async def _get_directory(files: "Files", remote: str, local: str | None) -> None:
-    from sandbox_agent.client.trees import unpack
+    from sandbox_agent.client.archives import unpack
 
     if local == STREAM:
         raise ClientError("a directory cannot go to stdout; name a directory for it")
@@ -451,7 +451,7 @@ async def _get_directory(files: "Files", remote: str, local: str | None) -> None
 
 
 async def _put_directory(files: "Files", local: str, remote: str) -> "Uploaded":
-    from sandbox_agent.client.trees import pack_in_threads
+    from sandbox_agent.client.archives import pack_in_threads
 
     root = Path(local)
     if not root.is_dir():

@@ -38,7 +38,7 @@ from sandbox_agent.client import (
     SandboxAgent,
     ServerProblem,
 )
-from sandbox_agent.client.asking import Handlers
+from sandbox_agent.client.requests import Handlers
 from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire.acp import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 

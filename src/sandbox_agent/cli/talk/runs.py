@@ -32,7 +32,7 @@ from sandbox_agent.cli.talk.servers import (
     served,
 )
 from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
-from sandbox_agent.client.asking import Handlers
+from sandbox_agent.client.requests import Handlers
 from sandbox_agent.core.discovery import is_named
 from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings import load

@@ -15,8 +15,8 @@ from sandbox_agent.cli.output import one_line, show_install
 from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.asking import Handlers
 from sandbox_agent.client.errors import ServerProblem
+from sandbox_agent.client.requests import Handlers
 from sandbox_agent.core.data_directory import find_lock_owner
 from sandbox_agent.core.discovery import SERVER_OPTIONS, ServerAddress, is_named
 from sandbox_agent.protocol.errors import MissingNode, SettingsError

@@ -1,4 +1,4 @@
-"""Reach a server on another machine by httpx, with TLS, proxies and balancers' cookies.
+"""Send HTTP requests to a server on another machine by httpx, with TLS, proxies and balancers' cookies.
 
 Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
 imports where click and rich are installed, takes longer still.
@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from sandbox_agent.client.errors import ConnectionLost
-from sandbox_agent.client.ways import CONNECT, IDLE, MOST_IDLE, Request, Response, reason_of
+from sandbox_agent.client.http import CONNECT, IDLE, MOST_IDLE, Request, Response, reason_of
 
 if "httpx" in sys.modules:
     import httpx
@@ -28,8 +28,8 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
-class Remote:
-    """A server on another machine."""
+class RemoteHttpClient:
+    """Sends requests to a server on another machine."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, direct: bool) -> None:
         self._url = url

@@ -1,110 +1,20 @@
-"""Send HTTP requests to a server on this machine by h11, behind an interface that other ways share.
+"""Send HTTP requests to a server on this machine: HTTP/1.1 on plain sockets, parsed by h11.
 
-That one is HTTP/1.1 on plain sockets, parsed by h11. A program whose server is on the same machine waits neither for
-the import of a whole HTTP client, nor for its layers with every request. No TLS, proxy, redirect or cookie: `remote.py`
-is for servers that may need them.
+A program whose server is on the same machine waits neither for the import of a whole HTTP client, nor for its layers
+with every request. No TLS, proxy, redirect or cookie: `http_remote` is for servers that may need them.
 """
 
 import asyncio
-import os
 import select
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Protocol, cast
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import cast
 from urllib.parse import SplitResult, quote, urlencode
 
 import h11
 
 from sandbox_agent.client.errors import ConnectionLost
-
-Content = bytes | AsyncIterable[bytes] | None
-Query = Mapping[str, str | int | bool]
-
-CONNECT = 10.0
-"""Seconds to reach a server."""
-IDLE = 30.0
-"""Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
-MOST_IDLE = 20
-"""Unused sockets that are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What is sent."""
-
-    method: str
-    path: str
-    query: Query
-    content: Content
-    headers: Mapping[str, str]
-    silence: float | None
-    """Seconds that the server may say nothing."""
-
-    def __str__(self) -> str:
-        return f"{self.method} {self.path}"
-
-
-class Response(Protocol):
-    """A response whose body is read with `aread` or `aiter_bytes`; httpx's is one."""
-
-    @property
-    def url(self) -> object: ...
-    @property
-    def status_code(self) -> int: ...
-    @property
-    def reason_phrase(self) -> str: ...
-    @property
-    def http_version(self) -> str: ...
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """By name, in any case."""
-        ...
-
-    @property
-    def content(self) -> bytes:
-        """The body, after `aread`."""
-        ...
-
-    @property
-    def is_success(self) -> bool: ...
-    async def aread(self) -> bytes: ...
-    def aiter_bytes(self) -> AsyncIterator[bytes]: ...
-
-
-class Way(Protocol):
-    """A way to one server."""
-
-    @property
-    def is_direct(self) -> bool:
-        """Whether no proxy stands in between."""
-        ...
-
-    def exchange(self, request: Request) -> AbstractAsyncContextManager[Response]:
-        """Send a request; its response can be read inside of the block. Raises ConnectionLost, also there."""
-        ...
-
-    async def close(self) -> None:
-        """Close all sockets; what waits for them fails with ConnectionLost."""
-        ...
-
-
-def reason_of(error: BaseException) -> str:
-    """What the innermost failure says: those around it only say that there is one."""
-    said = str(error)
-    while True:
-        said = _of_the_system(error) or str(error) or said
-        inner = error.__cause__ or error.__context__
-        if inner is None:
-            return said or type(error).__name__
-        error = inner
-
-
-def _of_the_system(error: BaseException) -> str | None:
-    """The system's own words; asyncio has others. Numbers below zero are those of names that cannot be resolved."""
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number is not None and number > 0 else None
-
+from sandbox_agent.client.http import CONNECT, IDLE, MOST_IDLE, Content, Query, Request, Response, reason_of
 
 MOST_UNREAD = 1 << 20
 """Bytes that a socket's reader leaves unread before the socket waits."""
@@ -115,8 +25,8 @@ _SAFE = "/?#[]@!$&'()*+,;=:%"
 """What stays as it is in a path, with its query: what is quoted already, among others."""
 
 
-class Loopback:
-    """A server on this machine."""
+class LocalHttpClient:
+    """Sends requests to a server on this machine."""
 
     is_direct = True
 
@@ -124,33 +34,33 @@ class Loopback:
         self._url = url.geturl()
         self._host, self._port, self._base = url.hostname or "", url.port or 80, url.path.rstrip("/")
         self._headers = {"host": url.netloc, "accept": "*/*", **_lower(headers)}
-        self._idle: dict[_Line, float] = {}
+        self._idle: dict[_Socket, float] = {}
         """Sockets without a request, and until when they are kept; the one that was used last comes last."""
-        self._lines: set[_Line] = set()
+        self._sockets: set[_Socket] = set()
         self._is_closed = False
 
     async def close(self) -> None:
         self._is_closed = True
-        for line in self._lines:
-            line.abort()
-        self._lines.clear()
+        for socket in self._sockets:
+            socket.abort()
+        self._sockets.clear()
         self._idle.clear()
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncGenerator[Response]:
-        line = self._take_idle() or await self._open()
+        socket = self._take_idle() or await self._open()
         try:
             with self._translate_failures(request):
-                head = await line.send(self._head(request), request.content, request.silence)
-            async with aclosing(self._body(line, request)) as body:
+                head = await socket.send(self._head(request), request.content, request.silence)
+            async with aclosing(self._body(socket, request)) as body:
                 yield _Response(self._url + request.path, head, body)
         finally:
-            self._put_back(line)
+            self._put_back(socket)
 
-    async def _body(self, line: "_Line", request: Request) -> AsyncGenerator[bytes]:
+    async def _body(self, socket: "_Socket", request: Request) -> AsyncGenerator[bytes]:
         while True:
             with self._translate_failures(request):
-                part = await line.read(request.silence)
+                part = await socket.read(request.silence)
             if part is None:
                 return
             yield part
@@ -173,42 +83,42 @@ class Loopback:
                 pass
         return h11.Request(method=request.method, target=target, headers=list(headers.items()))
 
-    def _take_idle(self) -> "_Line | None":
+    def _take_idle(self) -> "_Socket | None":
         now = asyncio.get_running_loop().time()
         while self._idle:
-            line, until = self._idle.popitem()
-            if now < until and line.is_quiet():
-                return line
-            self._drop(line)
+            socket, until = self._idle.popitem()
+            if now < until and socket.is_quiet():
+                return socket
+            self._drop(socket)
         return None
 
-    def _put_back(self, line: "_Line") -> None:
-        if line not in self._lines or not line.begin_next():
-            self._drop(line)
+    def _put_back(self, socket: "_Socket") -> None:
+        if socket not in self._sockets or not socket.begin_next():
+            self._drop(socket)
             return
-        self._idle[line] = asyncio.get_running_loop().time() + IDLE
+        self._idle[socket] = asyncio.get_running_loop().time() + IDLE
         if len(self._idle) > MOST_IDLE:
             oldest = next(iter(self._idle))
             del self._idle[oldest]
             self._drop(oldest)
 
-    def _drop(self, line: "_Line") -> None:
-        self._lines.discard(line)
-        line.abort()
+    def _drop(self, socket: "_Socket") -> None:
+        self._sockets.discard(socket)
+        socket.abort()
 
-    async def _open(self) -> "_Line":
+    async def _open(self) -> "_Socket":
         try:
             async with asyncio.timeout(CONNECT):
-                line = await self._connect()
+                socket = await self._connect()
         except OSError as error:
             raise ConnectionLost(f"no server answers at {self._url} ({reason_of(error)})") from error
         if self._is_closed:
-            line.abort()
+            socket.abort()
             raise ConnectionLost("this client is closed")
-        self._lines.add(line)
-        return line
+        self._sockets.add(socket)
+        return socket
 
-    async def _connect(self) -> "_Line":
+    async def _connect(self) -> "_Socket":
         loop = asyncio.get_running_loop()
         addresses = [self._host]
         if self._host == "localhost":
@@ -217,8 +127,8 @@ class Loopback:
         *others, last = dict.fromkeys(addresses)
         for address in others:
             with suppress(OSError):
-                return (await loop.create_connection(_Line, address, self._port))[1]
-        return (await loop.create_connection(_Line, last, self._port))[1]
+                return (await loop.create_connection(_Socket, address, self._port))[1]
+        return (await loop.create_connection(_Socket, last, self._port))[1]
 
     @contextmanager
     def _translate_failures(self, request: Request) -> Generator[None]:
@@ -242,7 +152,7 @@ class _Broken(Exception):
     """The socket is gone."""
 
 
-class _Line(asyncio.Protocol):
+class _Socket(asyncio.Protocol):
     """One socket: a request and its response at a time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The way to a server on this machine: sockets that are used again, bodies both ways, and servers that leave."""
+"""The HTTP client for a server on this machine: sockets used again, bodies both ways, and servers that leave."""
 
 import asyncio
 import socket
@@ -13,7 +13,8 @@ import uvloop
 from sandbox_agent.client import SandboxAgent
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer
-from sandbox_agent.client.ways import MOST_IDLE, _Line
+from sandbox_agent.client.http import MOST_IDLE
+from sandbox_agent.client.http_local import _Socket
 from tests.support.client import run
 from tests.support.loopback import answer
 from tests.support.running import BOUND, TOKEN, Server
@@ -66,10 +67,10 @@ def test_a_socket_that_is_gone_is_not_closed_again() -> None:
             raise AttributeError("asyncio's own has no event loop any more")
 
     async def main() -> None:
-        line = _Line()
-        line.connection_made(Gone())
-        line.connection_lost(None)
-        line.abort()
+        opened = _Socket()
+        opened.connection_made(Gone())
+        opened.connection_lost(None)
+        opened.abort()
 
     run(main())
 
