@@ -1,4 +1,4 @@
-"""Send HTTP requests to a server on another machine by httpx, with TLS, proxies and balancers' cookies.
+"""Send HTTP requests to a server on another machine by httpx: TLS, proxies, balancers' cookies.
 
 Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
 imports where click and rich are installed, takes longer still.
