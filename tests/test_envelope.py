@@ -11,7 +11,19 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, same_id, with_id, with_param
+from sandbox_agent.envelope import (
+    Kind,
+    address,
+    has_prompt,
+    lay_out,
+    one_line,
+    param,
+    parse,
+    parse_large,
+    same_id,
+    with_id,
+    with_param,
+)
 from sandbox_agent.hub.forgery import disarm, may_forge
 from sandbox_agent.protocol.errors import NotAnEnvelope
 
@@ -91,6 +103,34 @@ def test_another_id_changes_the_id_and_no_other_byte(parts: tuple[str, str, str]
 
 @QUICK
 @given(envelopes(), ids())
+def test_another_id_is_put_into_a_long_line_as_into_any_other(parts: tuple[str, str, str], id: str) -> None:
+    line = "".join(parts).encode()
+
+    assert parse_large(line).addressed(id.encode(), None) == with_id(one_line(line), id.encode())
+
+
+@QUICK
+@given(st.lists(values(SPACE), max_size=3), values(SPACE), ids(), WORDS, st.permutations(range(3)), st.booleans())
+def test_a_long_prompt_gets_what_is_exchanged_in_it_and_keeps_the_rest(
+    blocks: list[str], other: str, id: str, session: str, order: list[int], remarked: bool
+) -> None:
+    params = ['"sessionId" : "s"', f'"prompt":[ {" , ".join(blocks)} ]', f'"other": {other}']
+    inner = ",".join(params[place] for place in order)
+    line = f'{{"method":"session/prompt", "params":{{ {inner} }},"jsonrpc":"2.0","id":1}}'.encode()
+    said, places = lay_out(line)
+    changed = address(said, places, id.encode(), session, b'"remark"' if remarked else b"")
+    expected, found = (json.loads(each, parse_int=str, parse_float=str)["params"] for each in (line, changed))
+    expected["sessionId"] = session
+    expected["prompt"][:0] = ["remark"] if remarked else []
+
+    assert said == line
+    assert [line[start:end] for start, end in places.blocks] == [each.strip().encode() for each in blocks]
+    assert parse(changed).id == id.encode()
+    assert found == expected
+
+
+@QUICK
+@given(envelopes(), ids())
 def test_an_id_comes_back_byte_for_byte_after_it_was_replaced(parts: tuple[str, str, str], id: str) -> None:
     line = "".join(parts).encode()
     original = parse(line).id
@@ -129,6 +169,22 @@ def test_repeated_ids_never_survive_as_the_id(
     line = f"{before}{repeated[0]}{after[:-1]},{extra}:{repeated[1]}}}".encode()
 
     assert json.loads(with_id(line, b"99"))["id"] == 99
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        '{"sessionId":"a","sessionId":"b"}',
+        '{"sessionId":"b"},"params":{"sessionId":"b"}',
+        '{"sessionId":"b"},"id":2',
+    ],
+)
+def test_repeated_members_of_a_long_line_are_there_once(params: str) -> None:
+    large = parse_large(f'{{"jsonrpc":"2.0","method":"x","id":1,"params":{params}}}'.encode())
+
+    assert large.session_id == "b"
+    changed = large.addressed(b"7", "c")
+    assert changed == b'{"jsonrpc":"2.0","method":"x","id":7,"params":{"sessionId":"c"}}'
 
 
 @QUICK
@@ -328,6 +384,7 @@ HUGE = {
 }
 STEPS: dict[str, Callable[[bytes], object]] = {
     "parse": parse,
+    "parse a long one": lambda line: parse_large(line).addressed(b"7", "t"),
     "another id": lambda line: with_id(line, b"7"),
     "a param": lambda line: param(line, "b"),
     "with a param": lambda line: with_param(line, "sessionId", "t"),

@@ -6,8 +6,9 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 
 import re
 from codecs import getincrementaldecoder
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from hashlib import sha256
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -114,6 +115,43 @@ class Envelope:
     def succeeded(self) -> bool:
         return self.peek.error is UNSET
 
+    def digest(self) -> bytes:
+        """What tells its text from another one."""
+        return sha256(self.line).digest()
+
+    def addressed(self, id: bytes | None, session_id: str | None) -> bytes:
+        """The line under another id, and with another session id; None leaves what it has."""
+        line = self.line if session_id is None else with_param(self.line, "sessionId", session_id)
+        return line if id is None else with_id(line, id)
+
+
+class Places(Struct, frozen=True):
+    """Where the texts stand in a long line that are exchanged in it, each from its first byte to behind its last."""
+
+    id: tuple[int, int] | None = None
+    session_id: tuple[int, int] | None = None
+    prompt: int | None = None
+    """Behind the bracket with which the blocks of a prompt begin."""
+    blocks: tuple[tuple[int, int], ...] = ()
+    """These blocks."""
+
+
+class LargeEnvelope(Envelope):
+    """One of which a thread has found out what would take long: `parse_large` makes it."""
+
+    __slots__ = ("_digest", "places")
+
+    def __init__(self, line: bytes, peek: Peek, places: Places, digest: bytes) -> None:
+        super().__init__(line, peek)
+        self.places = places
+        self._digest = digest
+
+    def digest(self) -> bytes:
+        return self._digest
+
+    def addressed(self, id: bytes | None, session_id: str | None) -> bytes:
+        return address(self.line, self.places, id, session_id)
+
 
 def _object(decode: Callable[[], object]) -> "Object":
     """An object as Python values; empty for what Python cannot hold, such as a number that is out of range."""
@@ -171,6 +209,7 @@ _prompt = msgspec.json.Decoder(_WithPrompt)
 _asked = msgspec.json.Decoder(_WithAsked)
 _related = msgspec.json.Decoder(_WithRelated)
 _any = msgspec.json.Decoder(object)
+_items_of = msgspec.json.Decoder(list[Raw])
 _HEX = rb"[0-9a-fA-F]{2}"
 _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
 # What it begins with is the same for all: that is found quickly.
@@ -185,12 +224,15 @@ MOST_HALVES = 10_000
 """Halves of surrogate pairs in one text."""
 # Possessive: what can be taken back costs a hundred times its bytes.
 _MEMBER = re.compile(rb'\s*+[{,]\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+')
+_BEFORE_ITEM = re.compile(rb"[\s,]*+")
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 LINE_FEED, CARRIAGE_RETURN, BACKSLASH = b"\n\r\\"
 """As numbers: Python tries to look for a number in bytes first, and makes an exception of what is none."""
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
+_FIRST_OF_A_LIST = ord("[")
+_MOVED = ("sessionId", "prompt")
 _LINE_BREAKS = bytes.maketrans(b"\n\r", b"  ")
 
 
@@ -235,6 +277,19 @@ def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envel
     if reason:
         raise NotAnEnvelope(reason)
     return Envelope(one_line(body), peek)
+
+
+def parse_large(body: bytes) -> LargeEnvelope:
+    """The same of a long text, for a thread: what comes later need not look through it again."""
+    envelope = parse(body)
+    digest = envelope.digest()
+    line, places = lay_out(envelope.line)
+    return LargeEnvelope(line, envelope.peek, places, digest)
+
+
+def parse_envelope(body: bytes) -> Envelope:
+    """What `parse_large` reads of a long text, and `parse` of any other."""
+    return parse(body) if len(body) <= LARGE else parse_large(body)
 
 
 def parse_answer(body: bytes) -> Envelope:
@@ -293,12 +348,66 @@ def with_id(line: bytes, id: bytes) -> bytes:
     if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
         return line[: usual.start(1)] + id + line[usual.end(1) :]
     members, whole = _split(line)
-    spans = _spans(whole, members, "id")
-    if spans is None or not spans:
+    spans = _spans(whole, members)
+    if spans is None or "id" not in spans:
         # The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
         return msgspec.json.encode(members | {"id": Raw(id)})
-    [(start, end)] = spans
+    start, end = spans["id"]
     return line[:start] + id + line[end:]
+
+
+def lay_out(line: bytes) -> tuple[bytes, Places]:
+    """The same envelope, and where its texts stand. It keeps its bytes unless a member is repeated."""
+    members, whole = _split(line)
+    spans = _spans(whole, members)
+    params, inner, inside = b"", {}, {}
+    if "params" in members and is_object(members["params"]):
+        params = bytes(members["params"])
+        inner = _members.decode(params)
+        inside = _spans(params, inner)
+    if spans is None or inside is None:
+        if inside is None:
+            members["params"] = Raw(msgspec.json.encode(inner))
+        return lay_out(msgspec.json.encode(members))
+    start = spans["params"][0] if inside else 0
+    moved = {name: (start + first, start + end) for name, (first, end) in inside.items() if name in _MOVED}
+    blocks: tuple[tuple[int, int], ...] = ()
+    prompt = None
+    if "prompt" in moved and line[moved["prompt"][0]] == _FIRST_OF_A_LIST:
+        prompt = moved["prompt"][0] + 1
+        blocks = tuple(_items(line, prompt, _items_of.decode(inner["prompt"])))
+    return line, Places(spans.get("id"), moved.get("sessionId"), prompt, blocks)
+
+
+def _items(line: bytes, at: int, items: list[Raw]) -> Iterator[tuple[int, int]]:
+    """Where the items of an array stand whose text begins there."""
+    for item in items:
+        before = _BEFORE_ITEM.match(line, at)
+        assert before is not None
+        at = before.end() + memoryview(item).nbytes
+        yield before.end(), at
+
+
+def address(line: bytes, places: Places, id: bytes | None, session_id: str | None, remark: bytes = b"") -> bytes:
+    """A long line under another id, with another session id, and with a block before those of its prompt.
+
+    None leaves what it has. It is copied once.
+    """
+    changes: list[tuple[int, int, bytes]] = []
+    if id is not None and places.id is not None:
+        changes.append((*places.id, id))
+    if session_id is not None and places.session_id is not None:
+        changes.append((*places.session_id, msgspec.json.encode(session_id)))
+    if remark and places.prompt is not None:
+        changes.append((places.prompt, places.prompt, remark + b"," if places.blocks else remark))
+    if not changes:
+        return line
+    pieces: list[bytes | memoryview] = []
+    at, view = 0, memoryview(line)
+    for start, end, text in sorted(changes):
+        pieces += (view[at:start], text)
+        at = end
+    return b"".join((*pieces, view[at:]))
 
 
 def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
@@ -310,12 +419,12 @@ def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
         return _members.decode(whole), whole
 
 
-def _spans(text: bytes, members: dict[str, Raw], name: str) -> list[tuple[int, int]] | None:
-    """Where the value of a member stands, if it is there; None when the text is not exactly these members.
+def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] | None:
+    """Where the value of each member stands; None when the text is not exactly these members.
 
     It is not with a repeated key.
     """
-    spans: list[tuple[int, int]] = []
+    spans: dict[str, tuple[int, int]] = {}
     at = 0
     for key, value in members.items():
         match = _MEMBER.match(text, at)
@@ -325,8 +434,7 @@ def _spans(text: bytes, members: dict[str, Raw], name: str) -> list[tuple[int, i
         at = match.end() + len(raw)
         if _AFTER_MEMBER.match(text, at) is None:
             return None
-        if key == name:
-            spans.append((match.end(), at))
+        spans[key] = match.end(), at
     return spans if not members or _END.match(text, at) is not None else None
 
 
@@ -336,7 +444,7 @@ def members_of(text: bytes) -> tuple[dict[str, Raw], bool]:
     Raises msgspec.DecodeError or RecursionError for what is no object.
     """
     members, whole = _split(text)
-    return members, _spans(whole, members, "") is None
+    return members, _spans(whole, members) is None
 
 
 def with_members(members: dict[str, Raw]) -> bytes:

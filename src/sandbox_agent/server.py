@@ -192,7 +192,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
     attachment_limits = AttachmentLimits(settings.attachments, settings.attached_images)
     attachments = Attachments(attached, attachment_limits, pools.files)
     session_methods = SessionMethods(
-        hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments
+        *(hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments),
+        pools.lines,
     )
     extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
 

@@ -21,7 +21,7 @@ from sandbox_agent.agents.lines import Stderr
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.running import RunningAgent
-from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.envelope import Envelope, parse_envelope
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
@@ -181,7 +181,7 @@ class World:
         ending = SessionEnding(self.hub, self.forward, self.turns)
         attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)
         parts = (self.inventory, settings, loading, ending, attachments)
-        methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts)
+        methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts, pool)
         views: Any = None
         extensions = ExtensionMethods(self.hub, self.forward, ending, self.inventory, views, views)
         own = methods.table() | extensions.table()
@@ -311,7 +311,7 @@ class World:
 
 
 def envelope(**fields: Any) -> Envelope:
-    return parse(json.dumps({"jsonrpc": "2.0", **fields}).encode())
+    return parse_envelope(json.dumps({"jsonrpc": "2.0", **fields}).encode())
 
 
 def result_of(answer: Any) -> Json:

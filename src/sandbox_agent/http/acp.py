@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from msgspec import field
 
-from sandbox_agent.envelope import Envelope, Kind, failure, parse
+from sandbox_agent.envelope import Envelope, Kind, failure, parse_envelope
 from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -267,4 +267,4 @@ def _session_named(scope: Scope) -> str | None:
 def _parse(body: bytes) -> Envelope:
     if body.lstrip()[:1] == b"[":
         raise BatchNotSupported
-    return parse(body)
+    return parse_envelope(body)

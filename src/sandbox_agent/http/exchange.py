@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.envelope import LARGE, REQUEST, Envelope, failure, parse
+from sandbox_agent.envelope import LARGE, REQUEST, Envelope, failure, parse, parse_envelope, parse_large
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
 from sandbox_agent.http.clients import Clients, Delivery, Intake
 from sandbox_agent.http.encoding import TextFrames
@@ -182,7 +182,7 @@ class Duplex:
     async def _read_first(self, message: bytes) -> Envelope | None:
         """None for what is no `initialize`."""
         try:
-            envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse, message)
+            envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse_large, message)
         except NotAnEnvelope:
             return None
         is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
@@ -236,7 +236,7 @@ def _read(message: bytes, *, numbered: bool) -> tuple[str | None, Envelope]:
     """The key of a message, if it has one, and its envelope. Raises what its client is told."""
     try:
         key, message = _split_key(message) if numbered else (None, message)
-        return key, parse(message)
+        return key, parse_envelope(message)
     except (NotAnEnvelope, InvalidRequest) as error:
         raise _complaint(message, error) from None
 
@@ -287,7 +287,7 @@ class Exchange(Struct, eq=False):
     """A thread of it reads large bodies."""
     max_body: int
 
-    async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse) -> Envelope:
+    async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse_envelope) -> Envelope:
         """The envelope in a body: a large one is read in a thread. Raises what is wrong with it."""
         return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
 

@@ -4,7 +4,6 @@ All that are open are found by id, by the agents that they have met, and by the 
 method here awaits. No I/O of its own, no clock, no event loop. Knows nothing of what sessions do.
 """
 
-import hashlib
 import logging
 import secrets
 from collections import OrderedDict
@@ -16,7 +15,7 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct, field
 
-from sandbox_agent.envelope import META, Envelope, Object, object_at, text_at, with_id
+from sandbox_agent.envelope import LARGE, META, Envelope, Object, object_at, text_at, with_id
 from sandbox_agent.hub.pending import (
     Outcome,
     PendingRequest,
@@ -289,8 +288,10 @@ class Connection(Struct, eq=False):
         known = self._find_known(answer.id)
         if known is None:
             return False
-        if known.answered_with == (self.tag, digest_of(answer)) and known.outcome is not Outcome.CANCELLED:
+        if known.answered_with == (self.tag, answer.digest()) and known.outcome is not Outcome.CANCELLED:
             return True
+        if len(answer.line) > LARGE:
+            return False
         return takes_back(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
 
     def session_of_request(self, id: bytes) -> str | None:
@@ -317,11 +318,6 @@ class Connection(Struct, eq=False):
     def render_request(self, pending: PendingRequest) -> bytes:
         """An agent's request in the form this client understands, under the id that all clients know."""
         return with_id(render(pending.request, self.speech, pending.key), pending.id)
-
-
-def digest_of(answer: Envelope) -> bytes:
-    """What tells one answer from another."""
-    return hashlib.sha256(answer.line).digest()
 
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from sandbox_agent.agents.catalog import Catalog, write_instructions
 from sandbox_agent.agents.manifest import Agent, Name, Text
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import (
+    LARGE,
     META,
     Envelope,
     Object,
@@ -262,7 +263,7 @@ class Forward:
         call = Call(envelope.method, envelope.id, connection, running, session, settle, reply, deadline)
         call.makes_session = makes_session
         self._hub.calls.open(call)
-        self._send(call, self.line_for(session, envelope))
+        self._send(call, self.line_for(session, envelope, call.stdio_id))
 
     async def call_as_server(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
         """Send a request of the server's own to a process."""
@@ -276,7 +277,7 @@ class Forward:
         deadline = self._hub.monotonic() + self._request_timeout
         call = Call(method, NO_ID, None, running, session, settle, reply, deadline)
         self._hub.calls.open(call)
-        self._send(call, request(NO_ID, method, params))
+        self._send(call, request(call.stdio_id, method, params))
         await reply
         return answers[0]
 
@@ -296,17 +297,17 @@ class Forward:
 
     def _send(self, call: Call, line: bytes) -> None:
         try:
-            call.running.send(with_id(line, call.stdio_id))
+            call.running.send(line)
         except BaseException:
             self._hub.calls.close(call.running, call.stdio_id)
             raise
 
     @staticmethod
-    def line_for(session: Session | None, envelope: Envelope) -> bytes:
-        """The line with the agent's own session id in it: a client may have used an alias."""
+    def line_for(session: Session | None, envelope: Envelope, id: bytes | None = None) -> bytes:
+        """The line for an agent, under this id, with its own session id in it: a client may have used an alias."""
         if session is None or envelope.session_id == session.facts.agent_session_id:
-            return envelope.line
-        return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
+            return envelope.addressed(id, None)
+        return envelope.addressed(id, session.facts.agent_session_id)
 
     async def _revive(self, session: Session) -> Process:
         async with self.lock_session(session.id):
@@ -361,6 +362,13 @@ class Forward:
             await self.close_at_agent(running, session.facts.agent_session_id)
             raise session.ended_error()
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)
+
+
+def check_size(envelope: Envelope) -> None:
+    """Raises InvalidParams for one that is too large for the server itself to read."""
+    if len(envelope.line) > LARGE:
+        what = envelope.method or "this"
+        raise InvalidParams(f"{what} may have {LARGE} bytes; only what is for an agent may have more", limit=LARGE)
 
 
 def fill_from_session(line: bytes, session: Session) -> bytes:

@@ -10,8 +10,10 @@ from msgspec import Raw
 
 from sandbox_agent import __version__
 from sandbox_agent.envelope import (
+    LARGE,
     META,
     Envelope,
+    LargeEnvelope,
     Object,
     notification,
     object_at,
@@ -21,13 +23,13 @@ from sandbox_agent.envelope import (
     text_at,
     with_id,
 )
-from sandbox_agent.hub.connections import Connection, digest_of
+from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.extension_methods import advertise
-from sandbox_agent.hub.forward import Forward, Method
+from sandbox_agent.hub.forward import Forward, Method, check_size
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import METHOD as DECISION
-from sandbox_agent.hub.pending import QUESTION, Decider, read_reason, translate_answer
+from sandbox_agent.hub.pending import QUESTION, Decider, Outcome, PendingRequest, read_reason, translate_answer
 from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.hub.session import Process
 from sandbox_agent.hub.turns import Turns
@@ -39,6 +41,7 @@ from sandbox_agent.protocol.errors import (
     NobodyAsked,
     SandboxAgentError,
     ShuttingDown,
+    WrongAnswer,
 )
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import methods
@@ -95,6 +98,7 @@ class FromClient:
     async def greet(self, envelope: Envelope, agent: str | None = None) -> tuple[Process, Answer]:
         """Start the agent that `initialize` names, else this one, and answer as it does."""
         assert envelope.id is not None
+        check_size(envelope)
         named = text_at(envelope.params(), "_meta", META, "agent")
         agent = named if named is not None else agent or self._default_agent
         if agent is None:
@@ -123,6 +127,8 @@ class FromClient:
         """Do at once what can be done at once; whatever has to wait for something else than its agent is a task."""
         if self._hub.stopping:
             raise ShuttingDown
+        if len(envelope.line) > LARGE and (envelope.session_id is None or envelope.method in self._own):
+            check_size(envelope)
         if envelope.method == methods.PROMPT:
             left = self._prompt(connection, envelope, reply)
         elif envelope.method not in self._own and self._forward.pass_on(connection, envelope, reply):
@@ -170,9 +176,8 @@ class FromClient:
         if connection not in self._hub.audience(pending):
             # It has detached, so it may no longer decide anything there.
             raise NobodyAsked(envelope.id.decode())
-        line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
-        outcome = pending.outcome_of(parse(line))
-        pending.answered_with = (connection.tag, digest_of(envelope))
+        line, outcome, reason = _read_answer(pending, connection, envelope)
+        pending.answered_with = (connection.tag, envelope.digest())
         if pending.session is not None:
             pending.answering = True
             position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
@@ -184,7 +189,7 @@ class FromClient:
             if not pending.open:
                 # Cancelled in the meantime, by a client or because its process exited: no allow may follow.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
-        by = Decider("client", {"name": connection.tag, **connection.who}, read_reason(envelope))
+        by = Decider("client", {"name": connection.tag, **connection.who}, reason)
         self._hub.settle(pending, outcome, by, line, connection)
 
     def _greeting(self, running: Process) -> Object:
@@ -207,12 +212,25 @@ class FromClient:
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
         """Translate the id: the agent knows the request under another one."""
+        check_size(envelope)
         id = related(envelope.line)
         if id is None or self._turns.take_back(connection, id) or self._forward.take_back(connection, id):
             return
         call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
+
+
+def _read_answer(
+    pending: PendingRequest, connection: Connection, envelope: Envelope
+) -> tuple[bytes, Outcome, str | None]:
+    """An answer as its agent gets it, what it means, and why it was given. Raises WrongAnswer."""
+    if isinstance(envelope, LargeEnvelope):
+        if pending.kind != "request":
+            raise WrongAnswer(f"the answer has more than {LARGE} bytes")
+        return envelope.addressed(pending.agent_id, None), Outcome.ANSWERED, None
+    line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
+    return line, pending.outcome_of(parse(line)), read_reason(envelope)
 
 
 async def _see_to(work: Coroutine[object, None, None], reply: Reply) -> None:

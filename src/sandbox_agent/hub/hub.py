@@ -337,10 +337,11 @@ class Hub:
         self.shelf.stir(session)
         self.changes.note(session.id)
 
-    def tell_others(self, session: Session, line: bytes, but: str) -> None:
-        """Send a line to all attached clients except one; the history has it in another form."""
+    def tell_others(self, session: Session, lines: list[bytes], but: str) -> None:
+        """Send lines to all attached clients except one; the history has them in another form."""
         channel = session_channel(session.id)
-        self.log.append([line], FROM_SERVER, session.id, channel, exclude=but, history=False)
+        if lines:
+            self.log.append(lines, FROM_SERVER, session.id, channel, exclude=but, history=False)
 
     def tell_connection(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         """Send something to one connection; the history does not need it."""

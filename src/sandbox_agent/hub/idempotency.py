@@ -44,7 +44,7 @@ class Idempotency:
 
         Raises IdempotencyMismatch for another body under its key.
         """
-        name, digest = (scope, key), hashlib.sha256(envelope.line).digest()
+        name, digest = (scope, key), envelope.digest()
         running = self._running.get(name)
         if running is not None:
             self._repeat(running, digest, reply)

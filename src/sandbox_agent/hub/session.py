@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 from sandbox_agent.agents.dialects.dialect import Dialect
 from sandbox_agent.agents.handshake import Handshake
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.envelope import Object, notification, parse, text_at
+from sandbox_agent.envelope import Object, Places, notification, parse, text_at
 from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
@@ -134,6 +134,8 @@ class Prompt(Struct, eq=False):
     """Of the prompt in the log."""
     prompt_id: str | None = None
     """What its client calls it."""
+    places: Places | None = None
+    """Of a large one."""
 
     def __repr__(self) -> str:
         return f"Prompt({self.session_id}, {self.position})"

@@ -12,10 +12,14 @@ from functools import partial
 from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import (
+    LARGE,
     META,
     Envelope,
+    LargeEnvelope,
     Object,
+    Places,
     has_prompt,
+    lay_out,
     object_at,
     params_text,
     parse,
@@ -48,6 +52,7 @@ from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
+from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
     AgentTimeout,
     InvalidParams,
@@ -57,6 +62,32 @@ from sandbox_agent.protocol.errors import (
 from sandbox_agent.wire import methods
 
 _ALIAS = r"[^/?#%\x00-\x1f\x7f]{1,256}"
+
+
+class _ReadPrompt(Struct, frozen=True):
+    """A prompt as the log has it, and what its client calls it."""
+
+    line: bytes
+    name: str | None
+    places: Places | None = None
+    """Of a large one."""
+
+
+def _read_prompt(envelope: Envelope, session_id: str) -> _ReadPrompt:
+    """Raises InvalidParams."""
+    line, name = envelope.line, prompt_id(envelope.line)
+    if not has_prompt(line) and (text := text_at(envelope.params(), "content")) is not None:
+        line = with_param(line, "prompt", [{"type": "text", "text": text}])
+    if envelope.session_id != session_id:
+        line = with_param(line, "sessionId", session_id)
+    if not isinstance(envelope, LargeEnvelope):
+        return _ReadPrompt(line, name)
+    return _ReadPrompt(line, name, envelope.places) if line is envelope.line else _lay_out(line, name)
+
+
+def _lay_out(line: bytes, name: str | None) -> _ReadPrompt:
+    line, places = lay_out(line)
+    return _ReadPrompt(line, name, places)
 
 
 class SessionMethods(Struct, frozen=True):
@@ -72,6 +103,8 @@ class SessionMethods(Struct, frozen=True):
     loading: SessionLoading
     ending: SessionEnding
     attachments: Attachments
+    lines: Pool
+    """A thread of it looks through large prompts."""
 
     def table(self) -> dict[str, Method]:
         return {
@@ -265,11 +298,18 @@ class SessionMethods(Struct, frozen=True):
         Its turn runs, or waits, whether or not a client waits for it.
         """
         session = self.hub.session(envelope.session_id)
-        line, name = self._read_prompt(connection, session, envelope)
+        self._check_log()
+        self.turns.check(session)
+        if isinstance(envelope, LargeEnvelope):
+            place = self.attachments.queue(session.id)
+            return self._prompt_later(place, connection, session, envelope, None, reply)
+        read = _read_prompt(envelope, session.id)
+        line = read.line
+        self.hub.attach(connection, session)
         if (line.find(KEY) >= 0 and has_attachments(line)) or self.attachments.is_busy(session.id):
             place = self.attachments.queue(session.id)
-            return self._prompt_later(place, connection, session, envelope, line, name, reply)
-        prompt = self._submit(connection, session, envelope, line, name, reply)
+            return self._prompt_later(place, connection, session, envelope, read, reply)
+        prompt = self._submit(connection, session, envelope, read, reply)
         return None if session.held is not None else self._bring_back(session, prompt, reply)
 
     async def _prompt_later(
@@ -278,41 +318,28 @@ class SessionMethods(Struct, frozen=True):
         connection: Connection,
         session: Session,
         envelope: Envelope,
-        line: bytes,
-        name: str | None,
+        read: "_ReadPrompt | None",
         reply: Reply,
     ) -> None:
-        line = await self._attached(place, session, line)
-        prompt = self._submit(connection, session, envelope, line, name, reply)
+        """Submit a prompt that a thread has to read, or that waits for its files."""
+        async with place:
+            if read is None:
+                read = await self.lines.run(_read_prompt, envelope, session.id)
+                self._check_again(session)
+                self.hub.attach(connection, session)
+            read = await self._attached(session, read)
+        self._check_again(session)
+        prompt = self._submit(connection, session, envelope, read, reply)
         if session.held is None:
             await self._bring_back(session, prompt, reply)
 
-    def _read_prompt(self, connection: Connection, session: Session, envelope: Envelope) -> tuple[bytes, str | None]:
-        """A prompt as the log has it, and what its client calls it; attaches the client."""
-        self._check_log()
-        self.turns.check(session)
-        name = prompt_id(envelope.line)
-        self.hub.attach(connection, session)
-        line = envelope.line
-        if not has_prompt(line) and (text := text_at(envelope.params(), "content")) is not None:
-            line = with_param(line, "prompt", [{"type": "text", "text": text}])
-        if envelope.session_id != session.id:
-            line = with_param(line, "sessionId", session.id)
-        return line, name
-
     def _submit(
-        self,
-        connection: Connection,
-        session: Session,
-        envelope: Envelope,
-        line: bytes,
-        name: str | None,
-        reply: Reply,
+        self, connection: Connection, session: Session, envelope: Envelope, read: "_ReadPrompt", reply: Reply
     ) -> Prompt:
         # What the agent said before it comes before it.
         self.hub.held_updates.release(session.id)
-        position = self.hub.record(session, line, FROM_CLIENT).last
-        prompt = Prompt(session.id, connection.tag, line, position, name)
+        position = self.hub.record(session, read.line, FROM_CLIENT).last
+        prompt = Prompt(session.id, connection.tag, read.line, position, read.name, read.places)
         reply.accept(position)
         self.turns.submit(connection, session, envelope, prompt, reply)
         return prompt
@@ -330,18 +357,25 @@ class SessionMethods(Struct, frozen=True):
         else:
             self.turns.advance(session)
 
-    async def _attached(self, place: AbstractAsyncContextManager[None], session: Session, line: bytes) -> bytes:
+    async def _attached(self, session: Session, read: "_ReadPrompt") -> "_ReadPrompt":
         """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
-        async with place:
-            asked = self.attachments.read_asked(line)
-            if asked:
-                running = await self.forward.get_holder(session)
-                line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
-        # The session may be gone by now, the log may have failed, and others may have come.
+        line = read.line
+        asked = (
+            await self.lines.run(self.attachments.read_asked, line)
+            if read.places
+            else self.attachments.read_asked(line)
+        )
+        if not asked:
+            return read
+        running = await self.forward.get_holder(session)
+        line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
+        return await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE else _ReadPrompt(line, read.name)
+
+    def _check_again(self, session: Session) -> None:
+        """The session may be gone by now, the log may have failed, and others may have come."""
         self.hub.session(session.id)
         self._check_log()
         self.turns.check(session)
-        return line
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)

@@ -11,6 +11,8 @@ from msgspec import Raw, Struct
 from sandbox_agent.envelope import (
     Envelope,
     Object,
+    Places,
+    address,
     failure,
     notification,
     objects_at,
@@ -31,6 +33,8 @@ from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, Direction
 from sandbox_agent.protocol.errors import RpcError, SandboxAgentError
 from sandbox_agent.wire import methods
+
+_FIRST_OF_AN_OBJECT = ord("{")
 
 
 class _Turn(Struct, eq=False):
@@ -133,8 +137,7 @@ class Turns:
         process.echoes_prompts = False
         if not any(one.tag != prompt.tag for one in self._hub.connections.attached(session)):
             return
-        for line in user_messages(session, prompt.line):
-            self._hub.tell_others(session, line, but=prompt.tag)
+        self._hub.tell_others(session, user_messages(session, prompt.line, prompt.places), but=prompt.tag)
 
     def _start(self, session: Session, prompt: Prompt) -> None:
         process, turn = session.held, self._turns[prompt]
@@ -150,9 +153,7 @@ class Turns:
         session.unechoed = prompt
         if process.echoes_prompts is False:
             self.show(session)
-        line = with_id(_with_remarks(prompt.line, remarks), call.stdio_id)
-        if session.facts.agent_session_id != session.id:
-            line = with_param(line, "sessionId", session.facts.agent_session_id)
+        line = _line_for_agent(prompt, remarks, call.stdio_id, session)
         try:
             process.send(line)
         except RpcError as error:
@@ -213,15 +214,36 @@ class Turns:
         return Answer(line, position)
 
 
-def user_messages(session: Session, prompt: bytes) -> list[bytes]:
+def user_messages(session: Session, prompt: bytes, places: Places | None = None) -> list[bytes]:
     """A prompt as the updates an agent would echo it with."""
-    return [
-        notification(
-            methods.UPDATE,
-            {"sessionId": session.id, "update": {"sessionUpdate": "user_message_chunk", "content": block}},
-        )
-        for block in objects_at(parse(prompt).params(), "prompt")
-    ]
+    if places is not None:
+        before, after = _user_message(session, Raw(b"{}")).split(b"{}")
+        view = memoryview(prompt)
+        return [
+            b"".join((before, view[start:end], after))
+            for start, end in places.blocks
+            if prompt[start] == _FIRST_OF_AN_OBJECT
+        ]
+    return [_user_message(session, block) for block in objects_at(parse(prompt).params(), "prompt")]
+
+
+def _user_message(session: Session, block: object) -> bytes:
+    update = {"sessionUpdate": "user_message_chunk", "content": block}
+    return notification(methods.UPDATE, {"sessionId": session.id, "update": update})
+
+
+def _line_for_agent(prompt: Prompt, remarks: list[str], id: bytes, session: Session) -> bytes:
+    """A prompt under this id, with the agent's own session id, and with what people said before it."""
+    session_id = None if session.facts.agent_session_id == session.id else session.facts.agent_session_id
+    if prompt.places is not None:
+        remark = msgspec.json.encode(_remark(remarks)) if remarks else b""
+        return address(prompt.line, prompt.places, id, session_id, remark)
+    line = with_id(_with_remarks(prompt.line, remarks) if remarks else prompt.line, id)
+    return line if session_id is None else with_param(line, "sessionId", session_id)
+
+
+def _remark(remarks: list[str]) -> Object:
+    return {"type": "text", "text": "\n".join(remarks)}
 
 
 def _error(response: Envelope) -> Object:
@@ -231,10 +253,7 @@ def _error(response: Envelope) -> Object:
 
 def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
     """A prompt with what people said about earlier requests before it."""
-    if not remarks:
-        return line
     prompt = param(line, "prompt")
     if prompt is None or prompt[:1] != b"[":
         return line
-    remark: Object = {"type": "text", "text": "\n".join(remarks)}
-    return with_param(line, "prompt", [remark, *msgspec.json.decode(prompt, type=list[Raw])])
+    return with_param(line, "prompt", [_remark(remarks), *msgspec.json.decode(prompt, type=list[Raw])])
