@@ -40,6 +40,7 @@ from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.clients import Delivery
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.forward import check_size
 from sandbox_agent.hub.reply import Answer, Reply
 from sandbox_agent.protocol.errors import (
     InvalidParams,
@@ -116,6 +117,7 @@ class FleetCalls:
         Raises what becomes an HTTP problem.
         """
         assert envelope.id is not None
+        check_size(envelope)
         wish = Wish.read(envelope.params(), agent or self._default_agent)
         if wish.agent is None:
             raise MissingAgent
@@ -186,6 +188,8 @@ class FleetCalls:
         assert envelope.id is not None
         method = self._own.get(envelope.method)
         try:
+            if method is not None or envelope.session_id is None:
+                check_size(envelope)
             if method is not None:
                 connection.note_asked(envelope.id, subjects.GATEWAY)
                 return Answer(success(envelope.id, await method(connection, envelope)))
@@ -402,6 +406,7 @@ class FleetCalls:
         assert isinstance(connection, FleetConnection)
         try:
             if envelope.method == methods.CANCEL_REQUEST:
+                check_size(envelope)
                 # Which node works on it, only nodes know.
                 nodes = [node for node in connection.guests if node in self._roster.leases]
                 await asyncio.gather(*(self._notify_one_of_many(connection, node, envelope) for node in nodes))
