@@ -129,11 +129,68 @@ class Rpc(Exchange, eq=False):
             key = None if post.key is None else _idempotency_key(post.key)
         except BadRequest as error:
             post.refuse(error)
+            return
+        connection.busy += 1
+        if is_async:
+            reply = self.delivery.deliver(connection, envelope, key)
+            reply.when_accepted(partial(self._on_accepted, connection, post))
         else:
-            (_Accepting if is_async else _Answering)(self, connection, envelope, post, key)
+            reply = self.intake.submit(connection, envelope, key)
+            reply.when_answered(partial(self._on_answered, connection, post))
+
+    # What a POST waits for; it happens in the agent's own turn, or in the log's.
+
+    def _on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
+        """The request was taken. The response comes on the stream."""
+        if isinstance(taken, Exception):
+            self._on_kept(connection, post, taken)
+        else:
+            self.clients.when_committed(taken, partial(self._on_kept, connection, post))
+
+    def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:
+        if failure is None:
+            post.respond(_ACCEPTED, b"")
+            self.end(connection)
+        else:
+            self._fail(connection, post, failure)
+
+    def _on_answered(self, connection: Connection, post: Post, result: Answer | Exception) -> None:
+        if isinstance(result, Exception):
+            self._fail(connection, post, result)
+        else:
+            self.clients.when_committed(result.commit, partial(self._on_committed, connection, post, result))
+
+    def _on_committed(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:
+        if failure is not None:
+            self._fail(connection, post, failure)
+            return
+        stream, last = connection.stream, connection.last_event
+        if stream is None or stream.has_handed(last):
+            self._answer(connection, post, answer, last)
+        else:
+            self.run(self._answer_after(stream, connection, post, answer, last))
+
+    async def _answer_after(
+        self, stream: Downlink, connection: Connection, post: Post, answer: Answer, last: int
+    ) -> None:
+        await stream.caught_up(last)
+        self._answer(connection, post, answer, last)
+
+    def _answer(self, connection: Connection, post: Post, answer: Answer, last: int) -> None:
+        line = answer.line
+        if not post.respond(_HEAD % (len(line), last), line):
+            self.clients.tell(connection, line)
+        if answer.session_opened is not None:
+            # What is written in one turn of the event loop may reach its sockets in any order.
+            asyncio.get_running_loop().call_soon(answer.session_opened)
+        self.end(connection)
+
+    def _fail(self, connection: Connection, post: Post, error: Exception) -> None:
+        post.refuse(as_problem(error, PATH))
+        self.end(connection)
 
     async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
-        self.begin(connection)
+        connection.busy += 1
         try:
             await self._take_without_response(connection, envelope)
             post.reply(Response(202, _EMPTY))
@@ -179,7 +236,7 @@ class Rpc(Exchange, eq=False):
             envelope = await self.read_envelope(await read_body(scope, receive, self.max_body))
         except ClientGone:
             return
-        self.begin(connection)
+        connection.busy += 1
         try:
             key = header(scope, _KEY)
             if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is REQUEST:
@@ -214,10 +271,6 @@ class Rpc(Exchange, eq=False):
                 answer.session_opened()
         else:
             await send({"type": "http.response.body", "body": rest})
-
-    def begin(self, connection: Connection) -> None:
-        connection.used_at = self.clients.monotonic()
-        connection.busy += 1
 
     def end(self, connection: Connection) -> None:
         connection.busy -= 1
@@ -283,83 +336,6 @@ class Rpc(Exchange, eq=False):
         if connection_id is None:
             raise MissingConnection
         return await self.connection(connection_id.decode("latin-1"))
-
-
-class _Answering:
-    """A POST that waits for the response to its request; what happens then happens in the agent's own turn."""
-
-    __slots__ = ("_answer", "_connection", "_post", "_rpc")
-
-    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post, key: str | None) -> None:
-        self._rpc = rpc
-        self._connection = connection
-        self._post = post
-        self._answer: Answer
-        rpc.begin(connection)
-        rpc.intake.submit(connection, envelope, key).when_answered(self._on_answered)
-
-    def _on_answered(self, result: Answer | Exception) -> None:
-        if isinstance(result, Answer):
-            self._answer = result
-            self._rpc.clients.when_committed(result.commit, self._on_committed)
-        else:
-            self._fail(result)
-
-    def _on_committed(self, failure: Exception | None) -> None:
-        if failure is not None:
-            self._fail(failure)
-            return
-        stream, last = self._connection.stream, self._connection.last_event
-        if stream is None or stream.has_handed(last):
-            self._write(last)
-        else:
-            self._rpc.run(self._write_after(stream, last))
-
-    async def _write_after(self, stream: Downlink, last: int) -> None:
-        await stream.caught_up(last)
-        self._write(last)
-
-    def _write(self, last: int) -> None:
-        answer, post = self._answer, self._post
-        line = answer.line
-        if post.is_gone():
-            self._rpc.clients.tell(self._connection, line)
-        else:
-            post.respond(_HEAD % (len(line), last), line)
-        if answer.session_opened is not None:
-            # What is written in one turn of the event loop may reach its sockets in any order.
-            asyncio.get_running_loop().call_soon(answer.session_opened)
-        self._rpc.end(self._connection)
-
-    def _fail(self, error: Exception) -> None:
-        self._post.refuse(as_problem(error, PATH))
-        self._rpc.end(self._connection)
-
-
-class _Accepting:
-    """A POST that waits until its request is kept: the response comes on the stream."""
-
-    __slots__ = ("_connection", "_post", "_rpc")
-
-    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post, key: str | None) -> None:
-        self._rpc = rpc
-        self._connection = connection
-        self._post = post
-        rpc.begin(connection)
-        rpc.delivery.deliver(connection, envelope, key).when_accepted(self._on_accepted)
-
-    def _on_accepted(self, taken: int | Exception) -> None:
-        if isinstance(taken, Exception):
-            self._on_kept(taken)
-        else:
-            self._rpc.clients.when_committed(taken, self._on_kept)
-
-    def _on_kept(self, failure: Exception | None) -> None:
-        if failure is None:
-            self._post.respond(_ACCEPTED, b"")
-        else:
-            self._post.refuse(as_problem(failure, PATH))
-        self._rpc.end(self._connection)
 
 
 def _idempotency_key(value: bytes) -> str:
