@@ -268,7 +268,11 @@ def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envel
     try:
         if not body.isascii():
             check_utf8(body)
-        peek = _decode(_peek, body)
+        # Spelled out, and not `_decode`: this runs for every message.
+        try:
+            peek = _peek.decode(body)
+        except msgspec.DecodeError:
+            peek = _peek.decode(_whole(body))
     except UnicodeDecodeError as error:
         raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
     except msgspec.DecodeError as error:
@@ -346,7 +350,8 @@ def with_id(line: bytes, id: bytes) -> bytes:
     # The common case without a parse: the id comes second, and nothing else in the line can be a member called id.
     usual = _USUAL_HEAD.match(line)
     if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
-        return line[: usual.start(1)] + id + line[usual.end(1) :]
+        start, end = usual.span(1)
+        return line[:start] + id + line[end:]
     members, whole = _split(line)
     spans = _spans(whole, members)
     if spans is None or "id" not in spans:

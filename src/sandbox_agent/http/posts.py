@@ -34,36 +34,22 @@ class PostSocket(Protocol):
         ...
 
 
-class Post:
+class Post(Struct, eq=False, weakref=True):
     """One of them, until it is answered."""
 
-    __slots__ = (
-        "__weakref__",
-        "_begun",
-        "_line",
-        "body",
-        "disconnected",
-        "head",
-        "keep_alive",
-        "key",
-        "more_body",
-        "response_complete",
-    )
-
-    def __init__(self, line: PostSocket, head: PostHead, key: bytes | None = None, *, keep_alive: bool = True) -> None:
-        self._line: PostSocket | None = line
-        self.head = head
-        self.key = key
-        """The idempotency key."""
-        self.keep_alive = keep_alive
-        self._begun: bytearray | bytes = b""
-        """What came of the body so far; pieces may be tiny, and are not kept apart."""
-        self.body = b""
-        """When it is whole."""
-        self.more_body = True
-        self.disconnected = False
-        """Its socket is gone, or has become something else."""
-        self.response_complete = False
+    _line: PostSocket | None
+    head: PostHead
+    key: bytes | None = None
+    """The idempotency key."""
+    keep_alive: bool = True
+    _begun: bytearray | bytes = b""
+    """What came of the body so far; pieces may be tiny, and are not kept apart."""
+    body: bytes = b""
+    """When it is whole."""
+    more_body: bool = True
+    disconnected: bool = False
+    """Its socket is gone, or has become something else."""
+    response_complete: bool = False
 
     @property
     def response_started(self) -> bool:

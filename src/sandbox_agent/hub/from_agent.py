@@ -50,7 +50,7 @@ from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import OFFERS_BYTES, Process, Session
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.json_bounds import excess, opens_little
+from sandbox_agent.json_bounds import SHORTEST_DEEP, excess, opens_little
 from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
@@ -255,7 +255,7 @@ class FromAgent:
         self._hub.budgets.give_back(running.key, buffer.size)
         for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
-                self._receive_guarded(running, line, peek)
+                self._receive_checked(running, line, peek)
             else:
                 self._buffer(running, session_id, line, peek)
 
@@ -304,11 +304,8 @@ class FromAgent:
         reason = fault(peek) or (long_name(peek) if len(line) > LONGEST_NAME else None)
         if reason is not None:
             self._report_unparsed(running, line, reason)
-        else:
-            self._receive_guarded(running, line, peek)
-
-    def _receive_guarded(self, running: Process, line: bytes, peek: Peek) -> None:
-        """An envelope that we cannot handle must not affect the others."""
+            return
+        # One that we cannot handle must not affect the others.
         try:
             envelope = Envelope(line, peek)
             if envelope.kind is RESPONSE:
@@ -331,7 +328,7 @@ class FromAgent:
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
-        if not response.succeeded:
+        if response.peek.error is not UNSET:
             response = self._name_credentials(running, call.method, response)
         self._resolve(call, response)
 
@@ -558,7 +555,8 @@ def _look_at(blob: bytes) -> _LookedAt:
     else: what is large is looked at in a thread.
     """
     try:
-        if len(blob) > _MANY or not opens_little(blob):
+        size = len(blob)
+        if size > SHORTEST_DEEP and (size > _MANY or not opens_little(blob)):
             _check_bounds(blob)
         if not blob.isascii():
             check_utf8(blob)

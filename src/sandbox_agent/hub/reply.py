@@ -41,20 +41,17 @@ class Answer(Struct, frozen=True):
     follow."""
 
 
-class Reply:
+class Reply(Struct, eq=False):
     """Each of both happens once; what comes later is ignored."""
 
-    __slots__ = ("_asked", "_on_accepted", "_on_answered", "position", "result")
-
-    def __init__(self, asked: Envelope | None = None) -> None:
-        """Of a request that is given, a failure of the method is an answer; else it stays an exception."""
-        self._asked = asked
-        self.position: int | None = None
-        """Where its record is: once that is on disk, the client may learn that the request was accepted."""
-        self.result: Answer | Exception | None = None
-        """An exception is a failure of the exchange: no response was made."""
-        self._on_accepted: tuple[Callable[[int | Exception], None], ...] = ()
-        self._on_answered: tuple[Callable[[Answer | Exception], None], ...] = ()
+    _asked: Envelope | None = None
+    """Of a request that is given, a failure of the method is an answer; else it stays an exception."""
+    position: int | None = None
+    """Where its record is: once that is on disk, the client may learn that the request was accepted."""
+    result: Answer | Exception | None = None
+    """An exception is a failure of the exchange: no response was made."""
+    _on_accepted: tuple[Callable[[int | Exception], None], ...] = ()
+    _on_answered: tuple[Callable[[Answer | Exception], None], ...] = ()
 
     def accept(self, position: int) -> None:
         """The request was taken, and the record of that is at this position."""
