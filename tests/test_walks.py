@@ -73,8 +73,9 @@ def test_every_way_of_a_prompt_is_one_way_and_begins_no_coroutine(tmp_path: Path
                 "the same head again": lambda _: None,
                 "the body by itself": Client.cut_after_head,
             }
-            # Its stream begins.
-            await client.take_turn()
+            with entered(FromClient.submit) as first:
+                await client.take_turn()
+            assert first.begun, "its stream, which is a task, was not noticed"
             found: dict[str, Entered] = {}
             for way, prepare in ways.items():
                 prepare(client)
