@@ -15,7 +15,7 @@ from zipfile import ZipFile
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.grammar import EXTRAS
+from sandbox_agent.cli.parser import EXTRAS
 from tests.support.installing import LONGEST, ROOT, SAID, build_packages, install_wheel, run, set_up_by_dev
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
@@ -127,7 +127,7 @@ def test_the_changelog_has_the_version() -> None:
 
 
 def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:
-    from sandbox_agent.cli.grammar import how_to_install
+    from sandbox_agent.cli.parser import how_to_install
 
     assert how_to_install(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) is None
     assert how_to_install(ModuleNotFoundError("No module named 'nats.aio'", name="nats.aio")) is not None

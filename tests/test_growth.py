@@ -22,7 +22,7 @@ from sandbox_agent.agents.install import entries
 from sandbox_agent.agents.lines import LineSplitter, StderrTail
 from sandbox_agent.bus import jetstream, subjects
 from sandbox_agent.cli import output
-from sandbox_agent.cli.talk import pieces
+from sandbox_agent.cli.chat import blocks
 from sandbox_agent.client.api import EventDecoder
 from sandbox_agent.host.transfer.entries import parse_tags
 from sandbox_agent.http import asgi, downloads, exchange, framing, guard
@@ -260,10 +260,10 @@ LINES: dict[str, Parser] = {
         f'{{"agents":[{{"id":"a","name":{json.dumps(text)}}}, {text}]}}'.encode(), "https"
     ),
     "events": stream,
-    "what is spoken": pieces.spoken,
-    "what is visible": pieces.visible,
-    "a diff at the terminal": lambda text: pieces.diff_lines(text, text[::-1]),
-    "a line at the terminal": lambda text: pieces.wrap_line((pieces.Span(text),), 80),
+    "what is spoken": blocks.spoken,
+    "what is visible": blocks.visible,
+    "a diff at the terminal": lambda text: blocks.diff_lines(text, text[::-1]),
+    "a line at the terminal": lambda text: blocks.wrap_line((blocks.Span(text),), 80),
     "output of a command": lambda text: output.fill_lines(text, "  "),
     "a line of a file": lambda text: sources.line_of(text, ["a", "b"]),
 }

@@ -24,7 +24,7 @@ LATER = {
     "sandbox_agent.agents.mock": "an agent of its own process",
     "sandbox_agent.bus": "a fleet's",
     "sandbox_agent.client": "the SDK",
-    "sandbox_agent.cli.talk": "other commands",
+    "sandbox_agent.cli.chat": "other commands",
     "sandbox_agent.gateway": "a gateway's",
     "sandbox_agent.host.search": "the file API's",
     "sandbox_agent.host.transfer.archives": "the file API's",

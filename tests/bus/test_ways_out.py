@@ -17,7 +17,7 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import connect
 from sandbox_agent.bus.ports import Append, BusError, BusRefused, StreamMessage, Unreachable
-from sandbox_agent.cli.fleet.directory import FleetDirectory
+from sandbox_agent.cli.fleet.keys import FleetDirectory
 from tests.support.client import run
 from tests.support.nats import PROGRAM, Issuer, NatsServer, nats_server
 

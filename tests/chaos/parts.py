@@ -12,7 +12,7 @@ from pathlib import Path
 from sandbox_agent.bus.api import Json, StreamFacts, call_api, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError
-from sandbox_agent.cli.fleet.directory import NatsAddress
+from sandbox_agent.cli.fleet.keys import NatsAddress
 from sandbox_agent.cli.fleet.local import LocalFleet, find_places
 from tests.chaos import hostile
 from tests.chaos.relay import Wire

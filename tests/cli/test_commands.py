@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.main import COMMANDS, main
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand
 
 
 def everything(below: Command | CommandGroup = COMMANDS) -> Iterator[Command | CommandGroup]:
@@ -131,14 +131,14 @@ def test_a_word_is_loaded_only_when_it_is_there() -> None:
         loaded.append(which)
         return Command(Parser(f"x {which}", "", ""), lambda arguments: 7)
 
-    group = CommandGroup("x", "", "", {"a": Word("", lambda: load("a")), "b": Word("", lambda: load("b"))})
+    group = CommandGroup("x", "", "", {"a": Subcommand("", lambda: load("a")), "b": Subcommand("", lambda: load("b"))})
 
     assert group.run(["b"]) == 7
     assert loaded == ["b"]
 
 
 def test_arguments_are_read_by_kind() -> None:
-    arguments = Arguments({"word": "a", "none": None, "words": ["a", "b"], "on": True})
+    arguments = ParsedArguments({"word": "a", "none": None, "words": ["a", "b"], "on": True})
 
     assert (arguments.word("word"), arguments.word("none"), arguments.word("other")) == ("a", None, None)
     assert (arguments.words("words"), arguments.words("none")) == (["a", "b"], [])

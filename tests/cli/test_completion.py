@@ -28,8 +28,8 @@ from sandbox_agent.cli.completion import (
     sessions,
     split_line,
 )
-from sandbox_agent.cli.grammar import Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.main import COMMANDS
+from sandbox_agent.cli.parser import Command, CommandGroup, Parser, Subcommand
 from tests.cli.place import LONGEST, Place
 from tests.support.client import Client, run
 from tests.support.running import TOKEN, Server, scripted
@@ -113,7 +113,7 @@ def _parser() -> Parser:
     return parser
 
 
-GROUP = CommandGroup("x", "", "", {"do": Word("do it", lambda: Command(_parser(), lambda arguments: 0))})
+GROUP = CommandGroup("x", "", "", {"do": Subcommand("do it", lambda: Command(_parser(), lambda arguments: 0))})
 NAMES: dict[str, Values] = {"NAME": lambda given, current: [("ann", "Ann"), ("bob", f"Bob {given.get('text', '')}")]}
 FLAGS = ["--level", "-l", "--on", "--also", "--pair", "--maybe", "--file", "--work-dir", "--text", "-h", "--help"]
 

@@ -23,7 +23,7 @@ from sandbox_agent.cli.doctor import DoctorSubject, Finding, size
 from sandbox_agent.cli.doctor import command as doctor
 from sandbox_agent.cli.doctor.command import command, side_by_side
 from sandbox_agent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
-from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.parser import ParsedArguments
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.running import TOKEN, Server, scripted
 
@@ -127,7 +127,7 @@ def test_a_terminal_without_the_marks_gets_words(place: Place) -> None:
 
 
 def test_a_check_that_fails_or_never_ends_keeps_no_other_from_its_findings() -> None:
-    found, _ = read_settings(Arguments({}), {})
+    found, _ = read_settings(ParsedArguments({}), {})
     assert found is not None
     fine = Finding(area="server", name="fine", status="ok", sentence="fine")
     never = Event()
@@ -142,7 +142,9 @@ def test_a_check_that_fails_or_never_ends_keeps_no_other_from_its_findings() -> 
     def works(subject: DoctorSubject) -> list[Finding]:
         return [fine]
 
-    told, unfinished = side_by_side([hangs, fails, works], DoctorSubject(found, Arguments({}), {}, offline=True), 0.1)
+    told, unfinished = side_by_side(
+        [hangs, fails, works], DoctorSubject(found, ParsedArguments({}), {}, offline=True), 0.1
+    )
     never.set()
 
     assert told[works] == [fine]

@@ -55,13 +55,13 @@ def test_the_version_needs_neither_the_settings_nor_the_server() -> None:
 
 
 def test_what_draws_and_edits_is_loaded_when_a_terminal_needs_it() -> None:
-    probe = "import sys, sandbox_agent.server, sandbox_agent.cli.talk.runs, sandbox_agent.cli.talk.runs\n"
+    probe = "import sys, sandbox_agent.server, sandbox_agent.cli.chat.run, sandbox_agent.cli.chat.run\n"
 
     loaded = subprocess.run(
         [sys.executable, "-c", probe + "print(*sys.modules)"], capture_output=True, text=True, timeout=BOUND
     ).stdout.split()
 
-    assert "sandbox_agent.cli.talk.runs" in loaded
+    assert "sandbox_agent.cli.chat.run" in loaded
     assert {"prompt_toolkit", "rich.markdown"} & set(loaded) == set()
 
 

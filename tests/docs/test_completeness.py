@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sandbox_agent import client
-from sandbox_agent.cli.grammar import Command, CommandGroup
 from sandbox_agent.cli.main import COMMANDS
+from sandbox_agent.cli.parser import Command, CommandGroup
 from sandbox_agent.protocol.errors import RpcError, SettingsError
 from sandbox_agent.settings import OPTIONS
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages

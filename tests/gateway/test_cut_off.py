@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.fleet.directory import FleetDirectory
+from sandbox_agent.cli.fleet.keys import FleetDirectory
 from tests.support.client import Client, Json, run
 from tests.support.nats import PROGRAM, NatsServer, nats_server
 from tests.support.running import BOUND, Server

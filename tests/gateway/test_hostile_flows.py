@@ -161,7 +161,7 @@ def test_a_node_that_floods_or_never_ends_costs_others_nothing() -> None:
 def test_a_node_cannot_speak_in_the_flow_of_another_one(tmp_path: Path) -> None:
     if not PROGRAM.exists():
         pytest.skip(f"{PROGRAM} is not installed")
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
 
     keys = FleetDirectory(tmp_path / "fleet")
     keys.init()

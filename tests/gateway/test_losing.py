@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.cli.fleet.operating import forget
+from sandbox_agent.cli.fleet.operate import forget
 from tests.gateway.conftest import until_joined
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import Client, Json, Stream, run

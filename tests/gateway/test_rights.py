@@ -12,7 +12,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import Append, BusError, StreamMessage, Unreachable
-from sandbox_agent.cli.fleet.directory import FleetDirectory
+from sandbox_agent.cli.fleet.keys import FleetDirectory
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.owners import Owners
 from sandbox_agent.log.event import Chunk, Direction, session_channel

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
-from sandbox_agent.cli.fleet.directory import FleetDirectory
+from sandbox_agent.cli.fleet.keys import FleetDirectory
 from tests.support.nats import NatsServer, nats_server
 from tests.support.running import BOUND, Server
 

@@ -12,8 +12,8 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser
 from sandbox_agent.cli.output import harmless
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser
 from sandbox_agent.protocol.errors import SettingsError
 
 Pairs = Sequence[tuple[str, str]]
@@ -361,7 +361,7 @@ def command() -> Command:
     return Command(parser, _print)
 
 
-def _print(arguments: Arguments) -> int:
+def _print(arguments: ParsedArguments) -> int:
     print(SCRIPTS[arguments.word("shell") or ""], end="")
     return 0
 

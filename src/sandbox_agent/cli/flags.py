@@ -3,8 +3,8 @@
 import os
 from collections.abc import Collection, Mapping
 
-from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.cli.output import complain
+from sandbox_agent.cli.parser import ParsedArguments, Parser
 from sandbox_agent.settings import OPTIONS, Option, Settings, load
 from sandbox_agent.settings.options import ENDPOINT_VARIABLE, PREFIX
 
@@ -34,7 +34,9 @@ def add_flags(parser: Parser, names: Collection[str]) -> None:
             groups[option.group].add_argument(option.flag, dest=option.name, action=action, metavar=metavar, help=text)
 
 
-def settings_of(arguments: Arguments, environ: Mapping[str, str], only: Collection[str] | None = None) -> Settings:
+def settings_of(
+    arguments: ParsedArguments, environ: Mapping[str, str], only: Collection[str] | None = None
+) -> Settings:
     """The settings by flags, environment and config.toml, all or `only` these; raises SettingsError."""
     names = {each.name for each in OPTIONS}
     flags = {name: value for name, value in arguments.values.items() if name in names}
@@ -44,7 +46,7 @@ def settings_of(arguments: Arguments, environ: Mapping[str, str], only: Collecti
     return settings
 
 
-def agent_settings(arguments: Arguments) -> Settings:
+def agent_settings(arguments: ParsedArguments) -> Settings:
     """The settings for a command about agents, which reports its failures itself: nothing else goes to stderr."""
     import logging
 
@@ -85,7 +87,7 @@ def add_node_flag(parser: Parser, what: str) -> None:
     parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the one {what}.")
 
 
-def pass_on(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def pass_on(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The flags for a server, and its environment: that is where a token goes, for a command line can be read."""
     flags: list[str] = []
     for option in OPTIONS:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.grammar import Command, CommandGroup, Word
+from sandbox_agent.cli.parser import Command, CommandGroup, Subcommand
 from sandbox_agent.protocol.errors import SandboxAgentError, SettingsError
 
 EXIT_INTERRUPTED = 130
@@ -45,24 +45,26 @@ COMMANDS = CommandGroup(
     "Run and control coding agents inside a sandbox, over HTTP.",
     EXAMPLES,
     {
-        "run": Word("give an agent a prompt, or talk to it", _in("commands.run", "run_command")),
-        "attach": Word("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
-        "server": Word("run the server", _in("commands.server", "server_command")),
-        "gateway": Word(
+        "run": Subcommand("give an agent a prompt, or talk to it", _in("commands.run", "run_command")),
+        "attach": Subcommand("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
+        "server": Subcommand("run the server", _in("commands.server", "server_command")),
+        "gateway": Subcommand(
             "serve the sessions of a fleet of servers at one address", _in("commands.server", "gateway_command")
         ),
-        "fleet": Word("set up a fleet of servers, or try one out", _in("fleet.command", "group")),
-        "daemon": Word("run the server in the background", _in("commands.daemon", "group")),
-        "agents": Word("list, install and remove agents; needs no server", _in("commands.agents", "agents_group")),
-        "credentials": Word("see which credentials agents can find", _in("commands.agents", "credentials_group")),
-        "permissions": Word("check and test permission rules", _in("commands.permissions", "group")),
-        "ui": Word("open the Inspector in a browser", _in("commands.ui", "command")),
-        "sessions": Word("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
-        "fs": Word("view files on a running server, and copy them", _in("commands.fs", "group")),
-        "acp": Word("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),
-        "api": Word("call a running server", _in("commands.api", "group")),
-        "doctor": Word("find problems, and how to fix them", _in("doctor.command", "command")),
-        "completion": Word("set up completion in a shell", _in("completion", "command")),
+        "fleet": Subcommand("set up a fleet of servers, or try one out", _in("fleet.command", "group")),
+        "daemon": Subcommand("run the server in the background", _in("commands.daemon", "group")),
+        "agents": Subcommand(
+            "list, install and remove agents; needs no server", _in("commands.agents", "agents_group")
+        ),
+        "credentials": Subcommand("see which credentials agents can find", _in("commands.agents", "credentials_group")),
+        "permissions": Subcommand("check and test permission rules", _in("commands.permissions", "group")),
+        "ui": Subcommand("open the Inspector in a browser", _in("commands.ui", "command")),
+        "sessions": Subcommand("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
+        "fs": Subcommand("view files on a running server, and copy them", _in("commands.fs", "group")),
+        "acp": Subcommand("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),
+        "api": Subcommand("call a running server", _in("commands.api", "group")),
+        "doctor": Subcommand("find problems, and how to fix them", _in("doctor.command", "command")),
+        "completion": Subcommand("set up completion in a shell", _in("completion", "command")),
     },
     version=f"sandbox-agent {__version__}",
 )
@@ -90,8 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     except ModuleNotFoundError as error:
-        from sandbox_agent.cli.grammar import how_to_install
         from sandbox_agent.cli.output import EXIT_FAILED, complain
+        from sandbox_agent.cli.parser import how_to_install
 
         remedy = how_to_install(error)
         if remedy is None:

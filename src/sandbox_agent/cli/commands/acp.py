@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import tell
+from sandbox_agent.cli.call import tell
 from sandbox_agent.cli.commands.rpc import read_lines
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
-from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, complain
+from sandbox_agent.cli.parser import Command, ParsedArguments, Parser
 from sandbox_agent.client.errors import ClientError, ConnectionLost
 from sandbox_agent.envelope import (
     META,
@@ -85,7 +85,7 @@ def command() -> Command:
     return Command(parser, _run)
 
 
-def _run(arguments: Arguments) -> int:
+def _run(arguments: ParsedArguments) -> int:
     import asyncio
 
     from sandbox_agent.core.discovery import USUAL_SERVER, find_server

@@ -4,8 +4,8 @@ import os
 from collections.abc import Callable, Mapping
 
 from sandbox_agent.cli.flags import add_flags, agent_settings
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import EXIT_FAILED, complain, print_json, print_table
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand
 from sandbox_agent.settings import Settings
 
 _PLACES = ("config_dir", "data_dir", "agents_dir", "agents_file")
@@ -31,11 +31,11 @@ def agents_group() -> CommandGroup:
         description,
         EXAMPLES,
         {
-            "list": Word("all agents, and which are installed", _list),
-            "show": Word("details of one agent", _show),
-            "install": Word("install agents, or change their version", _install),
-            "uninstall": Word("remove installed agents", _uninstall),
-            "instructions": Word("how to install an agent, and what it needs", _instructions),
+            "list": Subcommand("all agents, and which are installed", _list),
+            "show": Subcommand("details of one agent", _show),
+            "install": Subcommand("install agents, or change their version", _install),
+            "uninstall": Subcommand("remove installed agents", _uninstall),
+            "instructions": Subcommand("how to install an agent, and what it needs", _instructions),
         },
     )
 
@@ -127,7 +127,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     return Parser(f"sandbox-agent agents {name}", description, f"examples:\n{examples}", words)
 
 
-def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Command:
+def _command(parser: Parser, act: Callable[[ParsedArguments], int], *more: str) -> Command:
     """With the flags that all of them have, and `more` options."""
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, {*_PLACES, "acp_registry_url", *more})
@@ -137,7 +137,7 @@ def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Com
 # --- what they do -----------------------------------------------------------------------------------------------------
 
 
-def _run_list(arguments: Arguments) -> int:
+def _run_list(arguments: ParsedArguments) -> int:
     from sandbox_agent.cli.commands.local_agents import print_list
 
     settings = agent_settings(arguments)
@@ -145,7 +145,7 @@ def _run_list(arguments: Arguments) -> int:
     return 0
 
 
-def _run_show(arguments: Arguments) -> int:
+def _run_show(arguments: ParsedArguments) -> int:
     from sandbox_agent.cli.commands.local_agents import print_agent
 
     name = arguments.word("agent")
@@ -155,7 +155,7 @@ def _run_show(arguments: Arguments) -> int:
     return 0
 
 
-def _run_instructions(arguments: Arguments) -> int:
+def _run_instructions(arguments: ParsedArguments) -> int:
     from sandbox_agent.cli.commands.local_agents import print_instructions
 
     settings, name = agent_settings(arguments), arguments.word("agent")
@@ -163,7 +163,7 @@ def _run_instructions(arguments: Arguments) -> int:
     return 0
 
 
-def _run_install(arguments: Arguments) -> int:
+def _run_install(arguments: ParsedArguments) -> int:
     from sandbox_agent.agents.install.plan import Wanted
     from sandbox_agent.cli.commands.local_agents import Outcomes, install, run_undoing
     from sandbox_agent.wire.views import InstallRequest
@@ -176,7 +176,7 @@ def _run_install(arguments: Arguments) -> int:
     return outcomes.finish()
 
 
-def _run_uninstall(arguments: Arguments) -> int:
+def _run_uninstall(arguments: ParsedArguments) -> int:
     from sandbox_agent.cli.commands.local_agents import Outcomes, run_undoing, uninstall
 
     outcomes = Outcomes(as_json=arguments.switch("json"))
@@ -202,7 +202,7 @@ def credentials_group() -> CommandGroup:
         "sandbox-agent credentials",
         "See which credentials agents can find. Never prints a value.",
         "  sandbox-agent credentials check\n",
-        {"check": Word("which credentials were found, by name", _check)},
+        {"check": Subcommand("which credentials were found, by name", _check)},
     )
 
 
@@ -220,7 +220,7 @@ def _check() -> Command:
     return Command(parser, _run)
 
 
-def _run(arguments: Arguments) -> int:
+def _run(arguments: ParsedArguments) -> int:
     settings = agent_settings(arguments)
     return check(settings, os.environ, arguments.word("agent"), as_json=arguments.switch("json"))
 
@@ -231,7 +231,7 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
 
     from sandbox_agent.agents.credentials import find_credentials
     from sandbox_agent.agents.depot import open_catalog
-    from sandbox_agent.cli.background import find_seen_credentials
+    from sandbox_agent.cli.daemon import find_seen_credentials
 
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [catalog.agent(name)]

@@ -11,13 +11,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import CalledServer, call, read_input, sentence
+from sandbox_agent.cli.call import CalledServer, call, read_input, sentence
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
 from sandbox_agent.cli.commands.sessions import read_facts
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, one_line, print_json, show_install
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandbox_agent.envelope import Object
 from sandbox_agent.protocol.errors import SettingsError
 
@@ -53,8 +53,8 @@ def group() -> CommandGroup:
         "Call a running server.",
         EXAMPLES,
         {
-            "request": Word("any request; the word may be left out: api GET /v1/health", _request),
-            "v1": Word("the routes that begin with /v1", _v1),
+            "request": Subcommand("any request; the word may be left out: api GET /v1/health", _request),
+            "v1": Subcommand("the routes that begin with /v1", _v1),
         },
         implied=_implied_word,
     )
@@ -70,8 +70,8 @@ def _v1() -> CommandGroup:
         "Call the routes of a running server that begin with /v1.",
         EXAMPLES,
         {
-            "agents": Word("agents of that server", _agents),
-            "rpc": Word("POST and GET /v1/rpc: envelopes in, envelopes out", _rpc),
+            "agents": Subcommand("agents of that server", _agents),
+            "rpc": Subcommand("POST and GET /v1/rpc: envelopes in, envelopes out", _rpc),
         },
     )
 
@@ -82,9 +82,9 @@ def _agents() -> CommandGroup:
         "See and install the agents of a running server.",
         EXAMPLES,
         {
-            "list": Word("GET /v1/agents", _list),
-            "get": Word("GET /v1/agents/{agent}", _get),
-            "install": Word("POST /v1/agents/{agent}/install", _install),
+            "list": Subcommand("GET /v1/agents", _list),
+            "get": Subcommand("GET /v1/agents/{agent}", _get),
+            "install": Subcommand("POST /v1/agents/{agent}/install", _install),
         },
     )
 
@@ -167,12 +167,12 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     )
 
 
-def _agents_command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
+def _agents_command(parser: Parser, act: Callable[[ParsedArguments], int]) -> Command:
     add_node_flag(parser, "that has the agents")
     return _command(parser, act)
 
 
-def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
+def _command(parser: Parser, act: Callable[[ParsedArguments], int]) -> Command:
     """With the flags that say which server is meant."""
     add_endpoint_flags(parser)
     return Command(parser, act)
@@ -181,15 +181,15 @@ def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
 # --- what they do -----------------------------------------------------------------------------------------------------
 
 
-def _print_agents(arguments: Arguments) -> int:
+def _print_agents(arguments: ParsedArguments) -> int:
     return _print_answer(arguments, "/v1/agents", registry=arguments.switch("registry") or None)
 
 
-def _print_agent(arguments: Arguments) -> int:
+def _print_agent(arguments: ParsedArguments) -> int:
     return _print_answer(arguments, f"/v1/agents/{quote(arguments.word('agent') or '', safe='')}")
 
 
-def _print_answer(arguments: Arguments, path: str, **query: bool | None) -> int:
+def _print_answer(arguments: ParsedArguments, path: str, **query: bool | None) -> int:
     async def work(remote: CalledServer) -> int:
         params = {**query, "node": arguments.word("node")}
         print_json(bytes(await remote.api.json("GET", path, params=params, type=Raw)))
@@ -198,7 +198,7 @@ def _print_answer(arguments: Arguments, path: str, **query: bool | None) -> int:
     return call(arguments, work)
 
 
-def _install_agent(arguments: Arguments) -> int:
+def _install_agent(arguments: ParsedArguments) -> int:
     agent = arguments.word("agent") or ""
 
     async def work(remote: CalledServer) -> int:
@@ -284,7 +284,7 @@ def _is_request(argv: Sequence[str]) -> bool:
     return first.startswith("/") or first.upper() in METHODS or (first.startswith("-") and any(map(_is_path, argv)))
 
 
-def _send(arguments: Arguments) -> int:
+def _send(arguments: ParsedArguments) -> int:
     """Send the request; gives the exit code."""
     method, path = _read_words(arguments)
     headers = _read_headers(arguments.words("header"))
@@ -316,7 +316,7 @@ def _is_path(word: str) -> bool:
     return word.startswith("/")
 
 
-def _read_words(arguments: Arguments) -> tuple[str, str]:
+def _read_words(arguments: ParsedArguments) -> tuple[str, str]:
     """The method, empty when none is given, and the path. Raises SettingsError."""
     *before, path = arguments.words("words")
     given = [*before, *([arguments.word("method")] if arguments.word("method") else [])]

@@ -9,7 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from sandbox_agent.cli.background import (
+from sandbox_agent.cli.daemon import (
     RunningServer,
     ServerFailed,
     find,
@@ -21,8 +21,8 @@ from sandbox_agent.cli.background import (
     wait_until_settled,
 )
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.server_log import log_file
 from sandbox_agent.settings import OPTIONS, Settings
@@ -119,11 +119,11 @@ examples:
 def group() -> CommandGroup:
     """The commands, by their words."""
     words = {
-        "start": Word("start a server in the background", _start_command),
-        "status": Word("show whether one runs, and its health", _status_command),
-        "restart": Word("end it and start it again", _restart_command),
-        "stop": Word("end it", _stop_command),
-        "logs": Word("show what it logs", _logs_command),
+        "start": Subcommand("start a server in the background", _start_command),
+        "status": Subcommand("show whether one runs, and its health", _status_command),
+        "restart": Subcommand("end it and start it again", _restart_command),
+        "stop": Subcommand("end it", _stop_command),
+        "logs": Subcommand("show what it logs", _logs_command),
     }
     return CommandGroup("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
 
@@ -175,7 +175,7 @@ def _add_yes(parser: Parser) -> None:
     parser.add_argument("-y", "--yes", action="store_true", help="Do not ask, although turns are cut off.")
 
 
-def _start(arguments: Arguments) -> int:
+def _start(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ)
     flags, environ = pass_on(arguments, os.environ)
     try:
@@ -197,7 +197,7 @@ def _check_files(settings: Settings) -> None:
     load_rules(settings.permissions_file)
 
 
-def _restart(arguments: Arguments) -> int:
+def _restart(arguments: ParsedArguments) -> int:
     which = settings_of(arguments, os.environ, _WHICH)
     try:
         wait_until_settled(which.data_dir)
@@ -217,7 +217,7 @@ def _restart(arguments: Arguments) -> int:
     return _present(arguments, running, "restarted")
 
 
-def _as_before(running: RunningServer) -> tuple[Arguments, dict[str, str]]:
+def _as_before(running: RunningServer) -> tuple[ParsedArguments, dict[str, str]]:
     """The flags and the environment for a server that takes the place of this one. Raises Failed."""
     from sandbox_agent.cli.commands.server import server_command
 
@@ -239,12 +239,12 @@ def _as_before(running: RunningServer) -> tuple[Arguments, dict[str, str]]:
     if any(os.environ.get(name) for name in _TOKENS):
         kept = {name: value for name, value in kept.items() if name not in _TOKENS}
     environ = {**kept, **os.environ}
-    if settings_of(Arguments(values), environ, {"port", "host"}).port == 0:
+    if settings_of(ParsedArguments(values), environ, {"port", "host"}).port == 0:
         values["port"] = str(urlsplit(running.record.url).port)
-    return Arguments(values), environ
+    return ParsedArguments(values), environ
 
 
-def _logs(arguments: Arguments) -> int:
+def _logs(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ, _WHICH)
     path, count = log_file(settings.data_dir), arguments.number("lines")
     running = find(settings)
@@ -268,7 +268,7 @@ def _logs(arguments: Arguments) -> int:
     return 0
 
 
-def _present(arguments: Arguments, running: RunningServer, state: str) -> int:
+def _present(arguments: ParsedArguments, running: RunningServer, state: str) -> int:
     if arguments.switch("json"):
         _print(_document(running))
     else:
@@ -276,7 +276,7 @@ def _present(arguments: Arguments, running: RunningServer, state: str) -> int:
     return 0
 
 
-def _status(arguments: Arguments) -> int:
+def _status(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ, _WHICH)
     running = find(settings)
     document = _absent(settings) if running is None else _document(running)
@@ -290,7 +290,7 @@ def _status(arguments: Arguments) -> int:
     return EXIT_NOT_RUNNING if running is None else 0
 
 
-def _stop(arguments: Arguments) -> int:
+def _stop(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ, _WHICH)
     try:
         wait_until_settled(settings.data_dir)
@@ -304,7 +304,7 @@ def _stop(arguments: Arguments) -> int:
     return 0
 
 
-def _may_cut_off(running: RunningServer, arguments: Arguments) -> bool:
+def _may_cut_off(running: RunningServer, arguments: ParsedArguments) -> bool:
     """Whether turns that run may be cut off: you are asked on a terminal, and only informed elsewhere."""
     count = _count_turns(running)
     if count == 0 or arguments.switch("yes"):

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import msgspec
 from msgspec import Raw, Struct, structs
 
-from sandbox_agent.cli.calling import CalledServer, attempt, call, find_session, read_input, read_session
-from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.call import CalledServer, attempt, call, find_session, read_input, read_session
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
     complain,
@@ -28,6 +27,7 @@ from sandbox_agent.cli.output import (
     visible,
     write_json,
 )
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client.errors import ClientError, ServerProblem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class _Page(Struct, rename="camel"):
     next_cursor: str | None = None
 
 
-def call_files(arguments: Arguments, work: "Callable[[CalledServer, Files], Awaitable[int]]") -> int:
+def call_files(arguments: ParsedArguments, work: "Callable[[CalledServer, Files], Awaitable[int]]") -> int:
     """Do something with files of the server, for the session that the arguments name; gives the exit code."""
 
     async def begin(remote: CalledServer) -> int:
@@ -93,7 +93,7 @@ def permissions_of(entry: "Entry") -> int:
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def print_entries(arguments: Arguments) -> int:
+def print_entries(arguments: ParsedArguments) -> int:
     """What is in a directory; of a file, itself. Gives the exit code."""
     path = arguments.word("path") or "."
 
@@ -158,7 +158,7 @@ def _moment(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def print_stat(arguments: Arguments) -> int:
+def print_stat(arguments: ParsedArguments) -> int:
     """What is known of a file; gives the exit code."""
     path, follow = arguments.word("path") or "", not arguments.switch("no_follow")
 
@@ -184,7 +184,7 @@ def print_stat(arguments: Arguments) -> int:
     return call_files(arguments, work)
 
 
-def print_content(arguments: Arguments) -> int:
+def print_content(arguments: ParsedArguments) -> int:
     """Files as they are; gives the exit code."""
     return _for_each(arguments, write_content)
 
@@ -207,12 +207,12 @@ async def write_content(files: "Files", path: str) -> bool:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def make_directories(arguments: Arguments) -> int:
+def make_directories(arguments: ParsedArguments) -> int:
     """Make directories; gives the exit code."""
     return _for_each(arguments, lambda files, path: files.mkdir(path))
 
 
-def remove(arguments: Arguments) -> int:
+def remove(arguments: ParsedArguments) -> int:
     """Delete; gives the exit code."""
 
     async def delete(files: "Files", path: str) -> bool:
@@ -222,7 +222,7 @@ def remove(arguments: Arguments) -> int:
     return _for_each(arguments, delete)
 
 
-def move(arguments: Arguments) -> int:
+def move(arguments: ParsedArguments) -> int:
     """Give something another name; gives the exit code."""
     source, wanted = arguments.word("source") or "", arguments.word("target") or ""
 
@@ -234,7 +234,7 @@ def move(arguments: Arguments) -> int:
     return call_files(arguments, work)
 
 
-def _for_each(arguments: Arguments, act: "Callable[[Files, str], Awaitable[object]]") -> int:
+def _for_each(arguments: ParsedArguments, act: "Callable[[Files, str], Awaitable[object]]") -> int:
     """Do it for every path; what is refused for one does not keep the others from it."""
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -247,7 +247,7 @@ def _for_each(arguments: Arguments, act: "Callable[[Files, str], Awaitable[objec
 # --- searching and watching -------------------------------------------------------------------------------------------
 
 
-def search(arguments: Arguments) -> int:
+def search(arguments: ParsedArguments) -> int:
     """Print what is found; gives the exit code, 1 when that is nothing."""
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -287,7 +287,7 @@ def _print_match(match: "Match", *, as_json: bool) -> None:
     print(":".join(parts))
 
 
-def watch(arguments: Arguments) -> int:
+def watch(arguments: ParsedArguments) -> int:
     """Print changes until interrupted; gives the exit code when the server ends it."""
     path = arguments.word("path") or "."
 
@@ -321,7 +321,7 @@ BESIDE = ".sandbox-agent-"
 """How names of what is not whole yet begin, here and in the SDK."""
 
 
-def get(arguments: Arguments) -> int:
+def get(arguments: ParsedArguments) -> int:
     """Copy from the server; gives the exit code."""
     remote_path, local = arguments.word("remote") or "", arguments.word("local")
 
@@ -344,7 +344,7 @@ def get(arguments: Arguments) -> int:
     return call_files(arguments, work)
 
 
-def put(arguments: Arguments) -> int:
+def put(arguments: ParsedArguments) -> int:
     """Copy to the server; gives the exit code."""
     local, remote_path = arguments.word("local") or "", arguments.word("remote") or ""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox_agent.cli.commands import files
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 
 EXAMPLES = """\
   sandbox-agent fs ls -l src --session 0198c2
@@ -28,16 +28,16 @@ def group() -> CommandGroup:
         "Look at the files of a running server, and move files to and from it. Paths are those of its machine.",
         EXAMPLES,
         {
-            "ls": Word("what is in a directory", _ls),
-            "cat": Word("write files to stdout", _cat),
-            "get": Word("copy a file, or a directory, from the server", _get),
-            "put": Word("copy a file, or a directory, to the server", _put),
-            "mkdir": Word("make directories, including parents", _mkdir),
-            "mv": Word("rename or move a file or directory", _mv),
-            "rm": Word("delete files and directories", _rm),
-            "stat": Word("details of a file", _stat),
-            "search": Word("find lines by text, and files by name", _search),
-            "watch": Word("see what changes", _watch),
+            "ls": Subcommand("what is in a directory", _ls),
+            "cat": Subcommand("write files to stdout", _cat),
+            "get": Subcommand("copy a file, or a directory, from the server", _get),
+            "put": Subcommand("copy a file, or a directory, to the server", _put),
+            "mkdir": Subcommand("make directories, including parents", _mkdir),
+            "mv": Subcommand("rename or move a file or directory", _mv),
+            "rm": Subcommand("delete files and directories", _rm),
+            "stat": Subcommand("details of a file", _stat),
+            "search": Subcommand("find lines by text, and files by name", _search),
+            "watch": Subcommand("see what changes", _watch),
         },
     )
 
@@ -200,7 +200,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     return Parser(f"sandbox-agent fs {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
 
 
-def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None = None) -> Command:
+def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str | None = None) -> Command:
     parser.add_argument(
         "--session",
         metavar="SESSION",
@@ -212,13 +212,13 @@ def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None =
     add_endpoint_flags(parser)
     remote = [action.dest for action in parser.actions() if action.metavar == "REMOTE"]
 
-    def act_from_here(arguments: Arguments) -> int:
+    def act_from_here(arguments: ParsedArguments) -> int:
         return act(_from_here(arguments, remote))
 
     return Command(parser, act_from_here)
 
 
-def _from_here(arguments: Arguments, names: list[str]) -> Arguments:
+def _from_here(arguments: ParsedArguments, names: list[str]) -> ParsedArguments:
     """Arguments with paths as you mean them: the server on your own machine may have been started anywhere."""
     from sandbox_agent.core.discovery import is_named
 
@@ -229,7 +229,7 @@ def _from_here(arguments: Arguments, names: list[str]) -> Arguments:
         given = values.get(name)
         # Joined, not normalised: a slash at the end means something.
         values[name] = [_join(each) for each in arguments.words(name)] if isinstance(given, list) else _join(str(given))
-    return Arguments(values)
+    return ParsedArguments(values)
 
 
 def _join(path: str) -> str:

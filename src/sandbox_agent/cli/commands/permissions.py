@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from sandbox_agent.cli.flags import add_flags, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word
 from sandbox_agent.cli.output import print_facts, print_json
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand
 from sandbox_agent.json_bounds import read
 from sandbox_agent.protocol.errors import SettingsError
 
@@ -36,9 +36,9 @@ def group() -> CommandGroup:
         "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",
         {
-            "test": Word("show which rule would decide, and why", _test),
-            "check": Word("check the file of rules", _check),
-            "starter": Word("rules to start with", _starter),
+            "test": Subcommand("show which rule would decide, and why", _test),
+            "check": Subcommand("check the file of rules", _check),
+            "starter": Subcommand("rules to start with", _starter),
         },
     )
 
@@ -81,14 +81,14 @@ def _starter() -> Command:
     return Command(Parser("sandbox-agent permissions starter", STARTER, examples), _run_starter)
 
 
-def _run_starter(arguments: Arguments) -> int:
+def _run_starter(arguments: ParsedArguments) -> int:
     from sandbox_agent.permissions.file import read_starter
 
     print(read_starter(), end="")
     return 0
 
 
-def _run_check(arguments: Arguments) -> int:
+def _run_check(arguments: ParsedArguments) -> int:
     from sandbox_agent.permissions.file import load_rules
 
     path = settings_of(arguments, os.environ, _WHERE).permissions_file
@@ -98,7 +98,7 @@ def _run_check(arguments: Arguments) -> int:
     return 0
 
 
-def _run_test(arguments: Arguments) -> int:
+def _run_test(arguments: ParsedArguments) -> int:
     import msgspec
 
     from sandbox_agent.permissions.file import load_rules
@@ -122,7 +122,7 @@ def _run_test(arguments: Arguments) -> int:
     return 0
 
 
-def _call(arguments: Arguments) -> dict[str, object]:
+def _call(arguments: ParsedArguments) -> dict[str, object]:
     """A call such as an agent would ask permission for."""
     import msgspec
 

@@ -13,9 +13,9 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.calling import CLIENT, CalledServer, call, read_input, tell
-from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.call import CLIENT, CalledServer, call, read_input, tell
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.envelope import META, Kind, one_line, parse, parse_answer, request
 from sandbox_agent.protocol.errors import NotAnEnvelope, SettingsError
@@ -123,7 +123,7 @@ class PendingOutput:
 # --- the exchange -----------------------------------------------------------------------------------------------------
 
 
-def exchange(arguments: Arguments) -> int:
+def exchange(arguments: ParsedArguments) -> int:
     """Pass envelopes on, both ways; gives the exit code."""
     agent, known = arguments.word("agent"), arguments.word("connection")
     if agent and known:
@@ -180,7 +180,7 @@ def _initialize(agent: str) -> bytes:
     )
 
 
-async def _exchange(api: "Api", id: str, arguments: Arguments, first: bytes | None, lines: Lines) -> int:
+async def _exchange(api: "Api", id: str, arguments: ParsedArguments, first: bytes | None, lines: Lines) -> int:
     """Send and listen until all is answered; gives the exit code."""
     import asyncio
 
@@ -216,7 +216,7 @@ async def _wait_for_more(output: PendingOutput, silence: float | None) -> None:
         raise output.failure
 
 
-async def _listen(api: "Api", id: str, arguments: Arguments, output: PendingOutput) -> "Transport":
+async def _listen(api: "Api", id: str, arguments: ParsedArguments, output: PendingOutput) -> "Transport":
     """What follows the connection's stream."""
     from sandbox_agent.client.incoming import Hooks
     from sandbox_agent.client.transport import Transport

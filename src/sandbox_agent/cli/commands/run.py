@@ -1,7 +1,7 @@
 """Define the command line of `sandbox-agent run` and `sandbox-agent attach`."""
 
 from sandbox_agent.cli.flags import ACCESS, add_flags, add_node_flag
-from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural, require_at_a_terminal
+from sandbox_agent.cli.parser import Command, ParsedArguments, Parser, natural, require_at_a_terminal
 from sandbox_agent.settings.options import ENDPOINT_VARIABLE
 
 RUN_DESCRIPTION = f"""\
@@ -123,8 +123,8 @@ def add_server_flags(parser: Parser) -> None:
     add_flags(parser, {"config_dir", "data_dir"})
 
 
-def _run(arguments: Arguments) -> int:
-    from sandbox_agent.cli.talk.runs import start_run
+def _run(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.chat.run import start_run
 
     require_at_a_terminal("prompt_toolkit")
     return start_run(arguments)
@@ -175,8 +175,8 @@ def attach_command() -> Command:
     return Command(parser, _attach)
 
 
-def _attach(arguments: Arguments) -> int:
-    from sandbox_agent.cli.talk.runs import start_attaching
+def _attach(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.chat.run import start_attaching
 
     require_at_a_terminal("prompt_toolkit")
     return start_attaching(arguments)

@@ -4,7 +4,7 @@ import gc
 import os
 
 from sandbox_agent.cli.flags import add_flags, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, Parser
+from sandbox_agent.cli.parser import Command, ParsedArguments, Parser
 from sandbox_agent.settings import OPTIONS
 
 EPILOG = """\
@@ -46,7 +46,7 @@ def server_command() -> Command:
     return Command(parser, serve)
 
 
-def serve(arguments: Arguments) -> int:
+def serve(arguments: ParsedArguments) -> int:
     """Run the server until it is stopped; the result is the exit code."""
     settings = settings_of(arguments, os.environ)
     # What is imported now stays: there is nothing to collect until the server runs, and sets its own thresholds.
@@ -63,7 +63,7 @@ def gateway_command() -> Command:
     return Command(parser, _serve_gateway)
 
 
-def _serve_gateway(arguments: Arguments) -> int:
+def _serve_gateway(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ, GATEWAY_FLAGS)
     from sandbox_agent.gateway.run import run
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import CalledServer, attempt, call, find_session, last_use, list_sessions, read_session
+from sandbox_agent.cli.call import CalledServer, attempt, call, find_session, last_use, list_sessions, read_session
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
     complain,
@@ -23,6 +22,7 @@ from sandbox_agent.cli.output import (
     print_table,
     write_json,
 )
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandbox_agent.client.errors import ClientError
 from sandbox_agent.envelope import Object, at, list_at, object_at, objects_at, text_at
 from sandbox_agent.json_bounds import read
@@ -39,7 +39,7 @@ _SENDER_STYLES = {"client": "cyan", "agent": "green", "server": "dim"}
 _TEXTS = frozenset({"agent_message_chunk", "agent_thought_chunk", "user_message_chunk"})
 
 
-def print_events(arguments: Arguments) -> int:
+def print_events(arguments: ParsedArguments) -> int:
     """Print the log of a session; gives the exit code."""
     after, as_json = arguments.number("after") or 0, arguments.switch("json")
 
@@ -177,13 +177,13 @@ def group() -> CommandGroup:
         "See, name and end the sessions of a running server.",
         EXAMPLES,
         {
-            "list": Word("all sessions, last used first", _list),
-            "show": Word("details of one session", _show),
-            "events": Word("what was said in a session", _events),
-            "rename": Word("give a session another title", _rename),
-            "set": Word("set metadata of a session", _set),
-            "terminate": Word("end sessions for good; their logs stay", _terminate),
-            "delete": Word("delete sessions and their logs", _delete),
+            "list": Subcommand("all sessions, last used first", _list),
+            "show": Subcommand("details of one session", _show),
+            "events": Subcommand("what was said in a session", _events),
+            "rename": Subcommand("give a session another title", _rename),
+            "set": Subcommand("set metadata of a session", _set),
+            "terminate": Subcommand("end sessions for good; their logs stay", _terminate),
+            "delete": Subcommand("delete sessions and their logs", _delete),
         },
     )
 
@@ -286,7 +286,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     return Parser(f"sandbox-agent sessions {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
 
 
-def _command(parser: Parser, act: Callable[[Arguments], int], json: str = "Print JSON.") -> Command:
+def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str = "Print JSON.") -> Command:
     parser.add_argument("--json", action="store_true", help=json)
     add_endpoint_flags(parser)
     return Command(parser, act)
@@ -295,7 +295,7 @@ def _command(parser: Parser, act: Callable[[Arguments], int], json: str = "Print
 # --- seeing -----------------------------------------------------------------------------------------------------------
 
 
-def print_sessions(arguments: Arguments) -> int:
+def print_sessions(arguments: ParsedArguments) -> int:
     """All sessions, or those that are asked for; gives the exit code."""
     agent, cwd, limit = arguments.word("agent"), arguments.word("cwd"), arguments.number("limit")
     where = os.path.abspath(os.path.expanduser(cwd)) if cwd else None  # noqa: PTH100, PTH111 - no link is resolved
@@ -317,7 +317,7 @@ def print_sessions(arguments: Arguments) -> int:
     return call(arguments, work)
 
 
-def print_session(arguments: Arguments) -> int:
+def print_session(arguments: ParsedArguments) -> int:
     """One session; gives the exit code."""
 
     async def work(remote: CalledServer) -> int:
@@ -411,11 +411,11 @@ def _fact(value: object) -> str:
 # --- changing ---------------------------------------------------------------------------------------------------------
 
 
-def _rename_session(arguments: Arguments) -> int:
+def _rename_session(arguments: ParsedArguments) -> int:
     return _set_metadata(arguments, {"title": arguments.word("title")})
 
 
-def _note_facts(arguments: Arguments) -> int:
+def _note_facts(arguments: ParsedArguments) -> int:
     return _set_metadata(arguments, read_facts(arguments.words("facts")))
 
 
@@ -438,7 +438,7 @@ def read_facts(given: Sequence[str]) -> Object:
     return found
 
 
-def _set_metadata(arguments: Arguments, metadata: Object) -> int:
+def _set_metadata(arguments: ParsedArguments, metadata: Object) -> int:
     """Note facts about a session, and print all of them."""
 
     async def work(remote: CalledServer) -> int:
@@ -458,14 +458,14 @@ def _set_metadata(arguments: Arguments, metadata: Object) -> int:
     return call(arguments, work)
 
 
-def _terminate_sessions(arguments: Arguments) -> int:
+def _terminate_sessions(arguments: ParsedArguments) -> int:
     def describe_end(answer: Object) -> str:
         return "had ended already" if answer.get("alreadyEnded") else "is terminated"
 
     return _end_each(arguments, lambda client, id: client.sessions.terminate(id), describe_end)
 
 
-def _delete_sessions(arguments: Arguments) -> int:
+def _delete_sessions(arguments: ParsedArguments) -> int:
     async def delete(client: "SandboxAgent", id: str) -> Object:
         await client.sessions.delete(id)
         return {}
@@ -474,7 +474,7 @@ def _delete_sessions(arguments: Arguments) -> int:
 
 
 def _end_each(
-    arguments: Arguments,
+    arguments: ParsedArguments,
     end: "Callable[[SandboxAgent, str], Awaitable[Object]]",
     describe_end: Callable[[Object], str],
 ) -> int:

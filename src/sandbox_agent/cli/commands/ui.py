@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import complain, describe
+from sandbox_agent.cli.parser import Command, ParsedArguments, Parser
 
 if TYPE_CHECKING:
     from sandbox_agent.core.discovery import ServerAddress
@@ -44,8 +44,8 @@ def command() -> Command:
     return Command(parser, _open)
 
 
-def _open(arguments: Arguments) -> int:
-    from sandbox_agent.cli.background import ServerFailed, ensure_server
+def _open(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.daemon import ServerFailed, ensure_server
 
     try:
         server = ensure_server(arguments, complain)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.settings import Settings
 
 Status = Literal["ok", "note", "warning", "problem"]
@@ -28,7 +28,7 @@ class DoctorSubject:
     """What is looked at: this environment, and the settings that a server would have here, as far as they are right."""
 
     settings: Settings
-    arguments: Arguments
+    arguments: ParsedArguments
     environ: Mapping[str, str]
     offline: bool
     mistakes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from sandbox_agent.agents.install.download import redact_url
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
+from sandbox_agent.cli.daemon import SeenCredentials, find_seen_credentials
 from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words
 from sandbox_agent.protocol.errors import RegistryUnavailable, SettingsError
 from sandbox_agent.wire.views import AgentFacts

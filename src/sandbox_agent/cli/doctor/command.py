@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
 from sandbox_agent.cli.flags import add_endpoint_flags, add_flags
-from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, fill_lines, is_drawn, one_line, paint, print_json
+from sandbox_agent.cli.parser import Command, ParsedArguments, Parser
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.doctor import Check, DoctorSubject, Finding, Status
@@ -53,7 +53,7 @@ def command() -> Command:
     return Command(parser, _run)
 
 
-def _run(arguments: Arguments) -> int:
+def _run(arguments: ParsedArguments) -> int:
     import logging
 
     logging.getLogger("sandbox_agent").addHandler(logging.NullHandler())
@@ -70,7 +70,7 @@ def _run(arguments: Arguments) -> int:
     return code
 
 
-def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
+def examine(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
     """All findings, by area, and whether a check is still at it."""
     from sandbox_agent.cli.doctor import Area, DoctorSubject, agents, machine, server
 

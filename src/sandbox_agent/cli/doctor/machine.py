@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor import DoctorSubject, Finding, Status, join_words, size
-from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.core.data_directory import Untrusted, check_owner
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.protocol.errors import SandboxAgentError, SettingsError
@@ -291,7 +291,7 @@ FLAGS = (*PLACES, "host", "port")
 _WRONG = "Correct it: until then, no server starts here."
 
 
-def read_settings(arguments: Arguments, environ: Mapping[str, str]) -> tuple[Settings | None, list[Finding]]:
+def read_settings(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[Settings | None, list[Finding]]:
     """The settings that a server would have, or as much of them as is right; None when not even the places are."""
     flags = {name: value for name, value in arguments.values.items() if name in FLAGS}
     try:

@@ -4,13 +4,13 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox_agent.cli.grammar import Arguments, Command, CommandGroup, Parser, Word, natural
 from sandbox_agent.cli.output import one_line, print_facts, print_json, print_table
+from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandbox_agent.protocol.errors import SettingsError
 from sandbox_agent.settings.values import AGENT, LABEL, NATS, Given
 
 if TYPE_CHECKING:
-    from sandbox_agent.cli.fleet.operating import Servers
+    from sandbox_agent.cli.fleet.operate import Servers
 
 EXAMPLES = """\
   sandbox-agent fleet up
@@ -77,13 +77,13 @@ CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 def group() -> CommandGroup:
     """The group, with its words."""
     words = {
-        "up": Word("run a whole fleet on this machine, to try", _up),
-        "init": Word("make the keys of a fleet", _init),
-        "invite": Word("make a key for a node", _invite),
-        "status": Word("show the nodes and streams of a fleet", _status),
-        "drain": Word("open no new sessions at a node", _drain),
-        "pin": Word("say which labels and agents a node has", _pin),
-        "forget": Word("remove a node", _forget),
+        "up": Subcommand("run a whole fleet on this machine, to try", _up),
+        "init": Subcommand("make the keys of a fleet", _init),
+        "invite": Subcommand("make a key for a node", _invite),
+        "status": Subcommand("show the nodes and streams of a fleet", _status),
+        "drain": Subcommand("open no new sessions at a node", _drain),
+        "pin": Subcommand("say which labels and agents a node has", _pin),
+        "forget": Subcommand("remove a node", _forget),
     }
     text = "Set up a fleet of servers and look after it, or try one out on this machine."
     return CommandGroup("sandbox-agent fleet", text, EXAMPLES, words)
@@ -97,7 +97,7 @@ def _up() -> Command:
     return Command(parser, _run)
 
 
-def _run(arguments: Arguments) -> int:
+def _run(arguments: ParsedArguments) -> int:
     from sandbox_agent.cli.fleet.local import run_local_fleet
 
     def interrupt(*_: object) -> None:
@@ -113,8 +113,8 @@ def _init() -> Command:
     return Command(_with_directory("init", INIT), _make)
 
 
-def _make(arguments: Arguments) -> int:
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
+def _make(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
 
     fleet = FleetDirectory(_directory(arguments))
     fleet.init()
@@ -130,17 +130,17 @@ def _invite() -> Command:
     return Command(parser, _add)
 
 
-def _add(arguments: Arguments) -> int:
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
+def _add(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
 
     node = arguments.word("node") or ""
     fleet = FleetDirectory(_directory(arguments))
     key = fleet.invite(node)
     rights = fleet.write_rights()
     if arguments.words("join"):
-        from sandbox_agent.cli.fleet import operating
+        from sandbox_agent.cli.fleet import operate
 
-        _servers(arguments).ask(lambda bus: operating.resume(bus, node))
+        _servers(arguments).ask(lambda bus: operate.resume(bus, node))
     start = f"sandbox-agent server --join nats://… --node {node} --creds {key.name}"
     print_facts([("key", str(key)), ("rights", str(rights)), ("NATS servers", RELOAD), ("on the node", start)])
     return 0
@@ -153,12 +153,12 @@ def _status() -> Command:
     return Command(parser, _show)
 
 
-def _show(arguments: Arguments) -> int:
+def _show(arguments: ParsedArguments) -> int:
     import msgspec
 
-    from sandbox_agent.cli.fleet import operating
+    from sandbox_agent.cli.fleet import operate
 
-    found = _servers(arguments).ask(operating.read_status)
+    found = _servers(arguments).ask(operate.read_status)
     if arguments.switch("json"):
         print_json(msgspec.json.encode(found))
         return 0
@@ -199,12 +199,12 @@ def _drain() -> Command:
     return Command(parser, _set_drain)
 
 
-def _set_drain(arguments: Arguments) -> int:
-    from sandbox_agent.cli.fleet import operating
+def _set_drain(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.fleet import operate
 
     node = _known_node(arguments)
     undo = arguments.switch("undo")
-    act = operating.resume if undo else operating.drain
+    act = operate.resume if undo else operate.drain
     _servers(arguments).ask(lambda bus: act(bus, node), about=_stranger(arguments, node))
     print(f"{node} takes new sessions again" if undo else f"{node} drains: it gets no new sessions until you --undo")
     return 0
@@ -223,8 +223,8 @@ def _pin() -> Command:
     return Command(parser, _set_pin)
 
 
-def _set_pin(arguments: Arguments) -> int:
-    from sandbox_agent.cli.fleet import operating
+def _set_pin(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.fleet import operate
 
     node, undo = _known_node(arguments), arguments.switch("undo")
     given = [LABEL.value(Given(each, where="--label")) for each in arguments.words("label")]
@@ -234,10 +234,10 @@ def _set_pin(arguments: Arguments) -> int:
         raise SettingsError("give the node's labels and agents with --label and --agent, or --undo alone")
     servers, stranger = _servers(arguments), _stranger(arguments, node)
     if undo:
-        servers.ask(lambda bus: operating.unpin(bus, node), about=stranger)
+        servers.ask(lambda bus: operate.unpin(bus, node), about=stranger)
         print(f"{node} describes itself again")
         return 0
-    servers.ask(lambda bus: operating.pin(bus, node, labels, agents), about=stranger)
+    servers.ask(lambda bus: operate.pin(bus, node, labels, agents), about=stranger)
     allowed = ", ".join(agents) or "any"
     print_facts([("node", node), ("labels", _labels(labels) or "none"), ("agents", allowed)])
     return 0
@@ -250,16 +250,16 @@ def _forget() -> Command:
     return Command(parser, _remove)
 
 
-def _remove(arguments: Arguments) -> int:
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
+def _remove(arguments: ParsedArguments) -> int:
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
 
     node = _known_node(arguments)
     fleet = FleetDirectory(_directory(arguments))
     facts: list[tuple[str, str]] = []
     if arguments.words("join"):
-        from sandbox_agent.cli.fleet import operating
+        from sandbox_agent.cli.fleet import operate
 
-        count = _servers(arguments).ask(lambda bus: operating.forget(bus, node), about=_stranger(arguments, node))
+        count = _servers(arguments).ask(lambda bus: operate.forget(bus, node), about=_stranger(arguments, node))
         facts.append(("sessions off the list", str(count)))
     if fleet.node_key(node).exists() or not arguments.words("join"):
         fleet.forget(node)
@@ -273,9 +273,9 @@ def _add_servers(parser: Parser) -> None:
     parser.add_argument("--creds", metavar="PATH", help=CREDS)
 
 
-def _servers(arguments: Arguments) -> "Servers":
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
-    from sandbox_agent.cli.fleet.operating import Servers
+def _servers(arguments: ParsedArguments) -> "Servers":
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
+    from sandbox_agent.cli.fleet.operate import Servers
 
     urls = [NATS.value(Given(url, where="--join")) for url in arguments.words("join")]
     if not urls:
@@ -288,14 +288,14 @@ def _servers(arguments: Arguments) -> "Servers":
     return Servers(urls, key)
 
 
-def _stranger(arguments: Arguments, node: str) -> str | None:
+def _stranger(arguments: ParsedArguments, node: str) -> str | None:
     """A node that the fleet has to know; None for one that was invited here, which may not have joined yet."""
-    from sandbox_agent.cli.fleet.directory import FleetDirectory
+    from sandbox_agent.cli.fleet.keys import FleetDirectory
 
     return None if FleetDirectory(_directory(arguments)).node_key(node).exists() else node
 
 
-def _known_node(arguments: Arguments) -> str:
+def _known_node(arguments: ParsedArguments) -> str:
     from sandbox_agent.bus import subjects
 
     node = arguments.word("node") or ""
@@ -311,5 +311,5 @@ def _with_directory(word: str, text: str, words: str = "") -> Parser:
     return parser
 
 
-def _directory(arguments: Arguments) -> Path:
+def _directory(arguments: ParsedArguments) -> Path:
     return Path(arguments.word("dir") or "fleet").absolute()

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import IO
 
-from sandbox_agent.cli.fleet.directory import FleetDirectory, NatsAddress
+from sandbox_agent.cli.fleet.keys import FleetDirectory, NatsAddress
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.core.discovery import ServerAddress
 from sandbox_agent.protocol.errors import SettingsError

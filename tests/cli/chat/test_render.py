@@ -1,12 +1,12 @@
-"""What happens in a session, as pieces: items in, pieces out."""
+"""What happens in a session, as blocks: items in, blocks out."""
 
 from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.calling import CLIENT
-from sandbox_agent.cli.talk.pieces import Note, Piece, Spoken, plain
-from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing
+from sandbox_agent.cli.call import CLIENT
+from sandbox_agent.cli.chat.blocks import Block, Note, Spoken, plain
+from sandbox_agent.cli.chat.render import ASCII, Marks, Showing
 from sandbox_agent.client import TurnEnded, TurnStarted
 from sandbox_agent.client.updates import SessionItem, read_item
 from sandbox_agent.wire.acp import PromptResponse
@@ -39,8 +39,8 @@ def showing(**options: Any) -> Showing:
     return Showing(Marks(), cwd="/srv/app", **options)
 
 
-def lines(pieces: list[Piece]) -> list[str]:
-    return [plain(line) for piece in pieces if isinstance(piece, Note) for line in piece.lines]
+def lines(blocks: list[Block]) -> list[str]:
+    return [plain(line) for block in blocks if isinstance(block, Note) for line in block.lines]
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -49,21 +49,21 @@ def lines(pieces: list[Piece]) -> list[str]:
 def test_words_come_as_they_are_and_another_message_begins_anew() -> None:
     shown = showing()
 
-    assert shown.pieces(text("agent_message_chunk", "Hel")) == [Spoken("agent", "Hel", new=True)]
-    assert shown.pieces(text("agent_message_chunk", "lo")) == [Spoken("agent", "lo", new=False)]
-    assert shown.pieces(text("agent_message_chunk", "And", messageId="2")) == [Spoken("agent", "And", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "Hel")) == [Spoken("agent", "Hel", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "lo")) == [Spoken("agent", "lo", new=False)]
+    assert shown.blocks(text("agent_message_chunk", "And", messageId="2")) == [Spoken("agent", "And", new=True)]
 
 
 def test_words_after_a_tool_call_are_another_message() -> None:
     shown = showing()
-    shown.pieces(text("agent_message_chunk", "before"))
-    shown.pieces(call(title="Look", status="completed"))
+    shown.blocks(text("agent_message_chunk", "before"))
+    shown.blocks(call(title="Look", status="completed"))
 
-    assert shown.pieces(text("agent_message_chunk", "after")) == [Spoken("agent", "after", new=True)]
+    assert shown.blocks(text("agent_message_chunk", "after")) == [Spoken("agent", "after", new=True)]
 
 
 def test_thoughts_are_told_from_words() -> None:
-    assert showing().pieces(text("agent_thought_chunk", "hm")) == [Spoken("thought", "hm", new=True)]
+    assert showing().blocks(text("agent_thought_chunk", "hm")) == [Spoken("thought", "hm", new=True)]
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_thoughts_are_told_from_words() -> None:
     ],
 )
 def test_content_that_is_no_text_is_named(block: dict[str, Any], expected: str) -> None:
-    [piece] = showing().pieces(update(sessionUpdate="agent_message_chunk", content=block))
+    [piece] = showing().blocks(update(sessionUpdate="agent_message_chunk", content=block))
 
     assert isinstance(piece, Spoken)
     assert piece.text == expected
 
 
 def test_a_prompt_has_a_mark_and_its_lines_stand_below_each_other() -> None:
-    assert showing().pieces(text("user_message_chunk", "one\ntwo")) == [Spoken("person", "❯ one\n  two", new=True)]
+    assert showing().blocks(text("user_message_chunk", "one\ntwo")) == [Spoken("person", "❯ one\n  two", new=True)]
 
 
 # --- tool calls -------------------------------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ def test_a_tool_call_is_one_line_that_changes_with_it() -> None:
     shown = showing()
     diff = {"type": "diff", "path": "/srv/app/src/a.py", "oldText": "one\n", "newText": "one\ntwo\nthree\n"}
 
-    begun = shown.pieces(call(title="Edit a.py", kind="edit", status="pending"))
-    ended = shown.pieces(call(status="completed", content=[diff]))
+    begun = shown.blocks(call(title="Edit a.py", kind="edit", status="pending"))
+    ended = shown.blocks(call(status="completed", content=[diff]))
 
     assert lines(begun) == ["○ Edit a.py  edit"]
     assert lines(ended) == ["✔ Edit a.py  edit  +2 -0 src/a.py", "   one", "  +two", "  +three"]
@@ -107,15 +107,15 @@ def test_a_tool_call_is_one_line_that_changes_with_it() -> None:
 
 def test_an_update_that_changes_nothing_to_be_seen_is_not_shown() -> None:
     shown = showing()
-    shown.pieces(call(title="Look", kind="read", status="in_progress"))
+    shown.blocks(call(title="Look", kind="read", status="in_progress"))
 
-    assert shown.pieces(call(rawOutput={"text": "…"})) == []
+    assert shown.blocks(call(rawOutput={"text": "…"})) == []
 
 
 def test_many_files_of_one_call_are_counted() -> None:
     diffs = [{"type": "diff", "path": f"/elsewhere/{name}", "newText": "x"} for name in "abcde"]
 
-    [line] = lines(showing(work="hidden").pieces(call(title="Edit", status="completed", content=diffs)))
+    [line] = lines(showing(work="hidden").blocks(call(title="Edit", status="completed", content=diffs)))
 
     assert line == "✔ Edit  +1 -0 /elsewhere/a  +1 -0 /elsewhere/b  +1 -0 /elsewhere/c  and 2 more files"
 
@@ -123,25 +123,25 @@ def test_many_files_of_one_call_are_counted() -> None:
 def test_where_nothing_can_be_written_anew_only_the_end_of_a_call_is_shown() -> None:
     shown = showing(static=True)
 
-    assert shown.pieces(call(title="Run", kind="execute", status="pending")) == []
-    assert shown.pieces(call(status="in_progress")) == []
-    assert lines(shown.pieces(call(status="failed"))) == ["✘ Run  execute"]
+    assert shown.blocks(call(title="Run", kind="execute", status="pending")) == []
+    assert shown.blocks(call(status="in_progress")) == []
+    assert lines(shown.blocks(call(status="failed"))) == ["✘ Run  execute"]
 
 
 def test_a_call_that_never_ends_is_shown_with_its_turn() -> None:
     shown = showing(static=True)
-    shown.pieces(call(title="Run", status="in_progress"))
+    shown.blocks(call(title="Run", status="in_progress"))
 
-    assert lines(shown.pieces(TurnEnded("cancelled"))) == ["● Run", "cancelled"]
-    assert lines(shown.pieces(TurnEnded("cancelled"))) == ["cancelled"]
+    assert lines(shown.blocks(TurnEnded("cancelled"))) == ["● Run", "cancelled"]
+    assert lines(shown.blocks(TurnEnded("cancelled"))) == ["cancelled"]
 
 
 def test_a_title_with_lines_stays_on_one() -> None:
-    assert lines(showing().pieces(call(title="a\nb\x1b[0m", status="completed"))) == ["✔ a b?[0m"]
+    assert lines(showing().blocks(call(title="a\nb\x1b[0m", status="completed"))) == ["✔ a b?[0m"]
 
 
 def test_streams_without_such_signs_get_others() -> None:
-    assert lines(Showing(ASCII).pieces(call(title="Look", status="completed"))) == ["+ Look"]
+    assert lines(Showing(ASCII).blocks(call(title="Look", status="completed"))) == ["+ Look"]
 
 
 def test_folded_work_is_kept_under_a_number_to_be_shown_whole() -> None:
@@ -149,9 +149,9 @@ def test_folded_work_is_kept_under_a_number_to_be_shown_whole() -> None:
     shown.unfolds = True
     output = "\n".join(f"line {number}" for number in range(40))
 
-    told = lines(shown.pieces(call(title="Run", status="completed", rawOutput=output)))
+    told = lines(shown.blocks(call(title="Run", status="completed", rawOutput=output)))
     again = lines(
-        shown.pieces(update(sessionUpdate="tool_call", toolCallId="2", title="x", status="failed", rawOutput=output))
+        shown.blocks(update(sessionUpdate="tool_call", toolCallId="2", title="x", status="failed", rawOutput=output))
     )
 
     assert "  … 32 more lines · /show 1 shows all" in told
@@ -164,7 +164,7 @@ def test_folded_work_is_kept_under_a_number_to_be_shown_whole() -> None:
 def test_folded_work_is_kept_up_to_a_bound() -> None:
     shown = showing()
     for id in range(6):
-        shown.pieces(
+        shown.blocks(
             update(
                 sessionUpdate="tool_call", toolCallId=str(id), title="x", status="completed", rawOutput="x" * (1 << 20)
             )
@@ -175,7 +175,7 @@ def test_folded_work_is_kept_up_to_a_bound() -> None:
 
 
 def test_one_prompt_says_by_which_flag_the_rest_is_shown() -> None:
-    told = lines(showing().pieces(call(title="Run", status="completed", rawOutput="x\n" * 40)))
+    told = lines(showing().blocks(call(title="Run", status="completed", rawOutput="x\n" * 40)))
 
     assert "  … 32 more lines · --verbose shows all" in told
 
@@ -183,8 +183,8 @@ def test_one_prompt_says_by_which_flag_the_rest_is_shown() -> None:
 def test_all_work_is_shown_on_demand_and_none_in_a_log() -> None:
     done = call(title="Run", status="completed", rawOutput="x\n" * 40)
 
-    assert len(lines(showing(work="whole").pieces(done))) == 41
-    assert len(lines(showing(work="hidden").pieces(done))) == 1
+    assert len(lines(showing(work="whole").blocks(done))) == 41
+    assert len(lines(showing(work="hidden").blocks(done))) == 1
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -198,24 +198,24 @@ def plan(*states: str) -> SessionItem:
 def test_a_plan_is_a_list_of_which_later_only_the_changes_are_shown() -> None:
     shown = showing()
 
-    first = shown.pieces(plan("in_progress", "pending"))
-    [second] = shown.pieces(plan("completed", "in_progress"))
+    first = shown.blocks(plan("in_progress", "pending"))
+    [second] = shown.blocks(plan("completed", "in_progress"))
 
     assert lines(first) == ["  ● step 1", "  ○ step 2"]
     assert isinstance(second, Note)
     assert [plain(line) for line in second.lines] == ["  ✔ step 1", "  ● step 2"]
     assert second.brief == second.lines
-    [third] = shown.pieces(plan("completed", "completed"))
+    [third] = shown.blocks(plan("completed", "completed"))
     assert isinstance(third, Note)
     assert [plain(line) for line in third.brief or []] == ["  ✔ step 2"]
-    assert shown.pieces(plan("completed", "completed")) == []
+    assert shown.blocks(plan("completed", "completed")) == []
 
 
 def test_another_plan_is_shown_whole() -> None:
     shown = showing(static=True)
-    shown.pieces(plan("pending"))
+    shown.blocks(plan("pending"))
 
-    assert lines(shown.pieces(plan("completed", "pending"))) == ["  ✔ step 1", "  ○ step 2"]
+    assert lines(shown.blocks(plan("completed", "pending"))) == ["  ✔ step 1", "  ○ step 2"]
 
 
 # --- decisions and ends -----------------------------------------------------------------------------------------------
@@ -245,24 +245,24 @@ def test_another_plan_is_shown_whole() -> None:
 )
 def test_a_decision_says_who_and_about_what(by: dict[str, Any], members: dict[str, Any], expected: str) -> None:
     shown = showing()
-    shown.pieces(call(title="Write it", status="pending"))
+    shown.blocks(call(title="Write it", status="pending"))
 
-    assert lines(shown.pieces(decision(by, toolCallId="1", **members))) == [expected]
+    assert lines(shown.blocks(decision(by, toolCallId="1", **members))) == [expected]
 
 
 def test_a_question_is_answered_and_not_allowed() -> None:
     item = decision({"kind": "client", "user": "ada"}, kind="question")
 
-    assert lines(showing().pieces(item)) == ["✔ answered by ada"]
+    assert lines(showing().blocks(item)) == ["✔ answered by ada"]
 
 
 def test_what_goes_without_saying_is_not_said() -> None:
     shown = showing()
     shown.answered_here = 1
 
-    assert shown.pieces(decision({"kind": "cancel"}, outcome="cancelled")) == []
-    assert shown.pieces(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) == []
-    assert shown.pieces(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) != []
+    assert shown.blocks(decision({"kind": "cancel"}, outcome="cancelled")) == []
+    assert shown.blocks(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) == []
+    assert shown.blocks(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) != []
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_what_goes_without_saying_is_not_said() -> None:
     ],
 )
 def test_ends_and_changes_are_lines(item: SessionItem, expected: list[str]) -> None:
-    assert lines(showing().pieces(item)) == expected
+    assert lines(showing().blocks(item)) == expected
 
 
 def usage(amount: float) -> SessionItem:
@@ -300,10 +300,10 @@ def test_tokens_and_cost_of_a_turn_stand_together_and_so_does_what_the_session_u
     response = read({"stopReason": "end_turn", "usage": used}, PromptResponse)
     assert shown.spending.describe(None) == ""
 
-    shown.pieces(usage(0.2))
+    shown.blocks(usage(0.2))
     first = shown.spending.describe(response)
-    shown.pieces(TurnStarted("turn-2"))
-    shown.pieces(usage(0.25))
+    shown.blocks(TurnStarted("turn-2"))
+    shown.blocks(usage(0.25))
     second = shown.spending.describe(response)
 
     tokens, context = "this turn: 1,234 tokens (1,000 in, 234 out)", "context 25% of 200,000"
@@ -313,7 +313,7 @@ def test_tokens_and_cost_of_a_turn_stand_together_and_so_does_what_the_session_u
 
 def test_what_a_turn_cost_is_not_guessed_when_the_cost_before_it_is_not_known() -> None:
     shown = showing()
-    shown.pieces(TurnStarted("turn-9"))
-    shown.pieces(usage(0.25))
+    shown.blocks(TurnStarted("turn-9"))
+    shown.blocks(usage(0.25))
 
     assert shown.spending.describe(None) == "session: 0.2500 USD, context 25% of 200,000"

@@ -1,4 +1,4 @@
-"""Choose the server that a run talks to, or start a private one with `--no-daemon`."""
+"""Connect to the server that a run talks to, or start a private one with `--no-daemon`."""
 
 import getpass
 import logging
@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from sandbox_agent.cli.background import ServerFailed, ensure_server
-from sandbox_agent.cli.calling import CLIENT, find_session, last_use, read_session
+from sandbox_agent.cli.call import CLIENT, find_session, last_use, read_session
+from sandbox_agent.cli.daemon import ServerFailed, ensure_server
 from sandbox_agent.cli.flags import settings_of
-from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line, show_install
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.api import Api
@@ -43,14 +43,14 @@ class ServerTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ConnectedServer:
     """A client of the server that was chosen."""
 
     client: SandboxAgent
     here: bool
 
 
-def select_target(arguments: Arguments, say: Say) -> ServerTarget:
+def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
     """The server that is named, the one on the data directory, or one that is started there in the background.
 
     Raises:
@@ -83,7 +83,7 @@ def _check_free(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[Served]:
+async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[ConnectedServer]:
     """A client for as long as the block lasts.
 
     Raises ClientError: the server does not start, or does not let us in.
@@ -96,7 +96,7 @@ async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[Ser
                 client = await _connect(stack, choice.address.url, choice.address.token, handlers)
             except ValueError as error:
                 raise SettingsError(f"--token: {error}") from None
-        yield Served(client, choice.here)
+        yield ConnectedServer(client, choice.here)
 
 
 async def _connect(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:

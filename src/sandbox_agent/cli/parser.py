@@ -51,7 +51,7 @@ REMOVED: dict[tuple[str, ...], str] = {
 """By their words."""
 
 
-class Arguments:
+class ParsedArguments:
     """What one command line says, by name."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -131,13 +131,13 @@ class Parser(argparse.ArgumentParser):
         complain(message if message.endswith("?") else f"{message}; try: {self.prog} --help")
         raise SystemExit(2)
 
-    def parse(self, argv: list[str]) -> Arguments:
+    def parse(self, argv: list[str]) -> ParsedArguments:
         """What the arguments say; what is not known ends the program."""
         # Intermixed: a flag may stand between two words.
         namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             self.error(self._unknown(unknown[0]))
-        return Arguments(vars(namespace))
+        return ParsedArguments(vars(namespace))
 
     def actions(self) -> list[argparse.Action]:
         """All words and flags that it takes, but for --help."""
@@ -167,13 +167,13 @@ class Command(NamedTuple):
     """Something to do: its grammar, and what is done with the arguments; that gives the exit code."""
 
     parser: Parser
-    act: Callable[[Arguments], int]
+    act: Callable[[ParsedArguments], int]
 
     def run(self, argv: list[str]) -> int:
         return self.act(self.parser.parse(argv))
 
 
-class Word(NamedTuple):
+class Subcommand(NamedTuple):
     """A word that stands for a command or for a group, and what help says of it."""
 
     summary: str
@@ -186,7 +186,7 @@ class CommandGroup(NamedTuple):
     name: str
     description: str
     examples: str
-    words: Mapping[str, Word]
+    words: Mapping[str, Subcommand]
     version: str | None = None
     implied: Callable[[list[str]], str | None] | None = None
     """The word that may be left out before these arguments; None when they need none."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-from sandbox_agent.cli.talk.log import MOST_BYTES, MOST_EVENTS, Past, last_turns
+from sandbox_agent.cli.chat.history import MOST_BYTES, MOST_EVENTS, Past, last_turns
 from sandbox_agent.client import Gap, LogEvent, Session
 
 

@@ -7,13 +7,13 @@ from contextlib import suppress
 
 from msgspec import ValidationError
 
-from sandbox_agent.cli.calling import Failure, exit_code, is_mentioned_in, sentence, tell
+from sandbox_agent.cli.call import Failure, exit_code, is_mentioned_in, sentence, tell
+from sandbox_agent.cli.chat import FAILURES
+from sandbox_agent.cli.chat.blocks import Line, Note, Span, join_facts, note
+from sandbox_agent.cli.chat.history import SERVER, JsonLines, OwnPrompts, last_turns, prompt_of
+from sandbox_agent.cli.chat.requests import View
+from sandbox_agent.cli.chat.signals import Interrupts
 from sandbox_agent.cli.output import EXIT_FAILED, complain, one_line
-from sandbox_agent.cli.talk import FAILURES
-from sandbox_agent.cli.talk.asking import View
-from sandbox_agent.cli.talk.interrupts import Interrupts
-from sandbox_agent.cli.talk.log import SERVER, JsonLines, OwnPrompts, last_turns, prompt_of
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, join_facts, note
 from sandbox_agent.client import (
     Gap,
     LogEvent,
@@ -97,7 +97,7 @@ class OneShot:
         showing.spending.begin_turn()
         end = None
         async for item in turn:
-            screen.show(showing.pieces(item))
+            screen.show(showing.blocks(item))
             end = item
         assert isinstance(end, TurnEnded)
         self._view.say(join_facts([showing.spending.describe(end.response), f"session {self._session.id}"], "\n"))
@@ -221,7 +221,7 @@ class Conversation:
         async for event in self._session.history(0, before):
             item = _item(event)
             if isinstance(item, AvailableCommandsUpdate):
-                self._view.showing.pieces(item)
+                self._view.showing.blocks(item)
             count += 1
             if count == BEGINNING:
                 break
@@ -274,7 +274,7 @@ class Conversation:
         self._set_busy(False)
 
     def _show(self, item: SessionItem) -> None:
-        self._view.screen.show(self._view.showing.pieces(item))
+        self._view.screen.show(self._view.showing.blocks(item))
 
     async def _tell_end(self, sent: _Sent) -> None:
         """Show what only the sender of a prompt learns: the turn's usage, or the details of its failure."""

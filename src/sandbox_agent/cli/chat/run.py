@@ -11,18 +11,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.calling import Failure, document, tell
-from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.output import EXIT_FAILED, complain
-from sandbox_agent.cli.talk import FAILURES
-from sandbox_agent.cli.talk.asking import Answering, View, has_keyboard, view
-from sandbox_agent.cli.talk.conversation import Conversation, OneShot
-from sandbox_agent.cli.talk.history import NAME, InputHistory
-from sandbox_agent.cli.talk.interrupts import Interrupts, run
-from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, is_end, write_line
-from sandbox_agent.cli.talk.servers import (
+from sandbox_agent.cli.call import Failure, document, tell
+from sandbox_agent.cli.chat import FAILURES
+from sandbox_agent.cli.chat.client import (
+    ConnectedServer,
     Reports,
-    Served,
     ServerTarget,
     find_agent,
     find_named_session,
@@ -31,6 +24,13 @@ from sandbox_agent.cli.talk.servers import (
     select_target,
     served,
 )
+from sandbox_agent.cli.chat.conversation import Conversation, OneShot
+from sandbox_agent.cli.chat.history import Live, OwnPrompts, before_last, gap, is_end, write_line
+from sandbox_agent.cli.chat.input_history import NAME, InputHistory
+from sandbox_agent.cli.chat.requests import Answering, View, has_keyboard, view
+from sandbox_agent.cli.chat.signals import Interrupts, run
+from sandbox_agent.cli.output import EXIT_FAILED, complain
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.requests import Handlers
 from sandbox_agent.core.discovery import is_named
@@ -74,7 +74,7 @@ class RunRequest:
     quiet: bool
 
 
-def read_request(arguments: Arguments) -> RunRequest:
+def read_request(arguments: ParsedArguments) -> RunRequest:
     """What the arguments say, and stdin. Raises SettingsError."""
     session, newest = arguments.word("session"), arguments.switch("continue")
     if session is not None and newest:
@@ -117,7 +117,7 @@ def read_request(arguments: Arguments) -> RunRequest:
     )
 
 
-def _is_agent(word: str, arguments: Arguments) -> bool:
+def _is_agent(word: str, arguments: ParsedArguments) -> bool:
     """Whether an agent may be called so: this machine knows its own, and not those of a server elsewhere.
 
     Raises SettingsError.
@@ -210,7 +210,7 @@ def _read_stdin() -> str:
 # --- what is done -----------------------------------------------------------------------------------------------------
 
 
-def start_run(arguments: Arguments) -> int:
+def start_run(arguments: ParsedArguments) -> int:
     """Do what is wished for; gives the exit code."""
     wanted = read_request(arguments)
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
@@ -233,7 +233,7 @@ async def _run(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts:
         return await _report_failures(_prompt_agent(choice, wanted, seen, interrupts), seen, as_json=wanted.as_json)
 
 
-def _remember(arguments: Arguments, seen: View) -> None:
+def _remember(arguments: ParsedArguments, seen: View) -> None:
     """Have what was typed in earlier runs at hand."""
     flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
     if seen.terminal is not None:
@@ -293,7 +293,7 @@ async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, in
         return await _chat(conversation, session, seen, interrupts)
 
 
-async def _new_session(server: Served, wanted: RunRequest, seen: View) -> Session:
+async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
     """A session with the requested settings, all of them. Raises ClientError."""
     client, agent = server.client, wanted.agent
     assert agent is not None
@@ -328,7 +328,7 @@ async def _discard(client: SandboxAgent, session: Session) -> None:
             await client.sessions.delete(session.id)
 
 
-async def _old_session(server: Served, wanted: RunRequest, seen: View) -> Session:
+async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
     """The session that is named, or the newest one."""
     client = server.client
     known = None if wanted.agent is None else await find_agent(client.agents, wanted.agent)
@@ -391,7 +391,7 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")
 
 
-def start_attaching(arguments: Arguments) -> int:
+def start_attaching(arguments: ParsedArguments) -> int:
     """Do what is wished for; gives the exit code."""
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
@@ -404,7 +404,7 @@ def start_attaching(arguments: Arguments) -> int:
         return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 
 
-async def _attach(choice: ServerTarget, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
+async def _attach(choice: ServerTarget, arguments: ParsedArguments, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
@@ -415,7 +415,7 @@ async def _attach(choice: ServerTarget, arguments: Arguments, seen: View, interr
 
 
 async def _show_session(
-    choice: ServerTarget, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
+    choice: ServerTarget, arguments: ParsedArguments, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
     # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()

@@ -1,4 +1,4 @@
-"""Write rendered pieces to streams, and write again what may still change.
+"""Write rendered blocks to streams, and write again what may still change.
 
 rich draws Markdown.
 """
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
 
 from rich.cells import cell_len
 
+from sandbox_agent.cli.chat.blocks import Block, Line, Note, Span, Spoken, cut, spoken
 from sandbox_agent.cli.output import is_drawn
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Spoken, cut, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -296,9 +296,9 @@ class Screen:
     def width(self) -> int:
         return width_of(self.stream)
 
-    def show(self, pieces: Iterable[Piece]) -> None:
-        """Write pieces; when it is quiet, the agent's words alone."""
-        for piece in pieces:
+    def show(self, blocks: Iterable[Block]) -> None:
+        """Write blocks; when it is quiet, the agent's words alone."""
+        for piece in blocks:
             if isinstance(piece, Spoken):
                 if piece.who == "agent" or not self._quiet:
                     self._speech(piece)

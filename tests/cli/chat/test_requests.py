@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.talk.asking import chosen, describe_request
-from sandbox_agent.cli.talk.pieces import plain
-from sandbox_agent.cli.talk.showing import Marks, Showing
+from sandbox_agent.cli.chat.blocks import plain
+from sandbox_agent.cli.chat.render import Marks, Showing
+from sandbox_agent.cli.chat.requests import chosen, describe_request
 from sandbox_agent.client import PermissionRequest
 from sandbox_agent.wire.acp import RequestPermissionRequest
 from sandbox_agent.wire.reading import read

@@ -10,9 +10,7 @@ from typing import Literal, TypeVar
 import msgspec
 from rich.cells import cell_len
 
-from sandbox_agent.cli.output import complain, harmless, one_line
-from sandbox_agent.cli.talk.forms import FormField, Unfit, fields
-from sandbox_agent.cli.talk.pieces import (
+from sandbox_agent.cli.chat.blocks import (
     Line,
     Note,
     ShownCall,
@@ -25,9 +23,11 @@ from sandbox_agent.cli.talk.pieces import (
     visible,
     wrap_line,
 )
-from sandbox_agent.cli.talk.screen import Screen, is_unicode
-from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, call_key
-from sandbox_agent.cli.talk.terminal import Keyboard
+from sandbox_agent.cli.chat.forms import FormField, Unfit, fields
+from sandbox_agent.cli.chat.input import Keyboard
+from sandbox_agent.cli.chat.render import ASCII, Marks, Showing, call_key
+from sandbox_agent.cli.chat.screen import Screen, is_unicode
+from sandbox_agent.cli.output import complain, harmless, one_line
 from sandbox_agent.client import (
     Answer,
     ClientError,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from sandbox_agent.cli.talk.pieces import (
+from sandbox_agent.cli.chat.blocks import (
     LONGEST,
     MOST_CHANGES,
     ShownCall,

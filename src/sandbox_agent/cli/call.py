@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, one_line
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client.errors import (
     ClientError,
     ConnectionLost,
@@ -215,11 +215,11 @@ class CalledServer:
             tell(failure, about)
 
 
-def call(arguments: Arguments, work: Callable[[CalledServer], Awaitable[int]]) -> int:
+def call(arguments: ParsedArguments, work: Callable[[CalledServer], Awaitable[int]]) -> int:
     """Do something with the server that the arguments name, or that of the data directory; gives the exit code."""
     import asyncio
 
-    from sandbox_agent.cli.background import ServerFailed, ensure_server
+    from sandbox_agent.cli.daemon import ServerFailed, ensure_server
 
     try:
         server = ensure_server(arguments, complain)

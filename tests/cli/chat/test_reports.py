@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from sandbox_agent.cli.talk.servers import Reports
+from sandbox_agent.cli.chat.client import Reports
 
 
 def test_a_report_that_cannot_be_shown_does_not_end_the_work_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:

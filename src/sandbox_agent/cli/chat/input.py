@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from sandbox_agent.cli.talk.history import InputHistory
-from sandbox_agent.cli.talk.screen import Screen, width_of
+from sandbox_agent.cli.chat.input_history import InputHistory
+from sandbox_agent.cli.chat.screen import Screen, width_of
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application

@@ -1,20 +1,17 @@
-"""Turn the events of a session into pieces to be shown.
+"""Turn the events of a session into blocks to be shown.
 
-Pure: items in, pieces out.
-
-Keeps what it needs to tell changes from repetitions: tool calls, plans, whose turn it is.
+Pure. Keeps what it needs to tell changes from repetitions: tool calls, plans, whose turn it is.
 """
 
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Literal, NamedTuple
 
-from sandbox_agent.cli.calling import CLIENT
-from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.pieces import (
+from sandbox_agent.cli.call import CLIENT
+from sandbox_agent.cli.chat.blocks import (
+    Block,
     Line,
     Note,
-    Piece,
     ShownCall,
     Span,
     Spoken,
@@ -27,6 +24,7 @@ from sandbox_agent.cli.talk.pieces import (
     spoken,
     work_of,
 )
+from sandbox_agent.cli.output import one_line
 from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandbox_agent.client.updates import FINAL, ContentBlock
 from sandbox_agent.envelope import Object, text_at
@@ -118,7 +116,7 @@ class Showing:
         self.commands: list[tuple[str, str]] = []
         """Names and descriptions of the agent's own commands."""
 
-    def pieces(self, item: SessionItem) -> list[Piece]:
+    def blocks(self, item: SessionItem) -> list[Block]:
         """What to show of an item."""
         match item:
             case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
@@ -135,7 +133,7 @@ class Showing:
                     self._message = None
                 return shown
 
-    def _note(self, item: SessionItem) -> list[Piece]:
+    def _note(self, item: SessionItem) -> list[Block]:
         match item:
             case ToolCallStart() | ToolCallProgress():
                 return self._tool_call(item)
@@ -163,7 +161,7 @@ class Showing:
 
     # What is said
 
-    def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk | UserMessageChunk) -> list[Piece]:
+    def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk | UserMessageChunk) -> list[Block]:
         message = item.session_update, item.message_id
         new, self._message = message != self._message, message
         text = content(item.content)
@@ -176,7 +174,7 @@ class Showing:
             case UserMessageChunk():
                 return [self._prompt(item.content, new=new)]
 
-    def prompt(self, blocks: Sequence[ContentBlock]) -> list[Piece]:
+    def prompt(self, blocks: Sequence[ContentBlock]) -> list[Block]:
         """What was said to the agent."""
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
@@ -188,7 +186,7 @@ class Showing:
 
     # What is done
 
-    def _tool_call(self, item: ToolCallStart | ToolCallProgress) -> list[Piece]:
+    def _tool_call(self, item: ToolCallStart | ToolCallProgress) -> list[Block]:
         was = self._calls.get(item.tool_call_id)
         call = self._calls.setdefault(item.tool_call_id, ShownCall())
         before = None if was is None else self.line(call)
@@ -252,14 +250,14 @@ class Showing:
         inside = bool(self.cwd) and PurePath(path).is_relative_to(self.cwd)
         return one_line(str(PurePath(path).relative_to(self.cwd)) if inside else path)
 
-    def unfinished(self) -> list[Piece]:
+    def unfinished(self) -> list[Block]:
         """Tool calls that have not come to an end, for when their turn has: the last word about them."""
         lines = [self.line(call) for call in self._calls.values() if not call.is_over]
         self._calls.clear()
         self._asked.clear()
         return [Note(lines)] if lines and self._static else []
 
-    def _plan(self, key: str, entries: Sequence[PlanEntry]) -> list[Piece]:
+    def _plan(self, key: str, entries: Sequence[PlanEntry]) -> list[Block]:
         before, self._plans[key] = self._plans.get(key, ()), entries
         if list(before) == list(entries):
             return []
@@ -277,7 +275,7 @@ class Showing:
             Span(f" {one_line(entry.content)}", style),
         ]
 
-    def _plan_of(self, item: AgentPlanContentUpdate) -> list[Piece]:
+    def _plan_of(self, item: AgentPlanContentUpdate) -> list[Block]:
         match item.plan:
             case PlanUpdateItems() as plan:
                 return self._plan(f"plan {plan.plan_id}", plan.entries)
@@ -288,7 +286,7 @@ class Showing:
 
     # What is decided
 
-    def _decision(self, item: Decision) -> list[Piece]:
+    def _decision(self, item: Decision) -> list[Block]:
         who = decider(item.by)
         if self.answered_here and text_at(item.by, "client") in _NAMES:
             self.answered_here -= 1
@@ -305,7 +303,7 @@ class Showing:
         mark = Span(*((self._marks.completed, "green") if allowed else (self._marks.failed, "red")))
         return [note(f"{about}{word} {who}{reason}", "dim", mark)]
 
-    def end(self, item: TurnEnded) -> list[Piece]:
+    def end(self, item: TurnEnded) -> list[Block]:
         """How a turn ended, unless that is as it should be."""
         rest = self.unfinished()
         if item.error is not None:

@@ -21,8 +21,8 @@ from typing import BinaryIO, cast
 import msgspec
 
 from sandbox_agent.cli.flags import pass_on, settings_of
-from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain
+from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.core.data_directory import find_lock_owner
 from sandbox_agent.core.discovery import (
     CONFIG,
@@ -127,7 +127,7 @@ class RunningServer:
             raise ServerFailed(f"it does not answer: {error}") from error
 
 
-def ensure_server(arguments: Arguments, say: Callable[[str], None]) -> Found:
+def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Found:
     """Find the server that a command calls, or start one in the background; `say` reports that one was started.
 
     Raises:
@@ -151,7 +151,7 @@ def ensure_server(arguments: Arguments, say: Callable[[str], None]) -> Found:
     return _start_for_command(arguments, say)
 
 
-def _is_there(found: Found, arguments: Arguments, settings: Settings) -> bool:
+def _is_there(found: Found, arguments: ParsedArguments, settings: Settings) -> bool:
     """Whether the server answers that was found; False when it has just ended, or listens at no usual port.
 
     Raises ServerFailed when its token was not found.
@@ -173,7 +173,7 @@ def _is_there(found: Found, arguments: Arguments, settings: Settings) -> bool:
     return True
 
 
-def _has_token_flag(arguments: Arguments) -> bool:
+def _has_token_flag(arguments: ParsedArguments) -> bool:
     return any(arguments.word(option) for option in TOKEN_OPTIONS)
 
 
@@ -196,9 +196,9 @@ def _without_token(running: RunningServer, settings: Settings) -> str:
     )
 
 
-def _start_for_command(arguments: Arguments, say: Callable[[str], None]) -> Found:
+def _start_for_command(arguments: ParsedArguments, say: Callable[[str], None]) -> Found:
     """Start a server as `sandbox-agent daemon start` does, but for what the user has not set."""
-    which = Arguments({name: arguments.values.get(name) for name in SERVER_OPTIONS})
+    which = ParsedArguments({name: arguments.values.get(name) for name in SERVER_OPTIONS})
     settings = settings_of(which, os.environ)
     flags, environ = pass_on(which, os.environ)
     if "idle_exit" not in settings.given:

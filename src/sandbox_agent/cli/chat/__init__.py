@@ -1,7 +1,7 @@
 """Converse with an agent in a terminal: `sandbox-agent run` and `sandbox-agent attach`.
 
-What an agent does becomes pieces (`showing.py`), pieces become text on a stream (`screen.py`). What a person types
-comes through `terminal.py`. Imported when one of the two commands runs, and by nothing else.
+What an agent does becomes blocks (`render.py`), blocks become text on a stream (`screen.py`). What a person types
+comes through `input.py`. Imported when one of the two commands runs, and by nothing else.
 """
 
 from sandbox_agent.client import ClientError

@@ -1,11 +1,11 @@
-"""Pieces on a terminal and in pipes: what is seen in the end, and what goes where."""
+"""Blocks on a terminal and in pipes: what is seen in the end, and what goes where."""
 
 import io
 
 import pytest
 
-from sandbox_agent.cli.talk.pieces import Note, Span, Spoken, note
-from sandbox_agent.cli.talk.screen import Screen
+from sandbox_agent.cli.chat.blocks import Note, Span, Spoken, note
+from sandbox_agent.cli.chat.screen import Screen
 from tests.support.emulator import Emulator
 
 

@@ -67,7 +67,7 @@ class Note:
     brief: Sequence[Line] | None = None
 
 
-Piece: TypeAlias = Spoken | Note
+Block: TypeAlias = Spoken | Note
 
 
 def note(text: str, style: str = "", mark: Span | None = None) -> Note:
