@@ -25,7 +25,7 @@ _GROUPS = {
     "A server": ["client"],
     "Sessions and turns": ["sessions", "session", "turn", "incoming"],
     "What happens in a session": ["updates"],
-    "What agents ask": ["asking"],
+    "What agents ask": ["requests"],
     "Agents and installs": ["agents"],
     "Files and directories": ["files", "api"],
     "Errors": ["sandbox_agent.protocol.errors", "errors"],
