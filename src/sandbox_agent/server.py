@@ -387,7 +387,8 @@ def _make_flows(settings: Settings, parts: ServerParts) -> "Flows":
     from sandbox_agent.member.flows import Flows
 
     guests = Guests(settings.node, parts.hub, parts.from_client, settings.max_body)
-    return Flows(settings.node, partial(parts.app.answer_gateway, guests.routes), settings.flows)
+    answer = partial(parts.app.answer_gateway, guests.routes)
+    return Flows(settings.node, answer, settings.flows, parts.app.read_gateway_post)
 
 
 def keep_buffers() -> None:

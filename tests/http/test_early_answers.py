@@ -9,13 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox_agent.http.asgi import Message, Scope, group_headers
+from sandbox_agent.http.posts import GatewayPost, PostHead, read_head
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.log import log as log_module
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.journal import Group
 from tests.support.client import run
-from tests.support.in_process import PretendedTransport
 from tests.support.message_path import MessagePath
 from tests.support.running import BOUND
 from tests.support.world import World, world
@@ -40,32 +39,39 @@ class Publisher:
 
 
 class Asking:
-    """One POST of a gateway, for a guest."""
+    """One POST of a gateway, for a guest, and the flow it came by."""
 
     def __init__(self, path: MessagePath, guest: Connection, body: bytes = PROMPT) -> None:
-        self._body = body
-        self.sent: asyncio.Queue[Message] = asyncio.Queue()
-        self.transport = PretendedTransport()
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"x-acp-connection-id", guest.connection_id.encode()),
-            (b"x-sandbox-agent-answer-early", b"1"),
-        ]
-        scope: Scope = {
-            "method": "POST",
-            "headers": headers,
-            "headers_by_name": group_headers(headers),
-            "extensions": {"sandbox_agent.transport": self.transport},
-        }
-        assert path.site.reached.handle is not None
-        self.task = asyncio.ensure_future(path.site.reached.handle(scope, self.receive, self.sent.put))
+        self.sent: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
+        """Heads, and what follows them."""
+        self.left = False
+        self.ended = asyncio.Event()
+        headers = {b"content-type": b"application/json", b"x-acp-connection-id": guest.connection_id.encode()}
+        head = PostHead(path.rpc.read_post({"method": "POST", "headers_by_name": headers}), 1 << 20)
+        post = GatewayPost(self, head, flow=self)
+        post.take_body(body)
+        post.end_body()
 
-    async def receive(self) -> Message:
-        return {"type": "http.request", "body": self._body, "more_body": False}
+    def is_gone(self) -> bool:
+        return self.left
 
-    async def next(self) -> Message:
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
+        raise AssertionError(head)
+
+    def begin(self, head: bytes, body: bytes) -> None:
+        self.sent.put_nowait((head, body))
+
+    def end(self, rest: bytes) -> None:
+        self.sent.put_nowait((b"", rest))
+        self.ended.set()
+
+    async def next(self) -> tuple[bytes, bytes]:
         async with asyncio.timeout(BOUND):
             return await self.sent.get()
+
+    async def has_ended(self) -> None:
+        async with asyncio.timeout(BOUND):
+            await self.ended.wait()
 
 
 @asynccontextmanager
@@ -82,18 +88,17 @@ async def prompted(folder: Path) -> AsyncGenerator[tuple[World, Publisher, Conne
 def test_a_gateway_gets_the_answer_at_once_and_its_end_when_the_stream_has_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with prompted(tmp_path) as (one, publisher, guest, asking):
-            start, body = await asking.next(), await asking.next()
-            headers = dict(start["headers"])
+            head, body = await asking.next()
+            status, pairs = read_head(head)
+            headers = dict(pairs)
             assert int(headers[b"x-sandbox-agent-safe-at"]) == one.log.position == guest.last_event
             assert headers[b"x-acp-last-event-id"] == headers[b"x-sandbox-agent-safe-at"]
-            assert (start["status"], body["more_body"]) == (200, True)
-            assert int(headers[b"content-length"]) == len(body["body"])
-            assert msgspec.json.decode(body["body"])["result"] == {"stopReason": "end_turn"}
+            assert (status, int(headers[b"content-length"])) == (200, len(body))
+            assert msgspec.json.decode(body)["result"] == {"stopReason": "end_turn"}
             await one.log.flushed()
-            assert not asking.task.done()
+            assert not asking.ended.is_set()
             publisher.is_there.set()
-            assert await asking.next() == {"type": "http.response.body", "body": b""}
-            await asking.task
+            assert await asking.next() == (b"", b"")
 
     run(main())
 
@@ -106,8 +111,7 @@ def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
     async def main() -> None:
         async with prompted(tmp_path) as (_, _, _, asking):
             await asking.next()
-            await asking.next()
-            problem = msgspec.json.decode((await asking.next())["body"])
+            problem = msgspec.json.decode((await asking.next())[1])
             assert (problem["type"], problem["status"]) == ("urn:sandbox-agent:error:log-unavailable", 507)
             assert "the stream has no leader" in problem["detail"]
 
@@ -121,13 +125,11 @@ def test_the_stream_brings_the_answer_when_the_gateway_is_gone_and_publishing_ta
 
     async def main() -> None:
         async with prompted(tmp_path) as (one, _, guest, asking):
-            asking.transport.close()
-            await asking.task
-            await asking.next()
-            line = (await asking.next())["body"]
+            asking.left = True
+            await asking.has_ended()
+            _, line = await asking.next()
             chunks, _ = one.log.in_memory([guest.channel], 0, 1 << 20) or ([], False)
             assert [each.lines for each in chunks] == [[line]]
-            assert asking.sent.empty()
 
     run(main())
 
@@ -146,8 +148,8 @@ def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
             monkeypatch.setattr(one.process, "send", open_session)
             guest = one.hub.connections.open("mock", guest=TAG)
             asking = Asking(path, guest, NEW)
-            asking.transport.close()
-            await asking.task
+            asking.left = True
+            await asking.has_ended()
             chunks, _ = one.log.in_memory([guest.channel, session_channel("fresh")], 0, 1 << 20) or ([], False)
             told = [msgspec.json.decode(line) for each in chunks for line in each.lines]
             assert [each.get("method", "response") for each in told][-2:] == ["response", "session/update"]
@@ -159,14 +161,12 @@ def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
 def test_the_stream_brings_the_answer_to_a_client_that_leaves_before_it_is_safe(tmp_path: Path) -> None:
     async def main() -> None:
         async with prompted(tmp_path) as (one, publisher, guest, asking):
-            await asking.next()
-            line = (await asking.next())["body"]
+            _, line = await asking.next()
             before = one.log.position
-            asking.transport.close()
+            asking.left = True
             publisher.is_there.set()
-            await asking.task
+            await asking.has_ended()
             chunks, _ = one.log.in_memory([guest.channel], before, 1 << 20) or ([], False)
             assert [each.lines for each in chunks] == [[line]]
-            assert asking.sent.empty()
 
     run(main())

@@ -10,12 +10,14 @@ from sandbox_agent.bus.ports import Bus
 from sandbox_agent.gateway.flows import NodeFlows, Seen
 from sandbox_agent.http.asgi import Message, Receive, Scope, Send, group_headers, respond
 from sandbox_agent.http.exchange import read_body
+from sandbox_agent.http.posts import PostHead
 from sandbox_agent.member.flows import Flows
 from sandbox_agent.wire.fleet import Lease
 from tests.support.in_process import PretendedTransport
 from tests.support.running import BOUND
 
 Handle = Callable[[Scope, Receive, Send], Awaitable[None]]
+ReadPost = Callable[[Scope], PostHead | None]
 
 
 @dataclass
@@ -29,9 +31,11 @@ class Fleet:
     nodes: dict[str, Flows] = field(default_factory=dict)
     buses: list[Bus] = field(default_factory=list)
 
-    async def join(self, node: str, app: Handle, most: int = 100, nonce: str = "") -> Bus:
+    async def join(
+        self, node: str, app: Handle, most: int = 100, nonce: str = "", read_post: ReadPost | None = None
+    ) -> Bus:
         bus = await self.connect()
-        flows = Flows(node, with_headers(app), most)
+        flows = Flows(node, with_headers(app), most, read_post)
         await flows.start(bus, nonce or f"of {node}")
         await bus.serve(f"settled.{node}", never)
         self.leases[node] = Lease(node, f"of {node}", "", {}, [], 0)

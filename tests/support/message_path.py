@@ -101,7 +101,7 @@ class MessagePath:
         parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
         delivery = Delivery(hub_clients, world.from_client, 1000)
         lines = Pool("lines", 1)
-        rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
+        self.rpc = rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
         site.reached.handle = rpc
         site.take_envelopes(rpc)
         self._world = world

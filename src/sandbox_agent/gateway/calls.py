@@ -55,7 +55,7 @@ from sandbox_agent.protocol.errors import (
 )
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.fleet import ANSWER_EARLY, Introduced
+from sandbox_agent.wire.fleet import Introduced
 from sandbox_agent.wire.request_ids import asker
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ ONE_OF_MANY = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
-_EARLY = (ANSWER_EARLY, b"1")
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
 _FINISHED_HERE = (methods.NEW, methods.FORK)
 """Requests whose response waits for the fleet's list, which no node sees."""
@@ -207,7 +206,7 @@ class FleetCalls:
             return Answer(success(envelope.id, await without(connection, envelope)))
         session_id = envelope.session_id and self._connections.find_session(envelope.session_id)
         attached = session_id is not None and connection.attached(session_id)
-        answer = await self._request(connection, node, envelope, key, _EARLY)
+        answer = await self._request(connection, node, envelope, key)
         if answer.status != 200:
             raise Refusal(answer)
         response = _response(node, envelope, answer.body)

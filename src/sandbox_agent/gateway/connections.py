@@ -137,8 +137,9 @@ class FleetConnections:
         """As above."""
         callback(None)
 
-    async def kept(self, connection: Connection, position: int) -> None:
+    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         """As above."""
+        callback(None)
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self._own.tell(connection.tag, line, session_id)

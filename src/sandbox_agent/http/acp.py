@@ -6,13 +6,13 @@ upgraded GET is a WebSocket for everything. All responses come on a stream, but 
 
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote
 
 from msgspec import field
 
-from sandbox_agent.envelope import Envelope, Kind, failure, parse_envelope
+from sandbox_agent.envelope import LARGE, Envelope, Kind, failure, parse_envelope
 from sandbox_agent.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -32,6 +32,7 @@ from sandbox_agent.http.exchange import METHODS, Exchange, as_problem, query
 from sandbox_agent.http.posts import Post
 from sandbox_agent.http.stream_source import StreamPart
 from sandbox_agent.hub.connections import Connection
+from sandbox_agent.hub.reply import Reply
 from sandbox_agent.protocol.errors import (
     BadRequest,
     BatchNotSupported,
@@ -49,7 +50,6 @@ _CONNECTION = headers.raw(headers.ACP_CONNECTION_ID)
 _OUR_CONNECTION = headers.raw(headers.CONNECTION_ID)
 _SESSION = headers.raw(headers.ACP_SESSION_ID)
 _AFTER = headers.raw(headers.RESUME_AFTER)
-_ACCEPTED = [(b"content-length", b"0")]
 MAX_SESSION_ID = 1024
 
 
@@ -60,6 +60,8 @@ def _make_affinity() -> str:
 class Acp(Exchange, eq=False):
     """The transport of the contract, section 14."""
 
+    path = PATH
+    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n"
     max_streams: int
     _under_way: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Requests that wait for their answers, by connection and session."""
@@ -89,32 +91,53 @@ class Acp(Exchange, eq=False):
         return partial(self._take, connection_id, session)
 
     def _take(self, connection_id: str, session: str | None, post: Post) -> None:
-        self._tasks.run(self._answering(post, self._accept(connection_id, session, post)), "answer a post")
-
-    def _take_first(self, agent: str | None, post: Post) -> None:
-        self._tasks.run(self._answering(post, self._open(agent, post)), "open a connection")
-
-    async def _answering(self, post: Post, reply: Awaitable[Response | None]) -> None:
+        """Take an envelope from a client."""
         try:
-            answer = await reply
+            connection = self.clients.look_up(connection_id)
+            if connection is None or len(post.body) > LARGE:
+                self._tasks.run(self._take_later(connection_id, session, post), "take a post")
+            else:
+                self._take_from(connection, _parse(post.body), session, post)
         except Exception as error:
             post.refuse(as_problem(error, PATH))
-        else:
-            if answer is not None:
-                post.reply(answer)
 
-    async def _accept(self, connection_id: str, session: str | None, post: Post) -> Response:
-        connection = await self.connection(connection_id)
-        envelope = await self.read_envelope(post.body, _parse)
-        connection.used_at = self.clients.monotonic()
+    async def _take_later(self, connection_id: str, session: str | None, post: Post) -> None:
+        """Take an envelope that is large, or from a client whose connection has to be asked for."""
+        try:
+            envelope = await self.read_envelope(post.body, _parse)
+            self._take_from(await self.connection(connection_id), envelope, session, post)
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+
+    def _take_from(self, connection: Connection, envelope: Envelope, session: str | None, post: Post) -> None:
         self._check_session(session, connection, envelope)
         if envelope.kind is Kind.REQUEST:
-            await self.clients.kept(connection, await self._begin(connection, envelope))
+            reply = self._begin(connection, envelope)
+            connection.busy += 1
+            reply.when_accepted(partial(self.on_accepted, connection, post))
         else:
-            await self.delivery.take(connection, envelope)
-        return Response(202, _ACCEPTED)
+            connection.busy += 1
+            self._tasks.run(self._take_unanswered(connection, envelope, post), "take a post")
 
-    async def _open(self, agent: str | None, post: Post) -> Response | None:
+    async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
+        try:
+            await self.delivery.take(connection, envelope)
+        except Exception as error:
+            self.fail(connection, post, error)
+        else:
+            post.respond(self.accepted, b"")
+            self.end(connection)
+
+    def _take_first(self, agent: str | None, post: Post) -> None:
+        self._tasks.run(self._open(agent, post), "open a connection")
+
+    async def _open(self, agent: str | None, post: Post) -> None:
+        try:
+            post.reply(await self._greet(agent, post))
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+
+    async def _greet(self, agent: str | None, post: Post) -> Response:
         envelope = await self.read_envelope(post.body, _parse)
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
@@ -122,7 +145,6 @@ class Acp(Exchange, eq=False):
             connection, answer = await self.intake.open(envelope, agent)
             if post.is_gone():
                 await self.close_unheard(connection)
-                return None
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
@@ -130,7 +152,7 @@ class Acp(Exchange, eq=False):
         identity = [(_CONNECTION, connection_id.encode()), (b"set-cookie", self._affinity.encode())]
         return Response(200, [*json_headers(line), *identity], line)
 
-    async def _begin(self, connection: Connection, envelope: Envelope) -> int:
+    def _begin(self, connection: Connection, envelope: Envelope) -> Reply:
         session_id = self._resolve(envelope.session_id or "")
         flush = None
         if envelope.method in (methods.LOAD, methods.RESUME):
@@ -138,7 +160,7 @@ class Acp(Exchange, eq=False):
             flush = partial(self._flush, connection, session_id)
         self._under_way[connection.tag, session_id] += 1
         after = partial(self._answered, connection, session_id)
-        return await self.delivery.deliver(connection, envelope, before=flush, after=after).accepted()
+        return self.delivery.deliver(connection, envelope, before=flush, after=after)
 
     def _answered(self, connection: Connection, session_id: str) -> None:
         key = (connection.tag, session_id)
@@ -218,7 +240,7 @@ class Acp(Exchange, eq=False):
         if connection_id is None:
             raise MissingConnection
         await self.close(connection_id)
-        await respond(send, 202, _ACCEPTED)
+        await respond(send, 202, [(b"content-length", b"0")])
 
     # What a request names
 

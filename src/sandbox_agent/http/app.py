@@ -55,8 +55,19 @@ class FrontDoor:
             return None
         scope["headers_by_name"] = group_headers(scope["headers"])
         more = self._guard.cors(scope) if header(scope, b"origin") is not None else ()
+        return self._read_post(transport, scope, self._guard_head, more)
+
+    def read_gateway_post(self, scope: Scope) -> PostHead | None:
+        """The same, for a request that came through a flow: the guard of the gateway has let it through."""
+        transport = self.transport_of(scope["path"])
+        if transport is None or scope["method"] != "POST":
+            return None
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        return self._read_post(transport, scope, _let_through, ())
+
+    def _read_post(self, transport: Rpc | Acp, scope: Scope, guard: Callable[[Scope], None], more: Headers) -> PostHead:
         try:
-            self._guard_head(scope)
+            guard(scope)
             return PostHead(self.read_envelopes(transport, scope), transport.max_body, more)
         except SandboxAgentError as error:
             return PostHead(_refused, transport.max_body, more, make_problem(error))
@@ -106,6 +117,10 @@ class FrontDoor:
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that may be made. Raises SandboxAgentError."""
         raise NotImplementedError
+
+
+def _let_through(_: Scope) -> None:
+    """In the place of a guard that was passed elsewhere."""
 
 
 def _refused(_: Post) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, success
 from sandbox_agent.hub.connections import Connection
@@ -70,8 +70,8 @@ class Clients(Protocol):
         """Call back when everything up to a position is on disk, or with LogUnavailable."""
         ...
 
-    async def kept(self, connection: Connection, position: int) -> None:
-        """Wait until everything up to a position is safe, so that its client may rely on it. Raises LogUnavailable."""
+    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything up to a position is safe for its client to rely on, or with LogUnavailable."""
         ...
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
@@ -105,6 +105,7 @@ class HubClients(Struct, frozen=True):
     """Those of a server."""
 
     hub: Hub
+    tasks: Tasks = field(default_factory=Tasks)
 
     @property
     def stopping(self) -> bool:
@@ -138,12 +139,13 @@ class HubClients(Struct, frozen=True):
     def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
         self.hub.log.when_committed(position, callback)
 
-    async def kept(self, connection: Connection, position: int) -> None:
+    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         if connection.is_guest:
             # Its client is elsewhere, and must find there what this answer speaks of.
-            await self.hub.log.published(max(position, connection.last_event))
+            published = self.hub.log.published(max(position, connection.last_event))
+            self.tasks.run(_call_back(published, callback), "keep an answer")
         else:
-            await self.hub.log.committed(position)
+            self.hub.log.when_committed(position, callback)
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self.hub.tell_connection(connection, line, session_id)
@@ -151,6 +153,15 @@ class HubClients(Struct, frozen=True):
     def find_session(self, name: str) -> str | None:
         session = self.hub.find_session(name)
         return None if session is None else session.id
+
+
+async def _call_back(work: Awaitable[None], callback: Callable[[Exception | None], None]) -> None:
+    try:
+        await work
+    except LogUnavailable as error:
+        callback(error)
+    else:
+        callback(None)
 
 
 _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)

@@ -8,7 +8,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -18,6 +19,7 @@ from sandbox_agent.envelope import LARGE, REQUEST, Envelope, failure, parse, par
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
 from sandbox_agent.http.clients import Clients, Delivery, Intake
 from sandbox_agent.http.encoding import TextFrames
+from sandbox_agent.http.posts import Post
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.idempotency import MAX_KEY
@@ -278,6 +280,9 @@ class ClientGone(Exception):
 class Exchange(Struct, eq=False):
     """The parts of the server that both transports stand on."""
 
+    path: ClassVar[str]
+    accepted: ClassVar[bytes]
+    """The head of the answer to a request whose response comes on the stream, without its end."""
     clients: Clients
     intake: Intake
     streams: Streams
@@ -290,6 +295,30 @@ class Exchange(Struct, eq=False):
     async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse_envelope) -> Envelope:
         """The envelope in a body: a large one is read in a thread. Raises what is wrong with it."""
         return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
+
+    def on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
+        """The request was taken. The response comes on the stream."""
+        if isinstance(taken, Exception):
+            self.fail(connection, post, taken)
+        else:
+            self.clients.when_kept(connection, taken, partial(self._on_kept, connection, post))
+
+    def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:
+        if failure is None:
+            post.respond(self.accepted, b"")
+            self.end(connection)
+        else:
+            self.fail(connection, post, failure)
+
+    def fail(self, connection: Connection, post: Post, error: Exception) -> None:
+        """Answer what went wrong with an envelope."""
+        post.refuse(as_problem(error, self.path))
+        self.end(connection)
+
+    def end(self, connection: Connection) -> None:
+        """A request of its client, which made it busy, is no longer under way."""
+        connection.busy -= 1
+        connection.used_at = self.clients.monotonic()
 
     async def position(self, value: bytes) -> int:
         """The position that a client has read up to; raises BadRequest for one that it cannot have."""

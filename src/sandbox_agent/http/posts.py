@@ -114,6 +114,37 @@ class Post(Struct, eq=False, weakref=True):
         return self._line.reply(head, body, keep_alive=self.keep_alive)
 
 
+class FlowEnd(PostSocket, Protocol):
+    """The flow that a POST of a gateway came by: its answer may go out in two parts."""
+
+    def begin(self, head: bytes, body: bytes) -> None: ...
+
+    def end(self, rest: bytes) -> None: ...
+
+
+class GatewayPost(Post, eq=False, weakref=True, kw_only=True):
+    """A POST of a gateway, which takes an answer early: before the fleet's stream has what the answer speaks of."""
+
+    flow: FlowEnd
+
+    def respond_early(self, head: bytes, body: bytes) -> None:
+        """Answer it, for a head without its end; `end` says what becomes of the answer."""
+        self.response_complete = True
+        self.body = b""
+        self.flow.begin(head, body)
+
+    def end(self, rest: bytes) -> None:
+        """The stream has what the answer speaks of; or `rest` is the problem that keeps it from getting there."""
+        self.flow.end(rest)
+
+
+def read_head(head: bytes) -> tuple[int, Headers]:
+    """The status and the headers of an answer, from the head that `PostSocket.reply` is given."""
+    status, *lines = head.split(b"\r\n")[:-1]
+    parts = (line.partition(b": ") for line in lines)
+    return int(status.split(b" ", 2)[1]), [(name, value) for name, _, value in parts]
+
+
 def make_problem(error: SandboxAgentError) -> Response:
     """The answer that is an error."""
     body = problem_document(error)

@@ -21,7 +21,6 @@ from sandbox_agent.http.asgi import (
     check_accept,
     check_json,
     header,
-    is_gone,
     json_headers,
     offers_websocket,
     problem_document,
@@ -29,27 +28,25 @@ from sandbox_agent.http.asgi import (
     transport,
     wants_async,
 )
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, as_problem, query, read_body
-from sandbox_agent.http.posts import Post
+from sandbox_agent.http.exchange import METHODS, Exchange, as_problem, query
+from sandbox_agent.http.posts import GatewayPost, Post
 from sandbox_agent.hub.connections import Connection, Downlink
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.hub.reply import Answer
 from sandbox_agent.protocol.errors import (
     BadRequest,
-    LogUnavailable,
     MethodNotAllowed,
     MissingConnection,
     SandboxAgentError,
 )
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.fleet import ANSWER_EARLY, SAFE_AT
+from sandbox_agent.wire.fleet import SAFE_AT
 
 PATH = "/v1/rpc"
 _CONNECTION = headers.raw(headers.CONNECTION_ID)
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _AFTER = headers.raw(headers.RESUME_AFTER)
-_KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _PREFER = headers.raw(headers.PREFER)
 _APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
 _HEAD = (
@@ -58,8 +55,8 @@ _HEAD = (
     + b": %d\r\n"
 )
 """Of a response, without its end."""
+_EARLY_HEAD = _HEAD + SAFE_AT + b": %d\r\n"
 _EMPTY = [(b"content-length", b"0")]
-_ACCEPTED = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLIED
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +64,12 @@ logger = logging.getLogger(__name__)
 class Rpc(Exchange, eq=False):
     """The transport of the contract, sections 2 to 4."""
 
+    path = PATH
+    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLIED
     _tasks: Tasks = field(default_factory=Tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
-            case "POST":
-                await self._post(scope, receive, send)
             case "GET":
                 await (self._upgrade(scope) if offers_websocket(scope) else self._get(scope, send))
             case "DELETE":
@@ -84,19 +81,15 @@ class Rpc(Exchange, eq=False):
 
     def read_post(self, scope: Scope) -> Callable[[Post], None]:
         """Who takes POSTs with this head. Raises what is wrong with it."""
-        connection_id, is_async = self._read_head(scope)
-        if connection_id is None:
-            return self._take_first
-        # One that cannot be there is refused before its body is read.
-        self.clients.look_up(connection_id)
-        return partial(self._take, connection_id, is_async)
-
-    def _read_head(self, scope: Scope) -> tuple[str | None, bool]:
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
-        connection_id = header(scope, _CONNECTION)
-        is_async = wants_async(header(scope, _PREFER))
-        return None if connection_id is None else connection_id.decode("latin-1"), is_async
+        named = header(scope, _CONNECTION)
+        if named is None:
+            return self._take_first
+        connection_id = named.decode("latin-1")
+        # One that cannot be there is refused before its body is read.
+        self.clients.look_up(connection_id)
+        return partial(self._take, connection_id, wants_async(header(scope, _PREFER)))
 
     def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
         """Take an envelope from a client."""
@@ -133,36 +126,25 @@ class Rpc(Exchange, eq=False):
         connection.busy += 1
         if is_async:
             reply = self.delivery.deliver(connection, envelope, key)
-            reply.when_accepted(partial(self._on_accepted, connection, post))
+            reply.when_accepted(partial(self.on_accepted, connection, post))
+            return
+        reply = self.intake.submit(connection, envelope, key)
+        if isinstance(post, GatewayPost):
+            reply.when_answered(partial(self._on_answered_early, connection, post))
         else:
-            reply = self.intake.submit(connection, envelope, key)
             reply.when_answered(partial(self._on_answered, connection, post))
 
     # What a POST waits for; it happens in the agent's own turn, or in the log's.
 
-    def _on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
-        """The request was taken. The response comes on the stream."""
-        if isinstance(taken, Exception):
-            self._on_kept(connection, post, taken)
-        else:
-            self.clients.when_committed(taken, partial(self._on_kept, connection, post))
-
-    def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:
-        if failure is None:
-            post.respond(_ACCEPTED, b"")
-            self.end(connection)
-        else:
-            self._fail(connection, post, failure)
-
     def _on_answered(self, connection: Connection, post: Post, result: Answer | Exception) -> None:
         if isinstance(result, Exception):
-            self._fail(connection, post, result)
+            self.fail(connection, post, result)
         else:
             self.clients.when_committed(result.commit, partial(self._on_committed, connection, post, result))
 
     def _on_committed(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:
         if failure is not None:
-            self._fail(connection, post, failure)
+            self.fail(connection, post, failure)
             return
         stream, last = connection.stream, connection.last_event
         if stream is None or stream.has_handed(last):
@@ -185,8 +167,24 @@ class Rpc(Exchange, eq=False):
             asyncio.get_running_loop().call_soon(answer.session_opened)
         self.end(connection)
 
-    def _fail(self, connection: Connection, post: Post, error: Exception) -> None:
-        post.refuse(as_problem(error, PATH))
+    def _on_answered_early(self, connection: Connection, post: GatewayPost, result: Answer | Exception) -> None:
+        """Answer a gateway, which sees by itself when the fleet's stream has what the answer speaks of.
+
+        The end of the answer is the word that it has; or the problem that keeps it from getting there.
+        """
+        if isinstance(result, Exception):
+            self.fail(connection, post, result)
+            return
+        last, line = connection.last_event, result.line
+        post.respond_early(_EARLY_HEAD % (len(line), last, max(result.commit, last)), line)
+        self.clients.when_kept(connection, result.commit, partial(self._on_safe, connection, post, result))
+
+    def _on_safe(self, connection: Connection, post: GatewayPost, answer: Answer, failure: Exception | None) -> None:
+        if post.is_gone():
+            self.clients.tell(connection, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
+        post.end(b"" if failure is None else problem_document(as_problem(failure, PATH)))
         self.end(connection)
 
     async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
@@ -214,7 +212,6 @@ class Rpc(Exchange, eq=False):
             connection, answer = await self.intake.open(await self._read_first(post))
             if post.is_gone():
                 await self.close_unheard(connection)
-                return
             ours = [(_CONNECTION, connection.connection_id.encode()), (_LAST_EVENT, b"%d" % connection.last_event)]
             post.reply(Response(200, [*json_headers(answer.line), *ours], answer.line))
         except Exception as error:
@@ -225,78 +222,6 @@ class Rpc(Exchange, eq=False):
         if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
             raise MissingConnection
         return envelope
-
-    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take an envelope from a gateway, whose requests come by a flow and not on a socket."""
-        connection_id, is_async = self._read_head(scope)
-        if connection_id is None:
-            raise MissingConnection
-        connection = await self.connection(connection_id)
-        try:
-            envelope = await self.read_envelope(await read_body(scope, receive, self.max_body))
-        except ClientGone:
-            return
-        connection.busy += 1
-        try:
-            key = header(scope, _KEY)
-            if connection.is_guest and header(scope, ANSWER_EARLY) is not None and envelope.kind is REQUEST:
-                await self._answer_early(connection, envelope, key, scope, send)
-                return
-            response = await self._answer_guest(connection, envelope, key, is_async, scope)
-        finally:
-            self.end(connection)
-        if response is not None:
-            await respond(send, response.status, response.headers, response.body)
-
-    async def _answer_early(
-        self, connection: Connection, envelope: Envelope, key: bytes | None, scope: Scope, send: Send
-    ) -> None:
-        """Answer a gateway, which sees by itself when the fleet's stream has what the answer speaks of.
-
-        The end of the answer is the word that it has; or the problem that keeps it from getting there.
-        """
-        name = None if key is None else _idempotency_key(key)
-        answer, rest = await self.intake.submit(connection, envelope, name), b""
-        last, safe_at = connection.last_event, max(answer.commit, connection.last_event)
-        ours = [(_LAST_EVENT, b"%d" % last), (SAFE_AT, b"%d" % safe_at)]
-        await send({"type": "http.response.start", "status": 200, "headers": [*json_headers(answer.line), *ours]})
-        await send({"type": "http.response.body", "body": answer.line, "more_body": True})
-        try:
-            await self.clients.kept(connection, answer.commit)
-        except LogUnavailable as error:
-            rest = problem_document(error)
-        if is_gone(scope):
-            self.clients.tell(connection, answer.line)
-            if answer.session_opened is not None:
-                answer.session_opened()
-        else:
-            await send({"type": "http.response.body", "body": rest})
-
-    def end(self, connection: Connection) -> None:
-        connection.busy -= 1
-        connection.used_at = self.clients.monotonic()
-
-    async def _answer_guest(
-        self, connection: Connection, envelope: Envelope, key: bytes | None, is_async: bool, scope: Scope
-    ) -> Response | None:
-        """What a gateway gets for an envelope; None for one that has left, to which the stream brings it."""
-        if envelope.kind is not REQUEST:
-            await self._take_without_response(connection, envelope)
-            return Response(202, _EMPTY)
-        name = None if key is None else _idempotency_key(key)
-        if is_async:
-            position = await self.delivery.deliver(connection, envelope, name).accepted()
-            await self.clients.kept(connection, position)
-            return Response(202, [*_EMPTY, _APPLIED])
-        answer = await self.intake.submit(connection, envelope, name)
-        await self.clients.kept(connection, answer.commit)
-        last = connection.last_event
-        if is_gone(scope):
-            self.clients.tell(connection, answer.line)
-            if answer.session_opened is not None:
-                answer.session_opened()
-            return None
-        return Response(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
 
     def run(self, work: Coroutine[object, object, None]) -> None:
         self._tasks.run(work, "answer a post")

@@ -6,7 +6,7 @@ a node. Everything behind the guard is as for a request on a socket.
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -15,14 +15,17 @@ import msgspec
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.flow import PIECE, BusWay, Flow, FlowBroken, FlowKind, FlowTable, Reason, read_opening, read_sign
 from sandbox_agent.bus.ports import Bus
-from sandbox_agent.http.asgi import App, Message, Scope
+from sandbox_agent.http.asgi import App, Message, Scope, header
+from sandbox_agent.http.posts import GatewayPost, PostHead, read_head
 from sandbox_agent.tasks import Tasks
 from sandbox_agent.wire.fleet import AnswerHead, Opening, Waiting
+from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
 
 logger = logging.getLogger(__name__)
 
 JOINED = 32 << 10
 """Bytes of an answer's body that go with its head."""
+_KEY = raw(IDEMPOTENCY_KEY)
 T = TypeVar("T", Opening, Waiting)
 _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 
@@ -30,9 +33,13 @@ _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 class Flows:
     """Requests through gateways that are under way here; at most so many."""
 
-    def __init__(self, node: str, app: App, most: int) -> None:
+    def __init__(
+        self, node: str, app: App, most: int, read_post: Callable[[Scope], PostHead | None] | None = None
+    ) -> None:
+        """`read_post` checks the head of a POST that carries an envelope; what it leaves, the app answers."""
         self._node = node
         self._app = app
+        self._read_post = read_post
         self.table = FlowTable()
         self._flows: dict[str, Flow] = {}
         """By the subject on which a gateway sends."""
@@ -87,7 +94,12 @@ class Flows:
         exchange = _Exchange(flow, opening)
         try:
             await flow.take()
-            await self._app(exchange.scope(), exchange.receive, exchange.send)
+            scope = exchange.scope()
+            head = None if self._read_post is None else self._read_post(scope)
+            if head is None:
+                await self._app(scope, exchange.receive, exchange.send)
+            else:
+                await exchange.post(head, header(scope, _KEY))
         except Exception:
             logger.exception("request through a gateway failed path=%r", opening.target)
         finally:
@@ -107,7 +119,7 @@ def _read(body: bytes | None, kind: type[T]) -> T | None:
 
 
 class _Exchange:
-    """One request and its answer, as ASGI has them."""
+    """One request and its answer: as ASGI has them, or as a POST that carries an envelope."""
 
     def __init__(self, flow: Flow, opening: Opening) -> None:
         self._flow = flow
@@ -136,6 +148,21 @@ class _Exchange:
             "state": {},
             "extensions": {"sandbox_agent.transport": FlowTransport(self._flow)},
         }
+
+    async def post(self, head: PostHead, key: bytes | None) -> None:
+        """Have an envelope taken, and send what it is answered."""
+        answer = _PostAnswer(self._flow)
+        post = GatewayPost(answer, head, key, flow=answer)
+        post.begin(None)
+        while post.more_body and not post.response_complete:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return
+            post.take_body(message["body"])
+            if not message["more_body"]:
+                post.end_body()
+        while (message := await answer.next()) is not None:
+            await self.send(message)
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -186,6 +213,43 @@ class _Exchange:
             self._flow.finish()
 
 
+class _PostAnswer:
+    """The answer to a POST on its way: from callbacks, which cannot wait, to a flow, which may have to."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+
+    async def next(self) -> Message | None:
+        """The next part of the answer; None when it is whole."""
+        return await self._messages.get()
+
+    def is_gone(self) -> bool:
+        return is_gone(self._flow)
+
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
+        self._put_head(head)
+        self.end(body)
+        return not self.is_gone()
+
+    def begin(self, head: bytes, body: bytes) -> None:
+        self._put_head(head)
+        self._messages.put_nowait({"type": "http.response.body", "body": body, "more_body": True})
+
+    def end(self, rest: bytes) -> None:
+        self._messages.put_nowait({"type": "http.response.body", "body": rest})
+        self._messages.put_nowait(None)
+
+    def _put_head(self, head: bytes) -> None:
+        status, headers = read_head(head)
+        self._messages.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def is_gone(flow: Flow) -> bool:
+    """Whether the gateway wants no answer any more. Of a flow that came to its end, it has all that it wanted."""
+    return flow.broken not in (None, Reason.FINISHED)
+
+
 class FlowTransport(asyncio.Transport):
     """What stands for the socket under a request that came through a flow."""
 
@@ -197,8 +261,7 @@ class FlowTransport(asyncio.Transport):
         """The gateway has counted it among those that showed a token."""
 
     def is_closing(self) -> bool:
-        # Of one that came to its end, the gateway has all that it wanted.
-        return self._flow.broken not in (None, Reason.FINISHED)
+        return is_gone(self._flow)
 
     def get_write_buffer_size(self) -> int:
         return self._flow.unfinished * PIECE

@@ -10,11 +10,10 @@ OLDEST = max(1, PROTOCOL - 1)
 LOG, BEAT, FACTS = "log", "beat", "facts"
 """What a node asks of a gateway."""
 
-ANSWER_EARLY = b"x-sandbox-agent-answer-early"
-"""Header of a gateway's request: it takes an answer before the stream has what the answer speaks of, and waits."""
 SAFE_AT = b"x-sandbox-agent-safe-at"
-"""Header of such an answer: the node's position up to which the stream has to come. The body is as long as its head
-says; behind it comes nothing when the stream is there, or the problem that keeps it from getting there."""
+"""Header of a node's answer that comes before the stream has what the answer speaks of: the node's position up to which
+the stream has to come. The body is as long as its head says; behind it comes nothing when the stream is there, or the
+problem that keeps it from getting there."""
 
 
 class Beacon(Struct, rename="camel"):
