@@ -61,6 +61,8 @@ def test_a_log_that_is_deleted_under_a_running_server_takes_no_more_and_is_repor
                 refused = await client.post({**body, "id": f"p{next(client._ids)}"})
             assert refused.status_code == 507
             assert refused.json()["type"].endswith("log-unavailable")
+            assert "put it back, or restart the server" in refused.json()["detail"]
+            assert "free space" not in refused.json()["detail"]
             told = await health(client)
             assert told["status"] == "degraded"
             assert "deleted or replaced" in told["detail"]

@@ -92,7 +92,12 @@ _TOGETHER = 16 << 20
 
 
 class DatabaseError(Exception):
-    """The file cannot be read or written; the text says why."""
+    """The file cannot be read or written; the text says why, and what to do."""
+
+    @classmethod
+    def of(cls, error: sqlite3.Error) -> "DatabaseError":
+        """What SQLite says of a file that is open: most often the disk is full."""
+        return cls(f"{error}; free space in the data directory and retry")
 
 
 class Stored(Struct, frozen=True):
@@ -181,7 +186,7 @@ class Database:
         try:
             return self._reading.execute(query, values).fetchall()
         except sqlite3.Error as error:
-            raise DatabaseError(str(error)) from error
+            raise DatabaseError.of(error) from error
 
     @contextmanager
     def reading(self) -> Generator[None]:
@@ -525,7 +530,7 @@ class Database:
                     self._cursor.execute("rollback")
                 raise
         except sqlite3.Error as error:
-            raise DatabaseError(str(error)) from error
+            raise DatabaseError.of(error) from error
         self._commits, self._reserved = state.commits, state.reserved
         if is_new and self._witness is not None:
             self._witness.note(state)
@@ -596,4 +601,4 @@ def _translate_errors() -> Generator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise DatabaseError(str(error)) from error
+        raise DatabaseError.of(error) from error

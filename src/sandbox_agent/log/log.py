@@ -286,7 +286,7 @@ class Log:
             async with asyncio.timeout(self._look_up_patience):
                 return await future
         except TimeoutError:
-            raise LogUnavailable("the disk is slow") from None
+            raise LogUnavailable("the disk is slow; repeat the request") from None
 
     def _load_seen(self) -> None:
         """Learn from the disk which keys are there, a part at a time: until then, those that are added count twice."""
@@ -363,7 +363,8 @@ class Log:
             async with asyncio.timeout(PUBLISH_PATIENCE):
                 await self.publisher.drained(position)
         except TimeoutError:
-            raise LogUnavailable(self.publisher.trouble or "the fleet's stream is slow") from None
+            trouble = self.publisher.trouble or "the fleet's stream is slow"
+            raise LogUnavailable(f"{trouble}; repeat the request") from None
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, sessions and outcomes included."""

@@ -537,13 +537,14 @@ class ShuttingDown(SandboxAgentError):
 class LogUnavailable(SandboxAgentError):
     slug, title, status = "log-unavailable", "Log Unavailable", 507
 
-    def __init__(self, reason: str, advice: str = "free space in the data directory and retry") -> None:
-        super().__init__(f"the session log cannot be used: {reason}; {advice}")
+    def __init__(self, reason: str) -> None:
+        """The reason says what to do about it, too."""
+        super().__init__(f"the session log cannot be used: {reason}")
 
     @classmethod
     def of_fleet(cls, reason: object) -> "LogUnavailable":
         """At a gateway, whose log is the fleet's stream."""
-        return cls(str(reason), "repeat the request, here or at another gateway")
+        return cls(f"{reason}; repeat the request, here or at another gateway")
 
 
 class SessionDamaged(SandboxAgentError):
