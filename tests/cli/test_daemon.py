@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.daemon import begin_log, read_lines
+from sandbox_agent.cli.daemon_log import begin_log, read_lines
 from sandbox_agent.core.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place

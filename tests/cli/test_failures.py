@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.call import Failure, document, exit_code, is_mentioned_in, sentence, stderr
+from sandbox_agent.cli.failures import Failure, document, exit_code, is_mentioned_in, sentence, stderr
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandbox_agent.envelope import META
 

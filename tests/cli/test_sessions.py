@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.commands.sessions import age, line, summary
+from sandbox_agent.cli.commands.session_log import line, summary
+from sandbox_agent.cli.commands.sessions import age
 from sandbox_agent.client import LogEvent
 from tests.cli.calling import Calling, interrupted, nobody_reads, reading
 from tests.cli.place import Place

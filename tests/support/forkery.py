@@ -196,7 +196,7 @@ _IMPORTED_FOR = {
         "sandbox_agent.cli.doctor.machine",
         "sandbox_agent.cli.doctor.agents",
     ),
-    "fs": ("sandbox_agent.cli.commands.fs", "sandbox_agent.cli.commands.files"),
+    "fs": ("sandbox_agent.cli.commands.fs",),
     "gateway": ("sandbox_agent.gateway.app", "sandbox_agent.gateway.calls", "sandbox_agent.gateway.run"),
 }
 """By words of the command line; imported before the first program with such a word, for it and all others."""

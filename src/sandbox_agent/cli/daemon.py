@@ -1,4 +1,4 @@
-"""Start, find and stop a server in the background, and read its log.
+"""Start, find and stop a server in the background.
 
 Finds any server on the data directory, however it was started, by its record there. Prints nothing.
 """
@@ -10,16 +10,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 import msgspec
 
+from sandbox_agent.cli.daemon_log import begin_log, read_since
 from sandbox_agent.cli.flags import pass_on, settings_of
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.cli.parser import ParsedArguments
@@ -40,24 +41,21 @@ from sandbox_agent.core.discovery import (
 )
 from sandbox_agent.envelope import Object
 from sandbox_agent.protocol.errors import SettingsError
-from sandbox_agent.server_log import log_file, open_log
+from sandbox_agent.server_log import log_file
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.settings.options import PREFIX
 from sandbox_agent.wire.views import Credential
 
 START_TIMEOUT, STOP_TIMEOUT, SETTLE_TIMEOUT = 30.0, 10.0, 5.0
 """Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
-INTERVAL, LOG_INTERVAL = 0.02, 0.1
-"""Seconds between two looks at a server, and at its log."""
+INTERVAL = 0.02
+"""Seconds between two looks at a server."""
 HEALTH_TIMEOUT = 3.0
 IDLE_EXIT = "30m"
 """How long a server that was started for a command stays without work."""
 TRIES, PAUSE = 20, 0.05
 """How often a server that drops connections is looked at, and the seconds between."""
 CONNECT_TIMEOUT = 1.0
-SHOWN = 1 << 14
-"""Bytes that are read of the log of a server that did not start."""
-BLOCK = 1 << 16
 
 
 class ServerFailed(Exception):
@@ -417,72 +415,3 @@ def _eventually(condition: Callable[[], bool], timeout: float) -> bool:
             return False
         time.sleep(INTERVAL)
     return True
-
-
-def begin_log(directory: Path, largest: int) -> tuple[int, int]:
-    """The log, to be written at its end, and where that is. Raises SettingsError."""
-    path = log_file(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        descriptor = open_log(path, largest)
-    except OSError as error:
-        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
-    return descriptor, os.fstat(descriptor).st_size
-
-
-def read_since(directory: Path, begin: int) -> str:
-    """The end of what was written into the log since then."""
-    with log_file(directory).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, size - SHOWN))
-        return file.read().decode(errors="replace")
-
-
-def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
-    """The last lines, in pieces; with `follow`, everything that is added, also after the log was replaced.
-
-    Raises OSError.
-    """
-    file = path.open("rb")
-    try:
-        file.seek(_beginning(file, count))
-        while True:
-            while piece := file.read(BLOCK):
-                yield piece
-            if not follow:
-                return
-            if _is_replaced(path, file):
-                file.close()
-                file = path.open("rb")
-            else:
-                time.sleep(LOG_INTERVAL)
-    finally:
-        file.close()
-
-
-def _beginning(file: BinaryIO, count: int) -> int:
-    """Where the last lines begin. The file is read backwards: it may be large."""
-    size = end = file.seek(0, os.SEEK_END)
-    wanted = count
-    while end > 0 and wanted > 0:
-        begin = max(0, end - BLOCK)
-        file.seek(begin)
-        block = file.read(end - begin)
-        at = len(block)
-        if end == size and block.endswith(b"\n"):
-            at -= 1  # It ends the last line, and begins none.
-        while wanted > 0 and (at := block.rfind(b"\n", 0, at)) >= 0:
-            wanted -= 1
-            if wanted == 0:
-                return begin + at + 1
-        end = begin
-    return size if count == 0 else 0
-
-
-def _is_replaced(path: Path, file: BinaryIO) -> bool:
-    """Whether another file has its name now, of which nothing was read yet."""
-    try:
-        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except OSError:
-        return False

@@ -7,11 +7,12 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
-from sandbox_agent.cli.call import CLIENT, find_session, last_use, read_session
+from sandbox_agent.cli.call import CLIENT
 from sandbox_agent.cli.daemon import ServerFailed, ensure_server
 from sandbox_agent.cli.flags import settings_of
 from sandbox_agent.cli.output import one_line, show_install
 from sandbox_agent.cli.parser import ParsedArguments
+from sandbox_agent.cli.session_lookup import find_session, last_use, read_session
 from sandbox_agent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.api import Api

@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from sandbox_agent.cli.call import Failure, document
+from sandbox_agent.cli.failures import Failure, document
 from sandbox_agent.cli.output import write_json
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted, Updates
 from sandbox_agent.client.updates import read_item, text_of

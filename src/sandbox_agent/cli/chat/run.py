@@ -11,7 +11,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.call import Failure, document, tell
 from sandbox_agent.cli.chat import FAILURES
 from sandbox_agent.cli.chat.client import (
     ConnectedServer,
@@ -29,6 +28,7 @@ from sandbox_agent.cli.chat.history import Live, OwnPrompts, before_last, gap, i
 from sandbox_agent.cli.chat.input_history import NAME, InputHistory
 from sandbox_agent.cli.chat.requests import Answering, View, has_keyboard, view
 from sandbox_agent.cli.chat.signals import Interrupts, run
+from sandbox_agent.cli.failures import Failure, document, tell
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.call import tell
 from sandbox_agent.cli.commands.rpc import read_lines
+from sandbox_agent.cli.failures import tell
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.cli.parser import Command, ParsedArguments, Parser

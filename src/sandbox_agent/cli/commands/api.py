@@ -11,10 +11,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.call import CalledServer, call, read_input, sentence
+from sandbox_agent.cli.call import CalledServer, call, read_input
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
 from sandbox_agent.cli.commands.sessions import read_facts
+from sandbox_agent.cli.failures import sentence
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, one_line, print_json, show_install
 from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural

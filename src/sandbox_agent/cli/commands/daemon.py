@@ -14,12 +14,12 @@ from sandbox_agent.cli.daemon import (
     ServerFailed,
     find,
     keep,
-    read_lines,
     read_start_record,
     start,
     stop,
     wait_until_settled,
 )
+from sandbox_agent.cli.daemon_log import read_lines
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
 from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural

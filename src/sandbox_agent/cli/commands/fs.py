@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from sandbox_agent.cli.commands import files
+from sandbox_agent.cli.commands import fs_copy, fs_show
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
 from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 
@@ -53,7 +53,7 @@ def _ls() -> Command:
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
     parser.add_argument("-l", "--long", action="store_true", help="Show modes, sizes and times.")
-    return _command(parser, files.print_entries, json="Print JSON.")
+    return _command(parser, fs_show.print_entries, json="Print JSON.")
 
 
 def _cat() -> Command:
@@ -64,7 +64,7 @@ def _cat() -> Command:
         "  sandbox-agent fs cat notes.txt --session 0198c2\n  sandbox-agent fs cat a.gz b.gz | zcat\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
-    return _command(parser, files.print_content)
+    return _command(parser, fs_show.print_content)
 
 
 def _get() -> Command:
@@ -86,7 +86,7 @@ def _get() -> Command:
         help="The destination; a file copied into a directory keeps its name; - is stdout.",
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
-    return _command(parser, files.get)
+    return _command(parser, fs_copy.get)
 
 
 def _put() -> Command:
@@ -105,7 +105,7 @@ def _put() -> Command:
         "remote", metavar="REMOTE", help=f"The destination; a file copied into a directory keeps its name. {_PATH}"
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
-    return _command(parser, files.put, json="Print the server's answer.")
+    return _command(parser, fs_copy.put, json="Print the server's answer.")
 
 
 def _mkdir() -> Command:
@@ -116,7 +116,7 @@ def _mkdir() -> Command:
         "  sandbox-agent fs mkdir reports/2026\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
-    return _command(parser, files.make_directories)
+    return _command(parser, fs_show.make_directories)
 
 
 def _mv() -> Command:
@@ -129,7 +129,7 @@ def _mv() -> Command:
     parser.add_argument("source", metavar="REMOTE", help=_PATH)
     parser.add_argument("target", metavar="REMOTE", help="Its new name, or an existing directory.")
     parser.add_argument("-f", "--overwrite", action="store_true", help="Replace a file that has that name.")
-    return _command(parser, files.move)
+    return _command(parser, fs_show.move)
 
 
 def _rm() -> Command:
@@ -141,7 +141,7 @@ def _rm() -> Command:
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
     parser.add_argument("-r", "--recursive", action="store_true", help="Delete directories and everything in them.")
-    return _command(parser, files.remove)
+    return _command(parser, fs_show.remove)
 
 
 def _stat() -> Command:
@@ -153,7 +153,7 @@ def _stat() -> Command:
     )
     parser.add_argument("path", metavar="REMOTE", help=_PATH)
     parser.add_argument("--no-follow", action="store_true", help="Show a link itself, not its target.")
-    return _command(parser, files.print_stat, json="Print JSON.")
+    return _command(parser, fs_show.print_stat, json="Print JSON.")
 
 
 def _search() -> Command:
@@ -180,7 +180,7 @@ def _search() -> Command:
     parser.add_argument("--hidden", action="store_true", help="Include hidden files.")
     parser.add_argument("--ignored", action="store_true", help="Include files that .gitignore excludes.")
     parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Print at most this many results.")
-    return _command(parser, files.search, json="Print JSON lines.")
+    return _command(parser, fs_show.search, json="Print JSON lines.")
 
 
 def _watch() -> Command:
@@ -193,7 +193,7 @@ def _watch() -> Command:
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
     parser.add_argument("--no-recursive", action="store_true", help="Watch only the directory itself.")
-    return _command(parser, files.watch, json="Print JSON lines.")
+    return _command(parser, fs_show.watch, json="Print JSON lines.")
 
 
 def _parser(name: str, words: str, description: str, examples: str) -> Parser:

@@ -13,7 +13,8 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.call import CLIENT, CalledServer, call, read_input, tell
+from sandbox_agent.cli.call import CLIENT, CalledServer, call, read_input
+from sandbox_agent.cli.failures import tell
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
 from sandbox_agent.cli.parser import ParsedArguments
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
