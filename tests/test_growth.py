@@ -1,31 +1,36 @@
 """What each parser on the event loop costs grows with its input and no faster, whatever strangers put into it.
 
-Each is fed what repeats something: a sign that it looks for, one that it could take back, a part that does not end. The
-input grows fourfold, up to the most that the door lets in, or until it costs much. A cost that is in proportion grows
-fourfold, and one by the square sixteenfold. CPU time of this thread is measured, the best of several, and looked at
-again when it seems too much: a busy machine does not make a parser fail.
+Each is fed what repeats something: a sign that it looks for, one that it could take back, a part that does not end. It
+grows up to the most that the door lets in.
 """
 
 import base64
 import json
-import time
+import tarfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from io import BytesIO
 from posixpath import normpath
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
 
 from sandbox_agent import envelope
 from sandbox_agent.agents.install import entries
 from sandbox_agent.agents.lines import LineSplitter, StderrTail
+from sandbox_agent.archives.tarball import DAMAGE, Headers
+from sandbox_agent.archives.tree import Damaged
 from sandbox_agent.bus import jetstream, subjects
 from sandbox_agent.cli import output
 from sandbox_agent.cli.chat import blocks
 from sandbox_agent.client.api import EventDecoder
 from sandbox_agent.host.transfer.entries import parse_tags
-from sandbox_agent.http import asgi, downloads, exchange, framing, guard
+from sandbox_agent.http import asgi, downloads, exchange, framing, guard, websocket
 from sandbox_agent.http.downloads import Version
 from sandbox_agent.hub import activity, forgery, question
 from sandbox_agent.json_bounds import excess
@@ -38,17 +43,12 @@ from sandbox_agent.permissions.work import TooMuch, Work
 from sandbox_agent.protocol.errors import NotAnEnvelope
 from sandbox_agent.settings import sources
 from sandbox_agent.texts import split_lines, unfenced
+from tests.support.growing import grows_faster
 from tests.support.world import run, world
 
 LINE, HEAD = 1 << 20, 64 << 10
 """Bytes that are tried of what may be long, and of what comes in a head."""
 READ = 256 << 10
-LEAST = 1 << 10
-MUCH, LITTLE = 0.2, 0.004
-"""Seconds after which a parser is not given more, and up to which what it costs does not count."""
-FASTER = 9.0
-"""Between four and sixteen."""
-LOOKS = 4
 
 Parser = Callable[[str], object]
 
@@ -229,6 +229,39 @@ def range_of(text: str) -> None:
     downloads.content_disposition(text)
 
 
+def take_frames(text: str) -> None:
+    """What a WebSocket gets: frames that are nonsense, one large frame, and many small ones."""
+    data = text.encode()
+    small = b"".join(b"\x81\x81\0\0\0\0" + data[at : at + 1] for at in range(0, len(data), 8))
+    for sent in (data, Frame(Opcode.TEXT, data).serialize(mask=True), small):
+        cut, protocol = websocket._Cut(), ServerProtocol(state=State.OPEN, max_size=LINE)
+        for at in range(0, len(sent), READ):
+            piece, start = sent[at : at + READ], 0
+            while start < len(piece) and protocol.state is State.OPEN:
+                end = cut.find(piece, start, websocket.FRAMES)
+                protocol.receive_data(piece[start:end])
+                protocol.events_received()
+                start = end
+
+
+def read_archive(text: str) -> None:
+    """A tar archive with this as a file, as a header, and as extended headers of each kind."""
+
+    def refuse(name: str, rule: str, **facts: object) -> NoReturn:
+        raise Damaged(rule)
+
+    data = text.encode()
+    padding = bytes(-len(data) % tarfile.BLOCKSIZE)
+    archives = [data]
+    for kind in (tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
+        member = tarfile.TarInfo("a")
+        member.type, member.size = kind, len(data)
+        archives.append(member.tobuf() + data + padding)
+    for archive in archives:
+        with suppress(Damaged, *DAMAGE):
+            list(Headers(BytesIO(archive + bytes(2 * tarfile.BLOCKSIZE)), refuse))
+
+
 LINES: dict[str, Parser] = {
     "bounds": at_each_place(excess),
     "envelope": at_each_place(read_params),
@@ -245,6 +278,9 @@ LINES: dict[str, Parser] = {
     "stderr": lambda text: in_pieces(StderrTail().feed, text.encode()),
     "lines of a blob": lambda text: event.split_lines(text.encode(), 1),
     "frames": lambda text: event.frames(1, text.encode().split(b"\n")),
+    "frames of a WebSocket": take_frames,
+    "an archive": read_archive,
+    "places in a long line": let_in(lambda line: envelope.parse_large(line).addressed(b"7", "t")),
     "key of a message": lambda text: exchange._split_key(text.encode()),
     "what came last": speak,
     "forms": ask,
@@ -283,39 +319,22 @@ HEADS: dict[str, Parser] = {
 }
 
 
-def cost(parser: Parser, text: str) -> float:
-    """CPU time of parsing it; nothing that is not foreseen may be raised."""
-    began = time.thread_time()
-    try:
-        parser(text)
-    except (RecursionError, AttributeError, AssertionError, KeyError, NameError):
-        raise
-    except (Exception, TooMuch):
-        pass
-    return time.thread_time() - began
+def find_growth(parser: Parser, most: int) -> list[str]:
+    """The signs whose repetition costs more than in proportion; nothing that is not foreseen may be raised."""
 
+    def parse(text: str) -> None:
+        try:
+            parser(text)
+        except (RecursionError, AttributeError, AssertionError, KeyError, NameError):
+            raise
+        except (Exception, TooMuch):
+            pass
 
-def grows_faster(parser: Parser, sign: str, most: int) -> str | None:
-    """How, if its cost grows faster than its input: twice in a row, or once to much.
-
-    From some size on a parser may do more for each byte, which is one step.
-    """
-    size, before, steps = LEAST, cost(parser, repeated(sign, LEAST)), 0
-    while size < most and before < MUCH:
-        size *= 4
-        text, less = repeated(sign, size), repeated(sign, size // 4)
-        now = cost(parser, text)
-        for _ in range(LOOKS):
-            if now <= LITTLE or now <= FASTER * before:
-                steps = 0
-                break
-            now, before = min(now, cost(parser, text)), max(before, cost(parser, less))
-        else:
-            steps += 1
-        if steps == 2 or (steps and now > MUCH):
-            return f"{sign!r}: {size // 4} bytes take {before * 1000:.1f} ms, {size} take {now * 1000:.1f} ms"
-        before = now
-    return None
+    return [
+        f"{sign!r}: {found}"
+        for sign in SIGNS
+        if (found := grows_faster(parse, partial(repeated, sign), most)) is not None
+    ]
 
 
 TABLE = [(name, parser, LINE) for name, parser in LINES.items()] + [
@@ -327,7 +346,7 @@ TABLE = [(name, parser, LINE) for name, parser in LINES.items()] + [
     ("parser", "most"), [(parser, most) for _, parser, most in TABLE], ids=[name for name, *_ in TABLE]
 )
 def test_what_a_parser_costs_grows_no_faster_than_its_input(parser: Any, most: int) -> None:
-    assert [found for sign in SIGNS if (found := grows_faster(parser, sign, most))] == []
+    assert find_growth(parser, most) == []
 
 
 def test_a_cost_by_the_square_is_noticed() -> None:
@@ -335,8 +354,8 @@ def test_a_cost_by_the_square_is_noticed() -> None:
         for at in range(0, len(text), 64):
             text[at:].count("b")
 
-    assert grows_faster(by_the_square, "a", LINE) is not None
-    assert grows_faster(lambda text: text.count("b"), "a", LINE) is None
+    assert grows_faster(by_the_square, partial(repeated, "a"), LINE) is not None
+    assert grows_faster(lambda text: text.count("b"), partial(repeated, "a"), LINE) is None
 
 
 @pytest.mark.parametrize("place", ["", '{"jsonrpc":"2.0","method":"x/note","params":{"a":', "{}"])
@@ -349,6 +368,6 @@ def test_what_an_agent_writes_at_once_costs_no_more_than_in_proportion(place: st
             def receive(text: str) -> None:
                 own.from_agent.receive(own.running, f"{place}{text}\n".encode())
 
-            assert [found for sign in SIGNS if (found := grows_faster(receive, sign, READ))] == []
+            assert find_growth(receive, READ) == []
 
     run(main())

@@ -4,7 +4,7 @@ import pytest
 
 from sandbox_agent.permissions.patterns import FlatPathGlob, PathGlob
 from sandbox_agent.permissions.spelling import MOST_OTHERS, read_spelling, shape_of, split_fixed
-from tests.support.growing import grows_too_fast
+from tests.support.growing import grows_faster
 
 CWD, HOME = "/srv/app", "/home/me"
 
@@ -116,6 +116,6 @@ def test_reading_a_spelling_costs_no_more_than_in_proportion_to_it() -> None:
         read_spelling.__wrapped__(text)
         shape_of(*split_fixed(f"/{text}"))
 
-    slow = {sign: why for sign in signs if (why := grows_too_fast(read, lambda size, sign=sign: sign * size, 400))}
+    slow = {sign: why for sign in signs if (why := grows_faster(read, lambda size, sign=sign: sign * size, 4 << 10))}
 
     assert slow == {}
