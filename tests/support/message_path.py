@@ -82,9 +82,12 @@ class Client:
         more = (self._connection, "Content-Type: application/json", length, *headers)
         transport: Any = self._post.transport
         transport.news = asyncio.get_running_loop().create_future()
-        parts = [head("POST /v1/rpc", *more), body]
-        for part in parts if self._is_cut else [b"".join(parts)]:
-            self._post.protocol.data_received(part)
+        before = head("POST /v1/rpc", *more)
+        if self._is_cut:
+            self._post.protocol.data_received(before)
+            self._post.protocol.data_received(body)
+        else:
+            self._post.protocol.data_received(before + body)
         await transport.news
         return transport.written[0]
 

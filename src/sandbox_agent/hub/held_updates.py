@@ -58,7 +58,8 @@ class HeldUpdates:
 
     def release(self, session_id: str) -> None:
         """Record what was kept of a session, if it is held: its client has the response, or can wait no longer."""
-        held = self.drop(session_id)
+        # Most are not, and this runs for every turn.
+        held = self.drop(session_id) if session_id in self.sessions else None
         if held is not None:
             for lines in held.updates:
                 self._record(held.session, lines)

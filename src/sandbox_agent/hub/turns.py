@@ -135,9 +135,11 @@ class Turns:
         if prompt is None or process is None or process.echoes_prompts:
             return
         process.echoes_prompts = False
-        if not any(one.tag != prompt.tag for one in self._hub.connections.attached(session)):
-            return
-        self._hub.tell_others(session, user_messages(session, prompt.line, prompt.places), but=prompt.tag)
+        # Spelled out, and not `any`: this runs for every turn.
+        for connection in self._hub.connections.attached(session):
+            if connection.tag != prompt.tag:
+                self._hub.tell_others(session, user_messages(session, prompt.line, prompt.places), but=prompt.tag)
+                return
 
     def _start(self, session: Session, prompt: Prompt) -> None:
         process, turn = session.held, self._turns[prompt]
