@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from sandbox_agent.envelope import LARGE
 from tests.gateway.conftest import Fleet
 from tests.support.acp import Acp
 from tests.support.client import run
@@ -82,6 +83,27 @@ def test_a_client_of_acp_gets_its_responses_behind_the_updates(fleet: Fleet) -> 
             session = made.data["result"]["sessionId"]
             async with client.get(session) as own:
                 await client.say("session/prompt", client.prompt_params(session, [["say", "hello"]]), id=8)
+                seen = await own.until(lambda event: event.data.get("id") == 8)
+                assert "hello" in [event.text for event in seen]
+                assert seen[-1].data["result"]["stopReason"] == "end_turn"
+
+    run(main())
+
+
+@pytest.mark.requirement("12.large-bodies-limit")
+def test_a_large_prompt_goes_through_a_gateway_and_a_large_new_session_does_not(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Acp(fleet.gateways[0], "/acp/scripted") as client, client.get() as stream:
+            new = {"cwd": fleet.nodes[0].work, "mcpServers": []}
+            await client.say("session/new", new | {"_meta": {"long": "x" * LARGE}}, id=6)
+            [*_, refused] = await stream.until(lambda event: event.data.get("id") == 6)
+            assert refused.data["error"]["data"] == {"type": "invalid-params", "limit": LARGE}
+            await client.say("session/new", new, id=7)
+            [*_, made] = await stream.until(lambda event: event.data.get("id") == 7)
+            session = made.data["result"]["sessionId"]
+            async with client.get(session) as own:
+                prompt = client.prompt_params(session, [["say", "hello"]]) | {"_meta": {"long": "x" * LARGE}}
+                await client.say("session/prompt", prompt, id=8)
                 seen = await own.until(lambda event: event.data.get("id") == 8)
                 assert "hello" in [event.text for event in seen]
                 assert seen[-1].data["result"]["stopReason"] == "end_turn"
