@@ -421,7 +421,7 @@ class Connections:
         connection.attach(session.id, self._log.position)
         self._tell_gateways(connection, AttachmentChange(session.id, attached=True))
         self._by_session.setdefault(session.id, set()).add(connection)
-        self._log.follow(session_channel(session.id), connection)
+        self._log.follow(session.channel, connection)
 
     def detach(self, connection: Connection, session_id: str, *, deleted: bool = False) -> bool:
         """Detach a connection from a session, which may be deleted; returns whether it was the last one there."""

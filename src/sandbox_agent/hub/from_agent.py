@@ -51,7 +51,7 @@ from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import OFFERS_BYTES, Process, Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.json_bounds import SHORTEST_DEEP, excess, opens_little
-from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel, split_lines
+from sandbox_agent.log.event import Direction, agent_channel, connection_channel, split_lines
 from sandbox_agent.pools import Pool
 from sandbox_agent.protocol.errors import (
     AgentExited,
@@ -494,7 +494,7 @@ class FromAgent:
         pending = self._hub.new_pending(asked, running, session, only and only.tag)
         if self._reject_beyond(pending) or self._ruling.take(pending, session):
             return
-        channel = session_channel(session.id) if only is None else only.channel
+        channel = session.channel if only is None else only.channel
         self._hub.ask(pending, line, channel)
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:

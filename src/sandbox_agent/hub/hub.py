@@ -31,7 +31,7 @@ from sandbox_agent.hub.pending import (
 from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import Process, Session, SessionFacts
 from sandbox_agent.hub.shelf import Shelf
-from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.log.event import FROM_AGENT, FROM_SERVER, NO_CLIENT, Chunk, Direction, agent_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.protocol.errors import RpcError, UnknownSession
 from sandbox_agent.wire import methods
@@ -259,7 +259,7 @@ class Hub:
             session,
             [notification(methods.TURN, params)],
             FROM_SERVER,
-            session_channel(session.id),
+            session.channel,
             can_wait=facts.get("state") == "started",
         )
 
@@ -291,7 +291,7 @@ class Hub:
 
     def tell(self, session: Session, line: bytes, direction: Direction = FROM_SERVER) -> Chunk:
         """Record an envelope and send it to all attached clients."""
-        return self._append(session, [line], direction, session_channel(session.id))
+        return self._append(session, [line], direction, session.channel)
 
     def record_updates(self, session: Session, lines: list[bytes]) -> None:
         """Record an agent's notifications and send them to the clients that should see them."""
@@ -303,7 +303,7 @@ class Hub:
         replay = session.replay
         if replay is None:
             session.recent.add(lines)
-            self._append(session, lines, FROM_AGENT, session_channel(session.id))
+            self._append(session, lines, FROM_AGENT, session.channel)
         elif replay.history and self.connections.is_of_guest(replay.channel):
             # Gateways read the history and what is for one client at two places.
             self._append(session, lines, FROM_AGENT, NO_CLIENT)
@@ -339,7 +339,7 @@ class Hub:
 
     def tell_others(self, session: Session, lines: list[bytes], but: str) -> None:
         """Send lines to all attached clients except one; the history has them in another form."""
-        channel = session_channel(session.id)
+        channel = session.channel
         if lines:
             self.log.append(lines, FROM_SERVER, session.id, channel, exclude=but, history=False)
 

@@ -22,6 +22,7 @@ from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
 from sandbox_agent.hub.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
 from sandbox_agent.log.cards import Card
+from sandbox_agent.log.event import session_channel
 from sandbox_agent.protocol.errors import InvalidRequest, QueueFull
 
 logger = logging.getLogger(__name__)
@@ -188,6 +189,8 @@ class Session(Struct, eq=False, weakref=True):
     """What was saved last, so that only what has changed is written and dated anew."""
     id: str = ""
     """By its facts."""
+    channel: str = ""
+    """Where attached clients see what happens in it."""
     _told_offers: Object = {}
     """What clients were sent last in an answer."""
     _told_mode: str | UnsetType | None = UNSET
@@ -197,6 +200,7 @@ class Session(Struct, eq=False, weakref=True):
 
     def __post_init__(self) -> None:
         self.id, self._told_offers = self.facts.session_id, self.facts.offers
+        self.channel = session_channel(self.id)
 
     @property
     def directories(self) -> list[str]:

@@ -36,7 +36,7 @@ from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.reply import Answer
 from sandbox_agent.hub.session import TERMINATED, Process, Replay, Session
 from sandbox_agent.hub.turns import Turns, user_messages
-from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.log.event import Chunk, Direction
 from sandbox_agent.protocol.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
 from sandbox_agent.wire import methods
 
@@ -98,7 +98,7 @@ class SessionLoading(Struct, frozen=True):
             if attached_at is not None and not chunks:
                 # What came since, it has seen live.
                 return
-            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.limits.tail_bytes)
+            rest = None if chunks else log.in_memory([session.channel], after, log.limits.tail_bytes)
             if rest is not None and rest[1]:
                 break
         for chunk in rest[0]:

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.hub.lifecycle import recalled
+from sandbox_agent.hub.lifecycle import DELETED, recalled
 from sandbox_agent.hub.session import TERMINATED, Process, Session, SessionFacts
 from sandbox_agent.json_bounds import excess_of_answer, shallow
 from sandbox_agent.log.cards import Card, SortKey
@@ -270,7 +270,7 @@ class Shelf:
         """Something happens in it: keep it in memory until it rests."""
         if session.id in self._stirred and session.facts.alias is None:
             return
-        if session.deleted:
+        if session.state is DELETED:
             return
         self._kept[session.id] = session
         self._stirred[session.id] = None
@@ -284,7 +284,7 @@ class Shelf:
 
     def save(self, session: Session) -> None:
         """Keep what is known of it, with the events before."""
-        if session.deleted:
+        if session.state is DELETED:
             # While something was still under way in it.
             return
         facts = session.facts
@@ -411,5 +411,13 @@ def card_of(facts: SessionFacts) -> Card:
     """What a session is looked up by."""
     holder = None if facts.ended else facts.held_by or ""
     told_at = facts.told_at if facts.offers else None
-    names = (facts.session_id, facts.agent, facts.agent_session_id, facts.alias, facts.cwd)
-    return Card(*names, holder, facts.created_at, told_at)
+    return Card(
+        facts.session_id,
+        facts.agent,
+        facts.agent_session_id,
+        facts.alias,
+        facts.cwd,
+        holder,
+        facts.created_at,
+        told_at,
+    )

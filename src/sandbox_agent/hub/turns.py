@@ -147,10 +147,11 @@ class Turns:
         call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.reply)
         turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
-        session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
+        turn_id = prompt.turn_id
+        session.facts.turn, session.facts.prompt_id = turn_id, prompt.prompt_id
         remarks, session.facts.remarks = session.facts.remarks, []
         self._hub.save(session)
-        started = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
+        started = self._hub.tell_turn(session, turn_id, prompt.prompt_id, {"state": "started"})
         session.turn_started_at = started.at
         session.unechoed = prompt
         if process.echoes_prompts is False:
@@ -167,7 +168,8 @@ class Turns:
         session = call.session
         assert session is not None
         assert session.running is not None
-        self.show(session)
+        if session.unechoed is not None:
+            self.show(session)
         prompt = session.running
         if response.succeeded:
             reason, tokens = read_result(response)

@@ -162,8 +162,9 @@ class Log:
         self._writer.group.chunks.append(chunk)
         if channel:
             entry = self._channels.get(channel) or self._channel(channel)
-            if isinstance(entry.tail, deque):
-                entry.tail.append(chunk)
+            tail = entry.tail
+            if tail:
+                tail.append(chunk)
             else:
                 entry.tail = deque((chunk,))
             # Spelled out, and not a function: this runs for every message.
