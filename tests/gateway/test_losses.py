@@ -11,10 +11,10 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import TableEntry
 from sandbox_agent.envelope import notification, parse, request, success
 from sandbox_agent.gateway import connection as connection_module
-from sandbox_agent.gateway.calls import FleetDelivery
 from sandbox_agent.gateway.connection import MOST_PENDING, FleetConnection
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.roster import ORDERS, forget_key
+from sandbox_agent.http.clients import Delivery
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.log.event import Chunk
@@ -280,7 +280,7 @@ def test_an_answer_may_come_again_under_its_key_when_its_node_is_back() -> None:
         gateway = await opened(cluster, "n")
         client = await gateway.client("n", home="n")
         ask(cluster, client, id_of(1))
-        delivery = FleetDelivery(gateway.connections, gateway.calls, 10)
+        delivery = Delivery(gateway.connections, gateway.calls, 10)
         answer = parse(success(id_of(1), {}))
         before = asyncio.all_tasks()
         lease = gateway.roster.leases.pop("n")

@@ -13,6 +13,7 @@ from sandbox_agent.gateway import losses as losses_module
 from sandbox_agent.gateway.feed import EVERYTHING
 from sandbox_agent.gateway.flows import NodeAnswer, NodeRequest
 from sandbox_agent.gateway.guests import Refusal
+from sandbox_agent.http.clients import Delivery
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.log.wire import position_of
 from sandbox_agent.protocol.errors import LogUnavailable, NodeUnreachable, UnknownSession
@@ -264,6 +265,25 @@ def test_a_run_that_ends_as_soon_as_it_has_accepted_a_request_is_answered_for() 
         await until_done_since(before)
         [answer] = said_by_gateways(cluster, client)
         assert answer.error()["data"] == {"type": "node-lost", "node": "n"}
+
+    run(main())
+
+
+def test_a_request_that_its_node_answers_on_the_stream_holds_nothing_here() -> None:
+    async def main() -> None:
+        gateway = await open_gateway(Cluster(), n=replying(KNOWN))
+        client = await gateway.client("n", home="n")
+        await gateway.guests.introduce(client, "n")
+        gateway.nodes.replies["n"] = replying(ACCEPTED)
+        before, ended = asyncio.all_tasks(), list[str]()
+        reply = Delivery(gateway.connections, gateway.calls, 1).deliver(
+            client, parse(PROMPT), after=lambda: ended.append("once")
+        )
+        assert (client.busy, client.delivering) == (1, 1)
+        assert await reply.accepted() == 0
+        await until_done_since(before)
+        assert (client.busy, client.delivering, ended) == (0, 0, ["once"])
+        assert [promise.node for promise in client.unanswered.values()] == ["n"]
 
     run(main())
 

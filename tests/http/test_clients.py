@@ -196,7 +196,7 @@ class FaultyIntake:
     def __init__(self, *, at_once: bool) -> None:
         self._at_once = at_once
 
-    def submit(self, *_: object) -> Reply:
+    def submit(self, *_: object, on_stream: bool) -> Reply:
         reply = Reply()
         reply.accept(0)
         if self._at_once:

@@ -120,9 +120,9 @@ def test_others_have_their_turn_between_the_messages_of_one() -> None:
     turns = [0]
 
     class Counting(Faulty):
-        def submit(self, *arguments: object) -> Any:
+        def submit(self, *arguments: object, on_stream: bool) -> Any:
             turns[-1] += 1
-            return self._intake.submit(*arguments)
+            return self._intake.submit(*arguments, on_stream=on_stream)
 
     async def test(client: Client) -> None:
         async def tick() -> None:

@@ -41,9 +41,11 @@ class Intake:
         self._own = own.from_client
         self.submitted: list[tuple[str, str | None]] = []
 
-    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
+    def submit(
+        self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
+    ) -> Reply:
         self.submitted.append((envelope.method, key))
-        return self._own.submit(connection, envelope, key)
+        return self._own.submit(connection, envelope, key, on_stream=on_stream)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         await self._own.notify(connection, envelope)

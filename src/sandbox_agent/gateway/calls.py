@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -38,10 +38,9 @@ from sandbox_agent.gateway.ingest import IsThere
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
-from sandbox_agent.http.clients import Delivery
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.forward import check_size
-from sandbox_agent.hub.reply import Answer, Reply
+from sandbox_agent.hub.reply import Answer, AnsweredOnStream, Reply
 from sandbox_agent.protocol.errors import (
     InvalidParams,
     LogUnavailable,
@@ -169,17 +168,28 @@ class FleetCalls:
 
     # Requests
 
-    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
-        """Take a request; its answer comes from here or from a node, and the bus has to be asked for it."""
+    def submit(
+        self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
+    ) -> Reply:
+        """Take a request; its answer comes from here or from a node, and the bus has to be asked for it.
+
+        With `on_stream`, a node puts the response there, whatever becomes of this gateway.
+        """
         assert isinstance(connection, FleetConnection)
         reply = Reply()
-        reply.accept(0)
-        self._tasks.run(self._work(connection, envelope, key, reply), envelope.method)
+        self._tasks.run(self._work(connection, envelope, key, reply, on_stream=on_stream), envelope.method)
         return reply
 
-    async def _work(self, connection: FleetConnection, envelope: Envelope, key: str | None, reply: Reply) -> None:
+    async def _work(
+        self, connection: FleetConnection, envelope: Envelope, key: str | None, reply: Reply, *, on_stream: bool
+    ) -> None:
         try:
-            reply.set_result(await self._answer(connection, envelope, key))
+            is_at_node = on_stream and await self.begin(connection, envelope, key)
+            reply.accept(0)
+            if is_at_node:
+                reply.set_exception(AnsweredOnStream())
+            else:
+                reply.set_result(await self._answer(connection, envelope, key))
         except Exception as error:
             reply.set_exception(error)
 
@@ -437,51 +447,6 @@ class FleetCalls:
         if answer.status != 202:
             raise Refusal(answer)
         self._connections.withdrawals.note_answered(connection, envelope.id)
-
-
-class FleetDelivery(Delivery):
-    """Requests that are answered on the stream: a node puts the response there, whatever becomes of this gateway."""
-
-    def __init__(self, connections: FleetConnections, calls: FleetCalls, most: int) -> None:
-        super().__init__(connections, calls, most)
-        self._calls = calls
-
-    def deliver(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: str | None = None,
-        *,
-        before: Callable[[], Awaitable[None]] | None = None,
-        after: Callable[[], None] | None = None,
-    ) -> Reply:
-        reply = Reply()
-        here = partial(super().deliver, connection, envelope, key, before=before, after=after)
-        self.run(self._deliver(connection, envelope, key, here, after, reply))
-        return reply
-
-    async def _deliver(
-        self,
-        connection: Connection,
-        envelope: Envelope,
-        key: str | None,
-        here: Callable[[], Reply],
-        after: Callable[[], None] | None,
-        reply: Reply,
-    ) -> None:
-        assert isinstance(connection, FleetConnection)
-        try:
-            is_at_node = await self._calls.begin(connection, envelope, key)
-        except Exception as error:
-            reply.set_exception(error)
-        else:
-            if not is_at_node:
-                reply.follow(here())
-                return
-            # What follows comes from the node.
-            reply.accept(0)
-        if after is not None:
-            after()
 
 
 def _alias_of(envelope: Envelope) -> str | None:

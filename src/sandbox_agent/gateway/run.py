@@ -15,7 +15,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, BusRefused
 from sandbox_agent.gateway.app import Forwarding, GatewayApp
-from sandbox_agent.gateway.calls import FleetCalls, FleetDelivery
+from sandbox_agent.gateway.calls import FleetCalls
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
@@ -34,6 +34,7 @@ from sandbox_agent.gateway.shares import Shares
 from sandbox_agent.gateway.trust import Quotas
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
+from sandbox_agent.http.clients import Delivery
 from sandbox_agent.http.exchange import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
@@ -138,7 +139,7 @@ async def _serve_on(
         settings.log_max_age,
         settings.default_agent,
     )
-    delivery = FleetDelivery(connections, calls, settings.stream_requests)
+    delivery = Delivery(connections, calls, settings.stream_requests)
     lines = Pool("lines", 1)
     duplex = Duplex(connections, calls, streams, delivery, lines, settings.max_body)
     shared = (connections, calls, streams, delivery, duplex, lines, settings.max_body)

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct, field
 from sandbox_agent.envelope import NOTIFICATION, Envelope, failure, success
 from sandbox_agent.hub.connections import Connection
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.reply import Answer, Reply, as_answerable
+from sandbox_agent.hub.reply import Answer, AnsweredOnStream, Reply, as_answerable
 from sandbox_agent.protocol.errors import (
     AgentTimeout,
     AlreadyAnswered,
@@ -92,8 +92,13 @@ class Intake(Protocol):
         """`initialize` without a connection."""
         ...
 
-    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
-        """Take a request. Does not raise."""
+    def submit(
+        self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
+    ) -> Reply:
+        """Take a request. Does not raise.
+
+        With `on_stream`, the response may go to the client's stream by itself: then the reply ends in AnsweredOnStream.
+        """
         ...
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None: ...
@@ -199,11 +204,7 @@ class Delivery:
             reply.set_exception(error)
             return reply
         delivering = _Delivering(self, self._clients, connection, envelope, before, after)
-        try:
-            reply = self._intake.submit(connection, envelope, key)
-        except Exception as error:
-            reply = Reply()
-            reply.set_exception(error)
+        reply = self._intake.submit(connection, envelope, key, on_stream=True)
         delivering.follow(reply)
         return reply
 
@@ -307,8 +308,8 @@ class _Delivering:
     def _on_answered(self, result: Answer | Exception) -> None:
         if isinstance(result, Answer):
             self._clients.when_committed(result.commit, partial(self._on_committed, result))
-        elif self._reply.position is None or _is_answered_late(result):
-            # It was refused, or its agent's answer comes by itself.
+        elif self._reply.position is None or _comes_by_itself(result):
+            # It was refused, or its response is put there by another part.
             self._leave()
             self._end()
         else:
@@ -354,9 +355,9 @@ class _Delivering:
             self._after()
 
 
-def _is_answered_late(error: Exception) -> bool:
-    """Whether a request is answered when its agent answers, and only then: no POST waits for it."""
-    return isinstance(error, AgentTimeout) and error.late is not None
+def _comes_by_itself(error: Exception) -> bool:
+    """Whether the response comes from a node, or when its agent answers, and only then: no POST waits for it."""
+    return isinstance(error, AnsweredOnStream) or (isinstance(error, AgentTimeout) and error.late is not None)
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:

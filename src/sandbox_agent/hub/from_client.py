@@ -106,9 +106,12 @@ class FromClient:
         running = await self._forward.start(agent)
         return running, Answer(success(envelope.id, self._greeting(running)))
 
-    def submit(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Reply:
+    def submit(
+        self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
+    ) -> Reply:
         """Take a request: the one way in for every transport. Does not raise.
 
+        It makes no difference here whether the response goes to the stream (`on_stream`): it comes from here anyway.
         A failure of the method is its answer; one of the exchange, such as a timeout, is the reply's exception.
         """
         reply = Reply(envelope)

@@ -41,6 +41,10 @@ class Answer(Struct, frozen=True):
     follow."""
 
 
+class AnsweredOnStream(Exception):
+    """The response comes on the client's stream by itself: nothing is left to do for the request."""
+
+
 class Reply(Struct, eq=False):
     """Each of both happens once; what comes later is ignored."""
 
