@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
-from sandbox_agent.client.incoming import Feed, LogReader, Notification
+from sandbox_agent.client.incoming import LogReader, Notification
 from sandbox_agent.client.session import Updates
+from sandbox_agent.core.cursor import Cursor
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import UserMessageChunk
 from tests.support.client import run
@@ -64,9 +65,11 @@ class Log:
         gap = self.gap if self.gap and self.gap["resumesAt"] > params["after"] + 1 else None
         return {"events": page, "next": None} | ({"gap": gap} if gap else {})
 
-    def updates(self, own: Callable[[str], bool] = lambda name: False, after: int = 0) -> tuple[Updates, Feed]:
+    def updates(
+        self, own: Callable[[str], bool] = lambda name: False, after: int = 0
+    ) -> tuple[Updates, Cursor[Notification]]:
         past = LogReader(self.call, SESSION, own)
-        feed = Feed(10**6, after, past.page)
+        feed = Cursor(past, after, 10**6, is_live=True)
         return Updates(feed, past), feed
 
 
@@ -84,7 +87,7 @@ def _text(item: object) -> str:
     return f"prompt {item.content.text}" if isinstance(item, UserMessageChunk) else text_of(item)
 
 
-async def rest(updates: Updates, feed: Feed) -> list[str]:
+async def rest(updates: Updates, feed: Cursor[Notification]) -> list[str]:
     feed.close()
     return shown([item async for item in updates])
 

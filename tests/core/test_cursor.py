@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
 from sandbox_agent.core.cursor import Cursor, Gap, Page
 from tests.support.client import run
+from tests.support.running import BOUND
 
 
 class Entry(Struct, frozen=True):
@@ -211,3 +213,150 @@ def test_whatever_happens_each_item_comes_once_and_in_order_or_its_gap_is_told(
     limit: int, page_size: int, has_memory: bool, in_batches: bool, steps: list[str]
 ) -> None:
     run(Scene(limit, page_size, has_memory=has_memory, in_batches=in_batches).play(steps))
+
+
+class QuickLog(Log):
+    """A log whose pages come by themselves, and the cursor of a reader that is live from the beginning."""
+
+    def __init__(self, limit: int, page_size: int = 3) -> None:
+        super().__init__(page_size, has_memory=False)
+        self.cursor: Cursor[Entry] = Cursor(self, 0, limit, is_live=True)
+        self.reads = 0
+        self.late = 0
+        """How many items come while the next page is on its way."""
+        self.failing = 0
+
+    def push(self, size: int = 10, count: int = 1) -> None:
+        for _ in range(count):
+            self.cursor.push(self.append(size))
+
+    async def page(self, after: int) -> Page[Entry]:
+        self.reads += 1
+        if self.failing:
+            self.failing -= 1
+            raise ConnectionError("away")
+        page = self.read(after)
+        late, self.late = self.late, 0
+        self.push(count=late)
+        await asyncio.sleep(0)
+        return page
+
+    async def read_all(self) -> None:
+        """Read to the last item; each must come once and in order."""
+        seen: list[Entry | Gap | None] = []
+        async with asyncio.timeout(BOUND):
+            while len(seen) < len(self.entries):
+                seen.append(await self.cursor.next())
+        assert seen == self.entries
+
+
+def test_reader_that_keeps_up_never_reads_the_log() -> None:
+    async def scenario() -> None:
+        log = QuickLog(100)
+        for _ in range(50):
+            log.push()
+            assert await log.cursor.next() == log.entries[-1]
+        assert log.reads == 0
+
+    run(scenario())
+
+
+def test_slow_reader_gets_from_the_log_what_it_had_no_room_for() -> None:
+    async def scenario() -> None:
+        log = QuickLog(50)
+        log.push(count=20)
+        await log.read_all()
+        reads = log.reads
+        assert reads > 0
+        log.push()
+        assert await log.cursor.next() == log.entries[-1]
+        assert log.reads == reads, "it is live again"
+
+    run(scenario())
+
+
+def test_what_comes_while_a_page_is_read_follows_it() -> None:
+    async def scenario() -> None:
+        log = QuickLog(30, page_size=100)
+        log.push(count=10)
+        log.late = 2
+        await log.read_all()
+        assert (len(log.entries), log.reads) == (12, 1)
+
+    run(scenario())
+
+
+def test_one_item_that_is_larger_than_the_buffer_is_kept() -> None:
+    async def scenario() -> None:
+        log = QuickLog(5)
+        log.push(1000)
+        await log.read_all()
+        assert log.reads == 0
+
+    run(scenario())
+
+
+def test_closed_cursor_still_gives_what_it_has_and_what_the_log_has() -> None:
+    async def scenario() -> None:
+        log = QuickLog(30)
+        log.push(count=10)
+        log.cursor.close()
+        log.cursor.push(Entry(1000, 10))
+        await log.read_all()
+        assert await log.cursor.next() is None
+
+    run(scenario())
+
+
+def test_cursor_that_was_closed_with_a_failure_raises_it_at_its_end() -> None:
+    async def scenario() -> None:
+        log = QuickLog(30)
+        log.push()
+        log.cursor.close(ValueError("lost"))
+        await log.read_all()
+        with pytest.raises(ValueError, match="lost"):
+            await log.cursor.next()
+
+    run(scenario())
+
+
+def test_cursor_that_came_to_its_end_does_not_fail_later() -> None:
+    async def scenario() -> None:
+        log = QuickLog(30)
+        log.push()
+        log.cursor.close()
+        log.cursor.close(ValueError("lost"))
+        await log.read_all()
+        assert await log.cursor.next() is None
+
+    run(scenario())
+
+
+def test_page_that_cannot_be_read_is_read_again() -> None:
+    async def scenario() -> None:
+        log = QuickLog(20)
+        log.push(count=10)
+        log.failing = 1
+        first = [await log.cursor.next(), await log.cursor.next()]
+        with pytest.raises(ConnectionError):
+            await log.cursor.next()
+        rest = [await log.cursor.next() for _ in range(8)]
+        assert first + rest == log.entries
+
+    run(scenario())
+
+
+def test_readers_that_wait_side_by_side_get_what_comes_in_turn_and_all_learn_of_the_end() -> None:
+    async def scenario() -> None:
+        log = QuickLog(20)
+        first, cancelled, last = (asyncio.ensure_future(log.cursor.next()) for _ in range(3))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.wait([cancelled])
+        log.push()
+        async with asyncio.timeout(BOUND):
+            assert await first == log.entries[0]
+            log.cursor.close()
+            assert await last is None
+
+    run(scenario())

@@ -14,10 +14,11 @@ from weakref import WeakSet, WeakValueDictionary
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
-from sandbox_agent.client.incoming import Arrival, Feed, Hooks, LogReader, Notification, RequestId
+from sandbox_agent.client.incoming import Arrival, Hooks, LogReader, Notification, RequestId
 from sandbox_agent.client.requests import Asking, Handlers
 from sandbox_agent.client.transport import Transport
 from sandbox_agent.client.updates import FINAL
+from sandbox_agent.core.cursor import Cursor
 from sandbox_agent.envelope import META, Object, object_at, text_at
 from sandbox_agent.wire import methods
 
@@ -70,7 +71,7 @@ class ClientConnection:
     def __init__(self, api: Api, settings: ConnectionSettings, handlers: Handlers) -> None:
         self._api = api
         self._settings = settings
-        self._feeds: dict[str, WeakSet[Feed]] = {}
+        self._feeds: dict[str, WeakSet[Cursor[Notification]]] = {}
         """By session. Weak: who no longer reads a feed need not say so."""
         self._alarms: dict[str, WeakSet[asyncio.Event]] = {}
         """By session: set when something happens in it."""
@@ -176,10 +177,10 @@ class ClientConnection:
         """What a reader of a session's feed reads in the log."""
         return LogReader(self.request, session_id, self._prompts.__contains__)
 
-    def open_feed(self, session_id: str, log: LogReader) -> Feed:
+    def open_feed(self, session_id: str, log: LogReader) -> Cursor[Notification]:
         """A feed of everything that happens in a session from now on, for as long as you keep a reference to it."""
         after = max(self.position, self._attached.get(session_id, 0))
-        feed = Feed(self._settings.buffer, after, log.page)
+        feed = Cursor(log, after, self._settings.buffer, is_live=True)
         if self._failure is not None or not self.is_attached(session_id):
             feed.close(self._failure)
         else:

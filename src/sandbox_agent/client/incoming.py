@@ -1,13 +1,12 @@
-"""Queue what arrives for one consumer of a session, bounded in bytes, in the right order.
+"""Decode what arrives from the server, put it in order, and read what is missing in the log.
 
-A feed is one consumer's view of a session, bounded in bytes; a slow consumer reads what it missed from the log. The log
+A feed is one consumer's view of a session: a cursor that reads what it missed from the server's log (`LogReader`). That
 has prompts as they were sent; the stream shows those of other clients as `user_message_chunk`, when their turn has
-started and the agent does not echo them itself. Delivering an event never blocks.
+started and the agent does not echo them itself.
 """
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
@@ -15,6 +14,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from sandbox_agent.client.errors import ClientError, ServerProblem
+from sandbox_agent.core.cursor import Gap, Page
 from sandbox_agent.envelope import META, Object, object_at, objects_at, one_line, text_at
 from sandbox_agent.json_bounds import excess_of_answer
 from sandbox_agent.wire import methods
@@ -172,107 +172,16 @@ class Notification:
     params: Object
     size: int
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A part of the log: its notifications, the position up to which it reaches, and whether there is more."""
-
-    notifications: list[Notification]
-    upto: int
-    more: bool
+    @property
+    def last(self) -> int:
+        return self.id
 
 
-Read = Callable[[int], Awaitable[Page]]
-"""Reads the page after a position."""
-
-
-class Feed:
-    """What one consumer has still to read, in order, each event once."""
-
-    def __init__(self, limit: int, after: int, read: Read) -> None:
-        self._limit = limit
-        self._read = read
-        self._queue: deque[Notification] = deque()
-        self._size = 0
-        self._newest = after
-        """Position of the last event that was queued, or is known not to concern us."""
-        self._behind = False
-        """Events were let go since then; they are in the log."""
-        self._closed = False
-        self._failure: Exception | None = None
-        self._woken = asyncio.Event()
-
-    def push(self, notification: Notification) -> None:
-        """Deliver an event; one that does not fit is read from the log later."""
-        if notification.id <= self._newest or self._behind or self._closed:
-            return
-        if self._queue and self._size + notification.size > self._limit:
-            self.fall_behind()
-            return
-        self._newest = notification.id
-        self._put(notification)
-
-    def fall_behind(self) -> None:
-        """Events may be missing from here on: continue from the log."""
-        self._behind = True
-        self._woken.set()
-
-    def close(self, failure: Exception | None = None) -> None:
-        """Nothing more will come; what is there, and what the log has, is still given out."""
-        if not self._closed:
-            self._closed, self._failure = True, failure
-            self._woken.set()
-
-    async def next(self) -> Notification | None:
-        """The next event; None when the feed was closed and all is read. Raises what it was closed with."""
-        while True:
-            if self._queue:
-                notification = self._queue.popleft()
-                self._size -= notification.size
-                return notification
-            if self._behind:
-                await self._catch_up()
-            elif self._closed:
-                if self._failure is not None:
-                    raise self._failure
-                return None
-            else:
-                self._woken.clear()
-                await self._woken.wait()
-
-    async def _catch_up(self) -> None:
-        """Put the next page of the log into the queue, and after it what came live meanwhile."""
-        # From here on live events are kept again: the page is read later than this, so nothing falls in between.
-        self._behind = False
-        start = self._newest
-        try:
-            page = await self._read(start)
-        except BaseException:
-            self._forget(start)
-            raise
-        live, self._queue, self._size = self._queue, deque(), 0
-        for notification in page.notifications:
-            self._put(notification)
-        self._newest = max(start, page.upto)
-        if page.more:
-            # What came live lies beyond pages that are still to be read.
-            self._behind = True
-            return
-        for notification in live:
-            if notification.id > self._newest:
-                self._newest = notification.id
-                self._put(notification)
-
-    def _forget(self, start: int) -> None:
-        self._queue.clear()
-        self._size = 0
-        self._newest = start
-        self._behind = True
-
-    def _put(self, notification: Notification) -> None:
-        self._queue.append(notification)
-        self._size += notification.size
-        self._woken.set()
+def as_notification(item: Notification | Gap) -> Notification:
+    """What a feed gives, as the stream would bring it."""
+    if isinstance(item, Gap):
+        return Notification(item.after, methods.GAP, {"after": item.after, "resumesAt": item.resumes_at}, 0)
+    return item
 
 
 PAGE = 500
@@ -320,7 +229,7 @@ async def read_log_page(call: Call, session_id: str, after: int, before: int | N
 
 
 class LogReader:
-    """Reads the past of a session for one reader; `is_own_prompt` knows the prompts that this client has sent."""
+    """Where a feed reads the past of a session; `is_own_prompt` knows the prompts that this client has sent."""
 
     def __init__(self, call: Call, session_id: str, is_own_prompt: Callable[[str], bool]) -> None:
         self._call = call
@@ -331,19 +240,22 @@ class LogReader:
         self._unshown: Object | None = None
         """Another client's turn that has started, and whose prompt has not been shown yet."""
 
-    async def page(self, after: int) -> Page:
+    def in_memory(self, after: int) -> None:
+        """All of it is at the server."""
+
+    async def page(self, after: int) -> Page[Notification]:
         """The notifications that come after a position."""
         page = await read_log_page(self._call, self._session_id, after)
-        notifications = [] if page.gap is None else [Notification(after, methods.GAP, page.gap, 0)]
+        upto = max(after, _read_gap_end(page.gap))
+        items: list[Notification | Gap] = [] if page.gap is None else [Gap(after, upto + 1)]
         for event in page.events:
             method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
             if event.direction == "fromClient":
                 self._keep(event)
             elif method is not None and "id" not in event.envelope:
                 # Not answers, and not what the agent asked: that is asked again while it is open.
-                notifications.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
-        upto = page.events[-1].id if page.events else max(after, _read_gap_end(page.gap))
-        return Page(notifications, upto, more=page.next is not None)
+                items.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
+        return Page(items, page.events[-1].id if page.events else upto, is_last=page.next is None)
 
     async def before(self, notification: Notification) -> list[Notification]:
         """What is shown in front of an event: the prompt of another, where neither stream nor agent has shown it."""

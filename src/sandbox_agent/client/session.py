@@ -16,7 +16,7 @@ from sandbox_agent.client.api import Api
 from sandbox_agent.client.connection import ClientConnection
 from sandbox_agent.client.errors import RequestError
 from sandbox_agent.client.files import Files
-from sandbox_agent.client.incoming import Feed, LogEvent, LogReader, Notification, read_log_page
+from sandbox_agent.client.incoming import LogEvent, LogReader, Notification, as_notification, read_log_page
 from sandbox_agent.client.requests import (
     Decided,
     ElicitationRequest,
@@ -36,6 +36,7 @@ from sandbox_agent.client.updates import (
     read_gap,
     read_item,
 )
+from sandbox_agent.core.cursor import Cursor
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
 from sandbox_agent.protocol.errors import UnknownSession
 from sandbox_agent.wire import methods
@@ -222,7 +223,7 @@ class Updates(AsyncIterator[SessionItem]):
     when the session is terminated or deleted, or when you detach.
     """
 
-    def __init__(self, feed: Feed, log: LogReader) -> None:
+    def __init__(self, feed: Cursor[Notification], log: LogReader) -> None:
         self._feed = feed
         self._log = log
         self._notification: Notification | None = None
@@ -245,9 +246,11 @@ class Updates(AsyncIterator[SessionItem]):
     async def _more(self) -> bool:
         try:
             # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
-            self._notification = self._notification or await self._feed.next()
             if self._notification is None:
-                return False
+                item = await self._feed.next()
+                if item is None:
+                    return False
+                self._notification = as_notification(item)
             before = await self._log.before(self._notification)
         except RequestError as error:
             if error.slug != UnknownSession.slug:

@@ -7,7 +7,7 @@ from typing import cast
 from msgspec import ValidationError
 
 from sandbox_agent.client.connection import ClientConnection, SentPrompt
-from sandbox_agent.client.incoming import Notification
+from sandbox_agent.client.incoming import Notification, as_notification
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire import methods
@@ -85,10 +85,10 @@ class Turn(AsyncIterator[TurnItem]):
     async def __anext__(self) -> TurnItem:
         if self._over:
             raise StopAsyncIteration
-        while (notification := await self._feed.next()) is not None:
-            item = self._select(notification)
-            if item is not None:
-                return item
+        while (item := await self._feed.next()) is not None:
+            selected = self._select(as_notification(item))
+            if selected is not None:
+                return selected
         # A caller cancelled while waiting here has not received it yet.
         await asyncio.wait([self._response])
         self._over = True

@@ -1,4 +1,4 @@
-"""A reader's place in a log: it catches up from what is kept, then follows what is new.
+"""Keep a reader's place in a log: catch up with what is kept, then follow what is new.
 
 Its reader gets each item once and in order. A reader that is too slow falls behind and catches up again, so that a
 cursor holds a bounded number of bytes, and pushing to it never waits. Knows nothing of what the items are.
@@ -169,7 +169,8 @@ class Cursor(Generic[T]):
             if not self.is_live:
                 self._page = deque(await self.catch_up())
             elif not self.is_closed:
-                await self.wait()
+                # Others may wait, too: one that is cancelled leaves them asleep.
+                await asyncio.shield(self.wait())
             elif self._failure is not None:
                 raise self._failure
             else:
@@ -237,13 +238,11 @@ class Cursor(Generic[T]):
         self.queue = ()
         self.queued = 0
 
-    async def wait(self) -> None:
-        """Sleep until something is there, or `wake` is called."""
-        self.waiting = asyncio.get_running_loop().create_future()
-        try:
-            await self.waiting
-        finally:
-            self.waiting = None
+    def wait(self) -> "asyncio.Future[None]":
+        """Done when something is there, or `wake` is called."""
+        if self.waiting is None or self.waiting.done():
+            self.waiting = asyncio.get_running_loop().create_future()
+        return self.waiting
 
     def wake(self) -> None:
         """Let the reader look again."""

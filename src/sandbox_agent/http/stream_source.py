@@ -1,4 +1,4 @@
-"""What one stream reads: the events of a log that its connection sees, or a part of these."""
+"""Read what one stream has of a log: the events that its connection sees, or a part of these."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
