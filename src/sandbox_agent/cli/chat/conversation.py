@@ -9,7 +9,8 @@ from msgspec import ValidationError
 
 from sandbox_agent.cli.chat import FAILURES
 from sandbox_agent.cli.chat.blocks import Line, Note, Span, join_facts, note
-from sandbox_agent.cli.chat.history import SERVER, JsonLines, OwnPrompts, last_turns, prompt_of
+from sandbox_agent.cli.chat.history import SERVER, OwnPrompts, last_turns, prompt_of
+from sandbox_agent.cli.chat.json_lines import JsonLines
 from sandbox_agent.cli.chat.requests import View
 from sandbox_agent.cli.chat.signals import Interrupts
 from sandbox_agent.cli.failures import Failure, exit_code, is_mentioned_in, sentence, tell

@@ -24,8 +24,9 @@ from sandbox_agent.cli.chat.client import (
     served,
 )
 from sandbox_agent.cli.chat.conversation import Conversation, OneShot
-from sandbox_agent.cli.chat.history import Live, OwnPrompts, before_last, gap, is_end, write_line
+from sandbox_agent.cli.chat.history import Live, OwnPrompts, before_last, is_end
 from sandbox_agent.cli.chat.input_history import NAME, InputHistory
+from sandbox_agent.cli.chat.json_lines import gap, write_line
 from sandbox_agent.cli.chat.requests import Answering, View, has_keyboard, view
 from sandbox_agent.cli.chat.signals import Interrupts, run
 from sandbox_agent.cli.failures import Failure, document, tell
