@@ -14,7 +14,7 @@ from msgspec import UNSET, Raw, Struct
 
 from sandbox_agent.agents.installs import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
-from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
+from sandbox_agent.envelope import LARGE, Envelope, Object, notification, success, text_at
 from sandbox_agent.host.paths.roots import Roots, encode_name, file_problems
 from sandbox_agent.host.transfer.changes import delete, make_directory, move
 from sandbox_agent.host.transfer.entries import IncomingFile, WriteCondition, etag, read_entry, read_page
@@ -272,7 +272,8 @@ class FileMethods(Struct, frozen=True):
 
     def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:
         async def method(connection: Connection, envelope: Envelope) -> Answer:
-            asked = _params(envelope, type)
+            is_large = len(envelope.line) > LARGE
+            asked = await self.pools.files.run(_params, envelope, type) if is_large else _params(envelope, type)
             path = self._absolute(asked.path, asked.session_id)
             return await _answer_in_thread(envelope, lambda: work(path, asked), pool or self.pools.files)
 
