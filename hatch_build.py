@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-BUILT = Path("src", "sandbox_agent", "http", "inspector", "index.html")
+BUILT = Path("src", "sandboxagent", "server", "http", "inspector", "index.html")
 SOURCES = (Path("inspector", "src"), Path("sdks", "typescript", "src"))
 
 

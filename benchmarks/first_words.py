@@ -13,7 +13,7 @@ from servers import TOKEN, Failed, Running
 LIMIT_SECONDS = 60
 CONNECTING = """
 import asyncio, sys
-from sandbox_agent.client import SandboxAgent
+from sandboxagent.client import SandboxAgent
 
 async def main():
     async with SandboxAgent.connect(sys.argv[1], sys.argv[2]):
@@ -62,7 +62,7 @@ def cpu_of_connecting(environment: Mapping[str, str], running: Running) -> float
 
 def cpu_of_mock(environment: Mapping[str, str]) -> float:
     """CPU milliseconds of the mock agent from its start to its end, with nothing to do."""
-    return _cpu_ms([sys.executable, "-m", "sandbox_agent.agents.mock"], environment)
+    return _cpu_ms([sys.executable, "-m", "sandboxagent.adapters.mock"], environment)
 
 
 def _program() -> list[str]:

@@ -19,7 +19,7 @@ LEAST = 0.004
 """The smallest part of the whole that is drawn."""
 SERVING = "asyncio.runners.Runner.run"
 WRITER = "log-writer"
-COLOURS = {"http": "#e0a458", "hub": "#6aa84f", "log": "#5b8db8", "agents": "#a479b8"}
+COLOURS = {"http": "#e0a458", "sessions": "#6aa84f", "log": "#5b8db8", "agents": "#a479b8"}
 OTHER = "#b8b8b0"
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from build import Tools
 from servers import Failed
 
-from sandbox_agent.cli.fleet.local import LocalFleet
+from sandboxagent.cli.fleet.local import LocalFleet
 
 SERVERS = 3
 GATEWAY = "gateway-1"

@@ -13,9 +13,9 @@ from growth import Curve
 from report import table
 from servers import Failed
 
-from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Append, Conflict, StreamMessage
-from sandbox_agent.bus.subjects import inbox_of_gateway, session_events
+from sandboxagent.fleet.bus.interface import Append, Conflict, StreamMessage
+from sandboxagent.fleet.bus.nats import connect
+from sandboxagent.fleet.bus.subjects import inbox_of_gateway, session_events
 
 BUSY = 8
 """Of the sessions, so many take turns."""

@@ -44,8 +44,8 @@ IMPORTS = {
     "Python itself": "pass",
     "with asyncio": "import asyncio",
     "with uvloop, msgspec, httptools and sqlite3, too": "import asyncio, uvloop, msgspec, httptools, sqlite3",
-    "our server": "import sandbox_agent.server",
-    "our client": "import sandbox_agent.client; sandbox_agent.client.SandboxAgent",
+    "our server": "import sandboxagent.server.main",
+    "our client": "import sandboxagent.client; sandboxagent.client.SandboxAgent",
 }
 
 
@@ -160,8 +160,8 @@ def _relayed() -> list[tuple[str, float]]:
 
 
 def _hop() -> Callable[[], Awaitable[object]]:
-    from sandbox_agent.log.database import Database
-    from sandbox_agent.log.worker import Worker
+    from sandboxagent.server.log.database import Database
+    from sandboxagent.server.log.worker import Worker
 
     loop = asyncio.get_running_loop()
     worker = Worker(Database(None), loop)

@@ -22,11 +22,11 @@ from load import Load
 from msgspec import Raw
 from servers import Failed, Ours, Running, Target
 
-from sandbox_agent.hub.session import SessionFacts
-from sandbox_agent.hub.shelf import card_of
-from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.journal import Group
-from sandbox_agent.log.recovery import open_database
+from sandboxagent.server.log.event import Chunk, Direction, session_channel
+from sandboxagent.server.log.journal import Group
+from sandboxagent.server.log.recovery import open_database
+from sandboxagent.server.sessions.session import SessionFacts
+from sandboxagent.server.sessions.store import card_of
 
 CLIENTS = 8
 """Of the open sessions, so many take turns."""

@@ -89,7 +89,7 @@ def _own_seconds() -> float:
 
 
 def _our_version() -> str:
-    version = _field(ROOT / "src" / "sandbox_agent" / "__init__.py", "__version__", "=").strip('"') or "unknown"
+    version = _field(ROOT / "src" / "sandboxagent" / "__init__.py", "__version__", "=").strip('"') or "unknown"
     command = ["git", "describe", "--always", "--dirty"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return f"sandbox-agent {version} ({commit.stdout.strip() or 'no commit'})"

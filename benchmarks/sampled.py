@@ -51,7 +51,7 @@ def _stack(frame: FrameType | None, thread: str) -> Stack:
     names: list[str] = []
     while frame is not None:
         code = frame.f_code
-        module = frame.f_globals.get("__name__", "?").removeprefix("sandbox_agent.")
+        module = frame.f_globals.get("__name__", "?").removeprefix("sandboxagent.").removeprefix("server.")
         names.append(f"{module}.{code.co_qualname}".replace(";", ","))
         frame = frame.f_back
     return (thread, *reversed(names))

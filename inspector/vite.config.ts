@@ -37,7 +37,7 @@ export default defineConfig({
     },
   },
   build: {
-    outDir: "../src/sandbox_agent/http/inspector",
+    outDir: "../src/sandboxagent/server/http/inspector",
     emptyOutDir: true,
     target: ["chrome125", "firefox128", "safari17.5"],
     // A picture in the style sheet would be no file of ours.

@@ -83,7 +83,7 @@ AT_GATEWAY = {"test_turns", "test_asking", "test_requests", "test_api_request"}
 """Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
 With `--gateway`, all of them run at a gateway."""
 SLOW = (
-    *("sdk_typescript", "chaos", "bus", "gateway", "member"),
+    *("sdk_typescript", "chaos", "fleet"),
     *("opencode", "inspector", "browser", "examples", "test_distribution.py", "test_first_hour.py"),
     *("docs", "contract", "agents", "cli", "client"),
 )

@@ -11,7 +11,7 @@ from tests.support.running import BOUND
 ROUNDS = 50
 COUNT = """
 from resource import RUSAGE_SELF, getrusage
-from sandbox_agent.server import keep_buffers
+from sandboxagent.server.main import keep_buffers
 
 def count_faults():
     before = getrusage(RUSAGE_SELF).ru_minflt

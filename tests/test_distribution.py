@@ -14,8 +14,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.cli.parser import EXTRAS
+from sandboxagent import __version__
+from sandboxagent.cli.parser import EXTRAS
 from tests.support.installing import LONGEST, ROOT, SAID, build_packages, install_wheel, run, set_up_by_dev
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
@@ -23,17 +23,17 @@ from tests.support.running import TOKEN, Server
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LARGEST = 30_000_000
 """Bytes that the light client may take, with its dependencies and compiled."""
-OTHERS = {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server", "settings"}
+OTHERS = {"adapters", "cli", "fleet", "server"}
 """The packages of the server and of the command line."""
 
 TALK = """
 import sys
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 with SandboxAgent.connect(*sys.argv[1:]) as client:
     print(client.sessions.create("mock", cwd="/").prompt("hello").text())
 """
 BY_WEBSOCKET = """
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 try:
     with SandboxAgent.connect("http://127.0.0.1:9", transport="websocket"):
         pass
@@ -41,8 +41,8 @@ except ValueError as error:
     print(error)
 """
 START = """
-from sandbox_agent.client import StartFailed
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client import StartFailed
+from sandboxagent.client.sync import SandboxAgent
 try:
     with SandboxAgent.start(): pass
 except StartFailed as error:
@@ -59,13 +59,13 @@ def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package(tmp_path_factory: p
     built = build_packages(tmp_path_factory)
     said = (built / SAID).read_text()
     made = {
-        f"sandbox_agent-{__version__}-py3-none-any.whl",
-        f"sandbox_agent-{__version__}.tar.gz",
+        f"sandboxagent-{__version__}-py3-none-any.whl",
+        f"sandboxagent-{__version__}.tar.gz",
         f"sandboxagent-{__version__}.tgz",
     }
 
     assert {path.name for path in built.iterdir()} - {SAID} == made
-    assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
+    assert f"pip install 'dist/sandboxagent-{__version__}-py3-none-any.whl[server]'" in said
     assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
 
 
@@ -79,9 +79,11 @@ def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(
     with tarfile.open(sdist) as archive:
         sources = archive.getnames()
 
-    page = "sandbox_agent/http/inspector/index.html"
+    page = "sandboxagent/server/http/inspector/index.html"
     assert page in names
-    assert any(re.fullmatch(r"sandbox_agent/http/inspector/assets/index-[\w-]+[.]js[.]gz", name) for name in names)
+    assert any(
+        re.fullmatch(r"sandboxagent/server/http/inspector/assets/index-[\w-]+[.]js[.]gz", name) for name in names
+    )
     assert [name for name in names if "node_modules" in name or name.endswith((".ts", ".tsx"))] == []
     assert any(name.endswith(f"/src/{page}") for name in sources)
     assert any(name.endswith("/inspector/src/main.tsx") for name in sources)
@@ -94,16 +96,16 @@ def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(
 def test_the_sdk_imports_nothing_of_the_server_nor_a_package_of_an_extra() -> None:
     program = """
 import sys
-import sandbox_agent.client, sandbox_agent.client.sync
-for name in sandbox_agent.client.__all__:
-    getattr(sandbox_agent.client, name)
+import sandboxagent.client, sandboxagent.client.sync
+for name in sandboxagent.client.__all__:
+    getattr(sandboxagent.client, name)
 print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST, check=True)
     loaded = done.stdout.split()
 
-    assert "sandbox_agent.client.sync" in loaded
-    assert [name for name in loaded if name.startswith("sandbox_agent.") and name.split(".")[1] in OTHERS] == []
+    assert "sandboxagent.client.sync" in loaded
+    assert [name for name in loaded if name.startswith("sandboxagent.") and name.split(".")[1] in OTHERS] == []
     assert {name.partition(".")[0] for name in loaded} & set(EXTRAS) == set()
 
 
@@ -112,7 +114,7 @@ def test_every_package_of_an_extra_is_known_by_the_module_that_is_imported() -> 
         name_of(requirement): extra
         for extra in ("terminal", "websocket", "server", "fleet")
         for requirement in PROJECT["optional-dependencies"][extra]
-        if not requirement.startswith("sandbox-agent[")
+        if not requirement.startswith("sandboxagent[")
     }
     modules = packages_distributions()
     known = {modules[module][0].lower().replace("_", "-"): extra for module, extra in EXTRAS.items()}
@@ -127,7 +129,7 @@ def test_the_changelog_has_the_version() -> None:
 
 
 def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:
-    from sandbox_agent.cli.parser import how_to_install
+    from sandboxagent.cli.parser import how_to_install
 
     assert how_to_install(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) is None
     assert how_to_install(ModuleNotFoundError("No module named 'nats.aio'", name="nats.aio")) is not None
@@ -174,19 +176,19 @@ def test_a_light_installation_that_is_asked_for_the_server_says_which_extra_to_i
     )
 
     assert done.returncode == 1
-    assert re.fullmatch(r"sandbox-agent: this needs \w+, .*; run: pip install 'sandbox-agent\[server\]'\n", done.stderr)
+    assert re.fullmatch(r"sandbox-agent: this needs \w+, .*; run: pip install 'sandboxagent\[server\]'\n", done.stderr)
 
 
 def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, server: Server) -> None:
     given = {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN, "HOME": str(light)}
     with OnTerminal([str(light / "sandbox-agent"), "run", "mock"], given, columns=200) as terminal:
         assert terminal.expect_end() == 1
-        assert "pip install 'sandbox-agent[terminal]'" in str(terminal.screen)
+        assert "pip install 'sandboxagent[terminal]'" in str(terminal.screen)
 
 
 def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
-    assert "pip install 'sandbox-agent[server]'" in run(str(light / "python"), "-c", START)
+    assert "pip install 'sandboxagent[server]'" in run(str(light / "python"), "-c", START)
 
 
 def test_the_sdk_of_a_light_installation_that_should_use_a_websocket_says_which_extra_to_install(light: Path) -> None:
-    assert "pip install 'sandbox-agent[websocket]'" in run(str(light / "python"), "-c", BY_WEBSOCKET)
+    assert "pip install 'sandboxagent[websocket]'" in run(str(light / "python"), "-c", BY_WEBSOCKET)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.http import guard, rpc
-from sandbox_agent.hub import from_client
-from sandbox_agent.wire import headers as names
+from sandboxagent.protocol import headers as names
+from sandboxagent.server.http import auth, rpc
+from sandboxagent.server.sessions import requests
 from tests.docs.pages import DOCS, ROOT, name_of, pages
 from tests.docs.source import SOURCE, answered_methods, trees
 from tests.support.architecture import PAGE, read_modules, write_modules
@@ -33,7 +33,7 @@ def test_every_method_of_acp_that_we_answer_is_in_the_contract() -> None:
 def test_every_method_of_our_own_that_the_code_names_is_documented() -> None:
     named = {text for text in texts(SOURCE.rglob("*.py")) if re.fullmatch(r"_sandboxagent(/\w+)+", text)}
 
-    assert set(from_client._ANNOUNCED) <= named
+    assert set(requests._ANNOUNCED) <= named
     assert sorted(named - set(methods())) == []
 
 
@@ -53,7 +53,7 @@ def test_every_header_that_we_read_or_send_is_in_the_contract() -> None:
     values = (names.RESPOND_ASYNC, names.WITH_IDS, names.PLAIN, names.BEARER)
     wire = {value.lower() for name, value in vars(names).items() if name.isupper() and value not in values}
     headers = {*headers_read(), *headers_sent(), *wire}
-    for several in (guard._EXPOSED, guard._ALLOWED_HEADERS):
+    for several in (auth._EXPOSED, auth._ALLOWED_HEADERS):
         headers |= {name.lower() for name in several.decode().split(", ")}
 
     assert {"authorization", "idempotency-key", "x-acp-last-event-id", "allow", "cache-control"} <= headers
@@ -98,7 +98,7 @@ def headers_read() -> Iterator[str]:
 
 def headers_sent() -> Iterator[str]:
     """Names in pairs of bytes, `(b"allow", …)`, and in dictionaries called headers."""
-    for module in trees((SOURCE / "http").glob("*.py")):
+    for module in trees((SOURCE / "server" / "http").glob("*.py")):
         for node in ast.walk(module):
             match node:
                 case ast.Tuple(elts=[ast.Constant(value=bytes(name)), _]):
@@ -112,7 +112,7 @@ def headers_sent() -> Iterator[str]:
 
 def calls(name: str) -> Iterator[ast.Call]:
     """Every call of a function by its plain name, in http/."""
-    for module in trees((SOURCE / "http").glob("*.py")):
+    for module in trees((SOURCE / "server" / "http").glob("*.py")):
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
                 yield node

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.docs.snippets import blocks_of
 from tests.support.installing import LONGEST, ROOT, install_tarball, install_wheel, run
 

@@ -20,29 +20,29 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from sandbox_agent import envelope
-from sandbox_agent.agents.install import entries
-from sandbox_agent.agents.lines import LineSplitter, StderrTail
-from sandbox_agent.archives.tarball import DAMAGE, Headers
-from sandbox_agent.archives.tree import Damaged
-from sandbox_agent.bus import jetstream, subjects
-from sandbox_agent.cli import output
-from sandbox_agent.cli.chat import blocks
-from sandbox_agent.client.api import EventDecoder
-from sandbox_agent.host.transfer.entries import parse_tags
-from sandbox_agent.http import asgi, downloads, exchange, framing, guard, websocket
-from sandbox_agent.http.downloads import Version
-from sandbox_agent.hub import activity, forgery, question
-from sandbox_agent.json_bounds import excess
-from sandbox_agent.log import event
-from sandbox_agent.opencode import prompts, tools
-from sandbox_agent.permissions import commands, patterns
-from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import Policy, read_rules
-from sandbox_agent.permissions.work import TooMuch, Work
-from sandbox_agent.protocol.errors import NotAnEnvelope
-from sandbox_agent.settings import sources
-from sandbox_agent.texts import split_lines, unfenced
+from sandboxagent.adapters.opencode import prompts, tools
+from sandboxagent.cli import output
+from sandboxagent.cli.chat import blocks
+from sandboxagent.client.api import EventDecoder
+from sandboxagent.core.archives.tar import DAMAGE, Headers
+from sandboxagent.core.archives.tree import Damaged
+from sandboxagent.core.settings import sources
+from sandboxagent.core.texts import split_lines, unfenced
+from sandboxagent.fleet.bus import jetstream, subjects
+from sandboxagent.protocol import envelope
+from sandboxagent.protocol.errors import NotAnEnvelope
+from sandboxagent.protocol.json_bounds import excess
+from sandboxagent.server.agents.install import registry_entries
+from sandboxagent.server.agents.lines import LineSplitter, StderrTail
+from sandboxagent.server.files.entries import parse_tags
+from sandboxagent.server.http import asgi, auth, body, downloads, framing, websocket
+from sandboxagent.server.http.downloads import Version
+from sandboxagent.server.log import event
+from sandboxagent.server.permissions import commands, patterns
+from sandboxagent.server.permissions.budget import TooMuch, Work
+from sandboxagent.server.permissions.request import Asked
+from sandboxagent.server.permissions.rules import Policy, read_rules
+from sandboxagent.server.sessions import activity, forms, sanitize
 from tests.support.growing import grows_faster
 from tests.support.world import run, world
 
@@ -194,9 +194,9 @@ def read_command(text: str) -> None:
 
 def ask(text: str) -> None:
     schema = {"type": "object", "properties": {text: {"type": "string", "title": text, "enum": [text, text]}}}
-    form = question.fields({"requestedSchema": schema})
-    question.complaint(form, {text: text})
-    question.make_form({"questions": [{"question": text, "options": [{"label": text}]}]})
+    form = forms.fields({"requestedSchema": schema})
+    forms.complaint(form, {text: text})
+    forms.make_form({"questions": [{"question": text, "options": [{"label": text}]}]})
 
 
 def speak(text: str) -> None:
@@ -272,8 +272,8 @@ LINES: dict[str, Parser] = {
     "an id": lambda text: envelope.same_id(f'"{text}"'.encode()),
     "one line": lambda text: envelope.one_line(text.encode()),
     "UTF-8": lambda text: envelope.check_utf8(b"\xc3\xa9" + text.encode()),
-    "forgery": at_each_place(lambda line: forgery.may_forge(line, 1)),
-    "what is forged": let_in(forgery.disarm),
+    "forgery": at_each_place(lambda line: sanitize.may_forge(line, 1)),
+    "what is forged": let_in(sanitize.disarm),
     "lines": split,
     "stderr": lambda text: in_pieces(StderrTail().feed, text.encode()),
     "lines of a blob": lambda text: event.split_lines(text.encode(), 1),
@@ -281,7 +281,7 @@ LINES: dict[str, Parser] = {
     "frames of a WebSocket": take_frames,
     "an archive": read_archive,
     "places in a long line": let_in(lambda line: envelope.parse_large(line).addressed(b"7", "t")),
-    "key of a message": lambda text: exchange._split_key(text.encode()),
+    "key of a message": lambda text: body._split_key(text.encode()),
     "what came last": speak,
     "forms": ask,
     "fences": unfenced,
@@ -292,7 +292,7 @@ LINES: dict[str, Parser] = {
     "a command": read_command,
     "rules": decide,
     "patterns": match,
-    "a registry": lambda text: entries.parse(
+    "a registry": lambda text: registry_entries.parse(
         f'{{"agents":[{{"id":"a","name":{json.dumps(text)}}}, {text}]}}'.encode(), "https"
     ),
     "events": stream,
@@ -309,9 +309,9 @@ HEADS: dict[str, Parser] = {
     "Accept": lambda text: asgi.check_accept(text.encode(), "application/json"),
     "Content-Type": lambda text: asgi.check_json(text.encode()),
     "Prefer": lambda text: asgi.wants_async(text.encode()),
-    "Host": guard._host_name,
-    "Authorization": lambda text: guard._password(text.encode()),
-    "subprotocols": lambda text: guard._token_among_subprotocols(f"sandboxagent.bearer.{text}".encode()),
+    "Host": auth._host_name,
+    "Authorization": lambda text: auth._password(text.encode()),
+    "subprotocols": lambda text: auth._token_among_subprotocols(f"sandboxagent.bearer.{text}".encode()),
     "Range": range_of,
     "If-Match": parse_tags,
     "a subject": subjects.token,

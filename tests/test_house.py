@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.protocol import errors
-from sandbox_agent.protocol.errors import RpcError, SandboxAgentError, SettingsError
+from sandboxagent.protocol import errors
+from sandboxagent.protocol.errors import RpcError, SandboxAgentError, SettingsError
 from tests.docs.source import all_errors
 from tests.support.architecture import first_line
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "sandbox_agent"
+SOURCE = ROOT / "src" / "sandboxagent"
 MODULES = sorted(SOURCE.rglob("*.py"))
+SERVING = [("server", room) for room in ("files", "http", "sessions", "log")]
 
 EMPTY_WORDS = {"base", "common", "helper", "helpers", "manager", "managers", "service", "services", "util", "utils"}
 
@@ -48,7 +49,7 @@ def test_the_docstring_of_a_module_begins_with_one_short_sentence() -> None:
 def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:
     """The event loop's threads are few, and are for the upkeep of agents."""
     shared = re.compile(r"to_thread|run_in_executor|run_in_threadpool|FileResponse|StaticFiles")
-    serving = [module for module in MODULES if module.relative_to(SOURCE).parts[0] in ("host", "http", "hub", "log")]
+    serving = [module for module in MODULES if module.relative_to(SOURCE).parts[:2] in SERVING]
 
     assert [str(module) for module in serving if shared.search(module.read_text())] == []
 

@@ -21,19 +21,19 @@ LATER = {
     "nats": "a fleet's",
     "prompt_toolkit": "a terminal's",
     "rich": "a terminal's",
-    "sandbox_agent.agents.mock": "an agent of its own process",
-    "sandbox_agent.bus": "a fleet's",
-    "sandbox_agent.client": "the SDK",
-    "sandbox_agent.cli.chat": "other commands",
-    "sandbox_agent.gateway": "a gateway's",
-    "sandbox_agent.host.search": "the file API's",
-    "sandbox_agent.host.transfer.archives": "the file API's",
-    "sandbox_agent.http.control": "routes beside /v1/rpc, /acp and health",
-    "sandbox_agent.http.openapi": "routes beside /v1/rpc, /acp and health",
-    "sandbox_agent.http.views": "routes beside /v1/rpc, /acp and health",
-    "sandbox_agent.http.websocket": "a WebSocket's",
-    "sandbox_agent.member": "a fleet's",
-    "sandbox_agent.opencode": "OpenCode's programs'",
+    "sandboxagent.adapters.mock": "an agent of its own process",
+    "sandboxagent.fleet.bus": "a fleet's",
+    "sandboxagent.client": "the SDK",
+    "sandboxagent.cli.chat": "other commands",
+    "sandboxagent.fleet.gateway": "a gateway's",
+    "sandboxagent.server.files.search": "the file API's",
+    "sandboxagent.server.files.upload": "the file API's",
+    "sandboxagent.server.http.routes": "routes beside /v1/rpc, /acp and health",
+    "sandboxagent.server.http.openapi": "routes beside /v1/rpc, /acp and health",
+    "sandboxagent.server.http.views": "routes beside /v1/rpc, /acp and health",
+    "sandboxagent.server.http.websocket": "a WebSocket's",
+    "sandboxagent.fleet.node": "a fleet's",
+    "sandboxagent.adapters.opencode": "OpenCode's programs'",
     "starlette": "routes beside /v1/rpc, /acp and health",
     "tarfile": "archives'",
     "unittest": "nothing's",
@@ -69,5 +69,5 @@ def test_a_start_does_not_import_what_only_some_requests_need(name: str, importe
 
 
 def test_a_start_imports_no_more_modules_than_it_did(imported: set[str]) -> None:
-    assert "sandbox_agent.hub.hub" in imported
+    assert "sandboxagent.server.sessions.hub" in imported
     assert len(imported) <= MOST

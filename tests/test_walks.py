@@ -12,8 +12,8 @@ from types import CodeType, FrameType
 import pytest
 import uvloop
 
-from sandbox_agent.http import rpc
-from sandbox_agent.hub.from_client import FromClient
+from sandboxagent.server.http import rpc
+from sandboxagent.server.sessions.requests import FromClient
 from tests.support.architecture import PAGE, read_walks, write_walk
 from tests.support.call_stacks import PACKAGE, Step, modules_entered, path_of, steps_of
 from tests.support.message_path import Client, message_path
@@ -89,7 +89,7 @@ def test_every_way_of_a_prompt_is_one_way_and_begins_no_coroutine(tmp_path: Path
     stacks = [[from_rpc(steps) for steps in each.stacks] for each in ways.values()]
     assert all(each == stacks[0] for each in stacks)
     assert [len(each) for each in stacks] == [1, 1, 1]
-    assert len(stacks[0][0]) > 1, "it does not come through http/rpc.py"
+    assert len(stacks[0][0]) > 1, "it does not come through server/http/rpc.py"
 
 
 class Entered:

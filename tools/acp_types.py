@@ -1,4 +1,4 @@
-"""Writes src/sandbox_agent/wire/acp.py: the types of ACP that we read and write, as msgspec structs.
+"""Writes src/sandboxagent/protocol/acp.py: the types of ACP that we read and write, as msgspec structs.
 
 Run `.venv/bin/python -m tools.acp_types` after you have locked another release of agent-client-protocol. It reads the
 models of that package, which are made from ACP's official schema, and takes those that ROOTS lead to.
@@ -21,7 +21,7 @@ from pydantic import BaseModel, RootModel
 from pydantic.fields import FieldInfo
 
 ROOTS = (acp.schema.SessionNotification, acp.schema.RequestPermissionRequest, acp.schema.PromptResponse)
-TARGET = Path(__file__).parents[1] / "src" / "sandbox_agent" / "wire" / "acp.py"
+TARGET = Path(__file__).parents[1] / "src" / "sandboxagent" / "protocol" / "acp.py"
 
 BY_HAND = {
     ("EmbeddedResourceContentBlock", "resource"): "ResourceContents",
@@ -34,7 +34,7 @@ HEAD = '''\
 
 Do not edit.
 
-Attributes are named as in the package `acp`. Read them with `sandbox_agent.wire.reading`, which is lenient where ACP
+Attributes are named as in the package `acp`. Read them with `sandboxagent.protocol.decode`, which is lenient where ACP
 wants that.
 """
 
@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
-from sandbox_agent.envelope import Object
+from sandboxagent.protocol.envelope import Object
 
 
 class Acp(Struct, rename="camel", frozen=True, omit_defaults=True, kw_only=True):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TypedDict
 
-from sandbox_agent.client import SandboxAgent, Session, text_of
+from sandboxagent.client import SandboxAgent, Session, text_of
 
 QUIET_SECONDS = 3.0
 """A burst with updates missing is over when none has come for so long."""

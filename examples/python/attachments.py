@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sandbox_agent.client import Attachment, SandboxAgent
+from sandboxagent.client import Attachment, SandboxAgent
 
 REPORT = "region,sold\nnorth,17\nsouth,42\n"
 

@@ -9,8 +9,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from sandbox_agent.client import Answer, PermissionRequest, SandboxAgent
-from sandbox_agent.wire.acp import FileEditToolCallContent, ToolCallUpdate
+from sandboxagent.client import Answer, PermissionRequest, SandboxAgent
+from sandboxagent.protocol.acp import FileEditToolCallContent, ToolCallUpdate
 
 PROJECT = Path.cwd().resolve()
 

@@ -14,7 +14,7 @@ import sys
 import psycopg
 from psycopg.types.json import Json
 
-from sandbox_agent.client import Gap, SandboxAgent, Session
+from sandboxagent.client import Gap, SandboxAgent, Session
 
 # `json` keeps an envelope's text as it is. `jsonb` would refuse the \u0000 that a tool may well print.
 TABLE = """

@@ -1,14 +1,12 @@
 """One server, one model and one process for each real agent; tests share them, and open sessions of their own."""
 
-import asyncio
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 
 import pytest
 
 from tests.agents.real import RealAgent, running
 from tests.agents.recipes import RECIPES
 from tests.agents.trying import REASON, is_unchanged, left_out
-from tests.support.mocking import Shared, started
 
 
 @pytest.hookimpl(trylast=True)
@@ -47,12 +45,3 @@ def parameters(*agents: str) -> list[object]:
 def real(request: pytest.FixtureRequest) -> Generator[RealAgent]:
     with running(request.param) as agent:
         yield agent
-
-
-@pytest.fixture(scope="session")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    """One process of the mock agent for tests that only open sessions."""
-    with asyncio.Runner() as runner:
-        process = started(tmp_path_factory.mktemp("state"))
-        yield Shared(runner, runner.run(process.__aenter__()))
-        runner.run(process.__aexit__(None, None, None))

@@ -307,7 +307,7 @@ def install(recipe: Recipe) -> None:
     if record.exists() and json.loads(record.read_text())["version"] == recipe.version:
         return
     wanted = [recipe.agent, "--agent-process-version", recipe.version, "--agents-dir", str(INSTALLED)]
-    command = [sys.executable, "-m", "sandbox_agent", "agents", "install", *wanted]
+    command = [sys.executable, "-m", "sandboxagent", "agents", "install", *wanted]
     subprocess.run(command, check=True, timeout=INSTALL_BOUND)
 
 

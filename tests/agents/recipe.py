@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.agents import manifest
+from sandboxagent.server.agents import manifest
 from tests.support.client import Json
 from tests.support.model.script import Call
 

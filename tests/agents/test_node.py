@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.tools import bundled_node, make_shims
+from sandboxagent.server.agents.install.tools import bundled_node, make_shims
 
 
 def output_of(*command: str, path: str = "/usr/bin:/bin") -> str:

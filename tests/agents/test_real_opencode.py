@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from sandbox_agent.agents.dialects.opencode import listening_ports
+from sandboxagent.server.agents.dialects.opencode import listening_ports
 from tests.agents.asker import ASKERS
 from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, told_now

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Answer,
     Decision,
     ElicitationRequest,

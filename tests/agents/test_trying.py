@@ -29,8 +29,13 @@ def test_other_words_and_another_layout_change_nothing(tmp_path: Path, text: str
 
 
 def test_what_agents_depend_on_is_how_they_are_run_and_not_how_they_are_shown_or_mocked() -> None:
-    names = {file.relative_to(ROOT / "src" / "sandbox_agent").as_posix() for file in code()}
-    assert names >= {"agents/boot.py", "agents/manifest.toml", "agents/dialects/opencode.py", "permissions/rules.py"}
+    names = {file.relative_to(ROOT / "src" / "sandboxagent").as_posix() for file in code()}
+    assert names >= {
+        "server/agents/start.py",
+        "server/agents/manifest.toml",
+        "server/agents/dialects/opencode.py",
+        "server/permissions/rules.py",
+    }
     assert not {name for name in names if "mock" in name or name.endswith("views.py")}
 
 
@@ -39,8 +44,8 @@ def test_what_agents_depend_on_is_how_they_are_run_and_not_how_they_are_shown_or
     [
         (["tests"], True),
         (["tests/agents"], True),
-        (["tests/hub", "tests"], True),
-        (["tests/hub"], False),
+        (["tests/server/sessions", "tests"], True),
+        (["tests/server/sessions"], False),
         (["tests/agents/test_real_pi.py"], False),
     ],
 )

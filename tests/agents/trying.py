@@ -20,7 +20,8 @@ THREE = {"claude", "codex", "opencode"}
 ONE = {"codex"}
 REASON = "nothing has changed that it depends on since it was tried last; --all-agents tries it"
 TRIED = Path(__file__).with_name("tried.txt")
-_SOURCES = Path(__file__).parents[2] / "src" / "sandbox_agent"
+_SOURCES = Path(__file__).parents[2] / "src" / "sandboxagent"
+_ROOMS = ("server/agents", "server/permissions", "adapters/amp")
 
 
 def left_out(agent: str, every_run: bool) -> bool:
@@ -52,9 +53,9 @@ def digest() -> str:
 
 def code() -> list[Path]:
     """How agents are installed, started, spoken to, and what they may do; not what clients see of them."""
-    files = [file for room in ("agents", "permissions") for file in sorted((_SOURCES / room).rglob("*.*"))]
+    files = [file for room in _ROOMS for file in sorted((_SOURCES / room).rglob("*.*"))]
     kinds = [file for file in files if file.suffix in (".py", ".toml") and "mock" not in file.parts]
-    return [file for file in kinds if file != _SOURCES / "agents" / "views.py"]
+    return [file for file in kinds if file.name != "views.py"]
 
 
 def meaning(file: Path) -> str:

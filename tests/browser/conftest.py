@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.browser.driving import HERE, ROOT, Browser, Context, Page, site
 from tests.support.running import BOUND, TOKEN, Server
 

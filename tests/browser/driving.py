@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

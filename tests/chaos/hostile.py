@@ -12,13 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from sandbox_agent.bus import subjects
-from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import BusError
-from sandbox_agent.log import wire
-from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.wire import fleet
-from sandbox_agent.wire.fleet import BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
+from sandboxagent.fleet import messages, records
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import BusError
+from sandboxagent.fleet.bus.nats import NatsBus, connect
+from sandboxagent.fleet.messages import BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
+from sandboxagent.server.log.event import Chunk, Direction, session_channel
 
 NAME = "evil"
 MARK = "written by a hostile node"
@@ -63,7 +62,7 @@ class Hostile:
         quiet = (self._take_over, self._list_others, self._evict, self._evict, self._spread)
         loud = cycle((self._flood, self._babble))
         for turn in count(1):
-            await self._ask(fleet.BEAT, BeatRequest(self._nonce, 0, "0", {}, [], 0))
+            await self._ask(messages.BEAT, BeatRequest(self._nonce, 0, "0", {}, [], 0))
             # A flood has it set aside: what it tries else would not be heard.
             for attack in (*quiet, *([] if turn % FLOODS else [next(loud)])):
                 with suppress(BusError):
@@ -73,7 +72,7 @@ class Hostile:
     # What it gets
 
     def _take_beacon(self, subject: str, body: bytes) -> None:
-        self._gateways.add(msgspec.msgpack.decode(body, type=fleet.Beacon).gateway)
+        self._gateways.add(msgspec.msgpack.decode(body, type=messages.Beacon).gateway)
 
     def _take_flow(self, subject: str, body: bytes) -> None:
         self.foreign += sum(each.encode() in body for each in self.sessions())
@@ -107,7 +106,7 @@ class Hostile:
         for name, view in views.items():
             if name != other:
                 await self._publish(name, MARK)
-            answer = await self._ask(fleet.FACTS, FactsRequest({name: json.dumps(view).encode()}))
+            answer = await self._ask(messages.FACTS, FactsRequest({name: json.dumps(view).encode()}))
             if name == other and answer is not None:
                 reply = msgspec.msgpack.decode(answer, type=FactsReply)
                 self.foreign += not reply.refused and reply.failed is None
@@ -125,7 +124,7 @@ class Hostile:
 
     async def _flood(self) -> None:
         """Verbs that no gateway knows, and pieces of flows that are not there."""
-        for verb in ("nonsense", "flow", fleet.BEAT):
+        for verb in ("nonsense", "flow", messages.BEAT):
             for place in range(1000):
                 await self._send(verb, b"x" * 100)
                 if place % 100 == 0:
@@ -133,7 +132,7 @@ class Hostile:
 
     async def _babble(self) -> None:
         """Requests that nobody can read."""
-        for verb in (fleet.LOG, fleet.FACTS, fleet.BEAT):
+        for verb in (messages.LOG, messages.FACTS, messages.BEAT):
             for _ in range(100):
                 await self._send(verb, self.random.randbytes(200))
 
@@ -157,7 +156,7 @@ class Hostile:
         chunk = Chunk(self._number, [line.encode()], Direction.FROM_AGENT, session, session_channel(session), 0.0)
         subject = subjects.session_events(session)
         answer = await self._ask(
-            fleet.LOG, LogRequest(list(wire.outgoing(chunk, subject)), {subject: expected}, self._nonce)
+            messages.LOG, LogRequest(list(records.outgoing(chunk, subject)), {subject: expected}, self._nonce)
         )
         return None if answer is None else msgspec.msgpack.decode(answer, type=LogReply)
 

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.bus.api import Json, StreamFacts, call_api, describe
-from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import BusError
-from sandbox_agent.cli.fleet.keys import NatsAddress
-from sandbox_agent.cli.fleet.local import LocalFleet, find_places
+from sandboxagent.cli.fleet.keys import NatsAddress
+from sandboxagent.cli.fleet.local import LocalFleet, find_places
+from sandboxagent.fleet.bus.interface import BusError
+from sandboxagent.fleet.bus.jetstream_api import Json, StreamFacts, call_api, describe
+from sandboxagent.fleet.bus.nats import NatsBus, connect
 from tests.chaos import hostile
 from tests.chaos.relay import Wire
 from tests.support.client import Client

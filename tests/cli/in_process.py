@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, NoReturn
 
-from sandbox_agent.cli.main import main
+from sandboxagent.cli.main import main
 
 LONGEST = 120
 """Seconds that a whole command line may take on a machine that is busy."""
@@ -79,7 +79,7 @@ def _environment(environ: Mapping[str, str], cwd: Path | None) -> Generator[None
 @contextmanager
 def _reports() -> Generator[None]:
     """Loggers as they were."""
-    loggers = [logging.getLogger(name) for name in (None, "sandbox_agent", "sandbox_agent.client")]
+    loggers = [logging.getLogger(name) for name in (None, "sandboxagent", "sandboxagent.client")]
     kept = [(each, each.level, [*each.handlers]) for each in loggers]
     try:
         yield

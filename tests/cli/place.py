@@ -12,13 +12,13 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-from sandbox_agent.agents.install.entries import current_platform
+from sandboxagent.server.agents.install.registry_entries import current_platform
 from tests.cli.in_process import run_here
 from tests.support.archives import member, tar
 from tests.support.program import Program, run_program
 from tests.support.running import BOUND
 
-PROGRAM = [sys.executable, "-m", "sandbox_agent"]
+PROGRAM = [sys.executable, "-m", "sandboxagent"]
 LONGEST = 120.0
 """Seconds that a whole command line may take on a machine that is busy."""
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.commands.acp import MessageLedger
-from sandbox_agent.client.errors import ConnectionLost, ServerProblem
-from sandbox_agent.client.incoming import Arrival
-from sandbox_agent.envelope import META, Envelope, parse
+from sandboxagent.cli.commands.acp import MessageLedger
+from sandboxagent.client.errors import ConnectionLost, ServerProblem
+from sandboxagent.client.incoming import Arrival
+from sandboxagent.protocol.envelope import META, Envelope, parse
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
 from tests.support.cutting import Proxy

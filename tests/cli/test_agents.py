@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.agents.catalog import write_instructions
-from sandbox_agent.agents.manifest import load_manifest
+from sandboxagent import __version__
+from sandboxagent.server.agents.catalog import write_instructions
+from sandboxagent.server.agents.manifest import load_manifest
 from tests.cli.place import PROGRAM, Place
 from tests.support.running import BOUND
 
@@ -266,7 +266,7 @@ def test_without_a_name_there_are_instructions_for_all(place: Place) -> None:
 )
 def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], forbidden: set[str]) -> None:
     probe = (
-        "import atexit, sys\nfrom sandbox_agent.cli.main import main\n"
+        "import atexit, sys\nfrom sandboxagent.cli.main import main\n"
         "atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n"
         f"sys.exit(main({line!r}))"
     )
@@ -279,15 +279,16 @@ def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], for
 
 
 def test_the_server_itself_needs_neither_bars_nor_a_client_nor_what_its_first_request_does_not_need() -> None:
-    probe = "import sys, sandbox_agent.server\nprint(*sys.modules)"
+    probe = "import sys, sandboxagent.server.main\nprint(*sys.modules)"
 
     loaded = subprocess.run([PROGRAM[0], "-c", probe], capture_output=True, text=True, timeout=120).stdout.split()
 
-    assert "sandbox_agent.agents.install.installer" in loaded
+    assert "sandboxagent.server.agents.install.installer" in loaded
     later = {"http.client", "httpx", "importlib.metadata", "rich", "starlette", "zipfile"}
     assert later & set(loaded) == set()
-    rooms = ("bus", "client", "gateway", "member", "opencode", "http.openapi", "http.ui", "http.views")
-    assert [name for name in loaded if name.startswith(tuple(f"sandbox_agent.{room}" for room in rooms))] == []
+    rooms = ("adapters", "client", "fleet.bus", "fleet.gateway", "fleet.node")
+    rooms += ("server.http.openapi", "server.http.ui", "server.http.views")
+    assert [name for name in loaded if name.startswith(tuple(f"sandboxagent.{room}" for room in rooms))] == []
 
 
 def test_what_is_read_as_text_goes_on_below_itself_on_a_narrow_terminal(place: Place) -> None:

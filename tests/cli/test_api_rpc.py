@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_agent.cli.commands.rpc import PendingOutput
-from sandbox_agent.client.errors import ClientError, ConnectionLost
+from sandboxagent.cli.commands.rpc import PendingOutput
+from sandboxagent.client.errors import ClientError, ConnectionLost
 from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import META, Client, Json, run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.main import COMMANDS, main
-from sandbox_agent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand
+from sandboxagent.cli.main import COMMANDS, main
+from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand
 
 
 def everything(below: Command | CommandGroup = COMMANDS) -> Iterator[Command | CommandGroup]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.completion import (
+from sandboxagent.cli.completion import (
     NOTHING,
     SCRIPTS,
     SHELLS,
@@ -28,8 +28,8 @@ from sandbox_agent.cli.completion import (
     sessions,
     split_line,
 )
-from sandbox_agent.cli.main import COMMANDS
-from sandbox_agent.cli.parser import Command, CommandGroup, Parser, Subcommand
+from sandboxagent.cli.main import COMMANDS
+from sandboxagent.cli.parser import Command, CommandGroup, Parser, Subcommand
 from tests.cli.place import LONGEST, Place
 from tests.support.client import Client, run
 from tests.support.running import TOKEN, Server, scripted
@@ -301,14 +301,16 @@ def test_zsh_and_fish_get_all_with_descriptions(place: Place) -> None:
 
 def test_the_tab_key_needs_neither_network_nor_processes() -> None:
     probe = (
-        "import sys\nfrom sandbox_agent.cli.main import main\n"
+        "import sys\nfrom sandboxagent.cli.main import main\n"
         "main(['__complete', 'zsh', 'agents', 'install', 'c'])\nprint(*sys.modules)"
     )
 
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONGEST).stdout
 
-    assert "sandbox_agent.cli.completion" in loaded.split()
-    assert {"asyncio", "httpx", "psutil", "rich", "subprocess", "sandbox_agent.server"} & set(loaded.split()) == set()
+    assert "sandboxagent.cli.completion" in loaded.split()
+    assert {"asyncio", "httpx", "psutil", "rich", "subprocess", "sandboxagent.server.main"} & set(
+        loaded.split()
+    ) == set()
 
 
 def test_a_script_is_printed_and_another_shell_is_a_mistake(place: Place) -> None:
@@ -337,7 +339,7 @@ def desk(place: Place) -> Place:
     programs = place.directory / "bin"
     programs.mkdir()
     program = programs / "sandbox-agent"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sandbox_agent "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m sandboxagent "$@"\n')
     program.chmod(0o755)
     (place.home / "token.txt").touch()
     (place.home / "toys and more").mkdir()

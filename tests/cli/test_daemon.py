@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.cli.daemon_log import begin_log, read_lines
-from sandbox_agent.core.data_directory import find_lock_owner
+from sandboxagent import __version__
+from sandboxagent.cli.daemon_log import begin_log, read_lines
+from sandboxagent.core.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
 from tests.support.client import NO_CERTIFICATES

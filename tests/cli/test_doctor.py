@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from msgspec import to_builtins
 
-from sandbox_agent import __version__
-from sandbox_agent.agents.install.record import Store
-from sandbox_agent.cli.doctor import DoctorSubject, Finding, size
-from sandbox_agent.cli.doctor import command as doctor
-from sandbox_agent.cli.doctor.command import command, side_by_side
-from sandbox_agent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
-from sandbox_agent.cli.parser import ParsedArguments
+from sandboxagent import __version__
+from sandboxagent.cli.doctor import DoctorSubject, Finding, size
+from sandboxagent.cli.doctor import command as doctor
+from sandboxagent.cli.doctor.command import command, side_by_side
+from sandboxagent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
+from sandboxagent.cli.parser import ParsedArguments
+from sandboxagent.server.agents.install.record import Store
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.running import TOKEN, Server, scripted
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sandbox_agent.cli.failures import Failure, document, exit_code, is_mentioned_in, sentence, stderr
-from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
-from sandbox_agent.envelope import META
+from sandboxagent.cli.failures import Failure, document, exit_code, is_mentioned_in, sentence, stderr
+from sandboxagent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
+from sandboxagent.protocol.envelope import META
 
 
 def test_stop_reasons_have_exit_codes() -> None:

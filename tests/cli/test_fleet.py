@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
-from sandbox_agent.cli.fleet.local import PORTS, LocalFleet, find_places
-from sandbox_agent.cli.main import main
-from sandbox_agent.client import RequestError
-from sandbox_agent.client.sync import SandboxAgent
-from sandbox_agent.gateway import run as gateway_run
-from sandbox_agent.settings import OPTIONS
+from sandboxagent.cli.commands.server import GATEWAY_FLAGS
+from sandboxagent.cli.fleet.local import PORTS, LocalFleet, find_places
+from sandboxagent.cli.main import main
+from sandboxagent.client import RequestError
+from sandboxagent.client.sync import SandboxAgent
+from sandboxagent.core.settings import OPTIONS
+from sandboxagent.fleet.gateway import main as gateway_run
 from tests.support.client import NO_CERTIFICATES
 from tests.support.forkery import forkery
 from tests.support.nats import PROGRAM
@@ -29,7 +29,7 @@ from tests.support.running import BOUND, eventually
 def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fleet", "up", "--servers", "1", "--gateways", "1", "--nodes", "2"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-m", "sandbox_agent", *words], text=True, **pipes)
+    process = subprocess.Popen([sys.executable, "-m", "sandboxagent", *words], text=True, **pipes)
     assert process.stdout is not None
     assert process.stderr is not None
     said = ""

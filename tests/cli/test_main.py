@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.settings import OPTIONS
+from sandboxagent import __version__
+from sandboxagent.core.settings import OPTIONS
 from tests.support.program import run_program
 from tests.support.running import BOUND
 
@@ -36,7 +36,7 @@ def test_the_version_is_printed() -> None:
 
 def test_the_version_needs_neither_the_settings_nor_the_server() -> None:
     probe = (
-        "import sys\nfrom sandbox_agent.cli.main import main\n"
+        "import sys\nfrom sandboxagent.cli.main import main\n"
         "try: main(['--version'])\nexcept SystemExit: pass\nprint(*sys.modules)"
     )
 
@@ -46,28 +46,28 @@ def test_the_version_needs_neither_the_settings_nor_the_server() -> None:
         "asyncio",
         "msgspec",
         "platformdirs",
-        "sandbox_agent.server",
-        "sandbox_agent.settings",
+        "sandboxagent.server.main",
+        "sandboxagent.core.settings",
         "tomllib",
     }
-    assert "sandbox_agent.cli.main" in loaded
+    assert "sandboxagent.cli.main" in loaded
     assert heavy & set(loaded) == set()
 
 
 def test_what_draws_and_edits_is_loaded_when_a_terminal_needs_it() -> None:
-    probe = "import sys, sandbox_agent.server, sandbox_agent.cli.chat.run, sandbox_agent.cli.chat.run\n"
+    probe = "import sys, sandboxagent.server.main, sandboxagent.cli.chat.run, sandboxagent.cli.chat.run\n"
 
     loaded = subprocess.run(
         [sys.executable, "-c", probe + "print(*sys.modules)"], capture_output=True, text=True, timeout=BOUND
     ).stdout.split()
 
-    assert "sandbox_agent.cli.chat.run" in loaded
+    assert "sandboxagent.cli.chat.run" in loaded
     assert {"prompt_toolkit", "rich.markdown"} & set(loaded) == set()
 
 
 def test_the_grammar_of_a_command_needs_no_network() -> None:
     probe = (
-        "import sys\nfrom sandbox_agent.cli.main import COMMANDS\n"
+        "import sys\nfrom sandboxagent.cli.main import COMMANDS\n"
         "def load(group):\n"
         "    for word in group.words.values():\n"
         "        found = word.load()\n"
@@ -77,8 +77,8 @@ def test_the_grammar_of_a_command_needs_no_network() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=120).stdout.split()
 
-    assert "sandbox_agent.cli.commands.rpc" in loaded
-    assert {"acp", "asyncio", "httpx", "pydantic", "rich", "sandbox_agent.server"} & set(loaded) == set()
+    assert "sandboxagent.cli.commands.rpc" in loaded
+    assert {"acp", "asyncio", "httpx", "pydantic", "rich", "sandboxagent.server.main"} & set(loaded) == set()
 
 
 def test_help_lists_the_commands() -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.core.data_directory import find_lock_owner
-from sandbox_agent.core.discovery import read_server_record
+from sandboxagent.core.data_directory import find_lock_owner
+from sandboxagent.core.discovery import read_server_record
 from tests.cli.calling import Ran, ended
 from tests.cli.in_process import run_here
 from tests.cli.place import LONGEST, Place, runs_here

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sandbox_agent.cli.output import SIGN_OF_LIFE, Lines, sentence
-from sandbox_agent.wire.views import Progress
+from sandboxagent.cli.output import SIGN_OF_LIFE, Lines, sentence
+from sandboxagent.protocol.views import Progress
 
 
 def test_a_step_is_one_line_and_one_that_takes_long_another(capsys: pytest.CaptureFixture[str]) -> None:

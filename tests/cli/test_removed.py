@@ -2,8 +2,8 @@
 
 import pytest
 
-from sandbox_agent.cli.main import COMMANDS, main
-from sandbox_agent.cli.parser import REMOVED, CommandGroup, find_successor
+from sandboxagent.cli.main import COMMANDS, main
+from sandboxagent.cli.parser import REMOVED, CommandGroup, find_successor
 
 
 @pytest.mark.parametrize(

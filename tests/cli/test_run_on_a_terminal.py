@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.chat.conversation import TURNS_SHOWN
+from sandboxagent.cli.chat.conversation import TURNS_SHOWN
 from tests.cli.place import PROGRAM, Place
 from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions
 from tests.support.client import Client

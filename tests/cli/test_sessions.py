@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.commands.session_log import line, summary
-from sandbox_agent.cli.commands.sessions import age
-from sandbox_agent.client import LogEvent
+from sandboxagent.cli.commands.session_log import line, summary
+from sandboxagent.cli.commands.sessions import age
+from sandboxagent.client import LogEvent
 from tests.cli.calling import Calling, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import Client, Json, run

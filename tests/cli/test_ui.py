@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.commands.ui import TIME_TO_READ, write_link, write_page
-from sandbox_agent.cli.main import main
-from sandbox_agent.core.discovery import ServerAddress
+from sandboxagent.cli.commands.ui import TIME_TO_READ, write_link, write_page
+from sandboxagent.cli.main import main
+from sandboxagent.core.discovery import ServerAddress
 from tests.cli.place import LONGEST, PROGRAM
 from tests.support.running import TOKEN, Server
 
@@ -95,8 +95,8 @@ def test_the_page_with_the_token_is_gone_when_the_command_ends(
         waited.append(seconds)
 
     monkeypatch.setenv("BROWSER", "any")
-    monkeypatch.setattr("sandbox_agent.cli.commands.ui._show", show)
-    monkeypatch.setattr("sandbox_agent.cli.commands.ui.sleep", wait)
+    monkeypatch.setattr("sandboxagent.cli.commands.ui._show", show)
+    monkeypatch.setattr("sandboxagent.cli.commands.ui.sleep", wait)
 
     assert main(command(kept)[len(PROGRAM) :]) == 0
 

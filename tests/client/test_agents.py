@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.client.agents import Agent, Agents, Install, InstallResult, Progress, health
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandboxagent import __version__
+from sandboxagent.client.agents import Agent, Agents, Install, InstallResult, Progress, health
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import BOUND, TOKEN, Server

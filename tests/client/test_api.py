@@ -8,10 +8,10 @@ import httpx
 import msgspec
 import pytest
 
-from sandbox_agent import __version__
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.envelope import Object
+from sandboxagent import __version__
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandboxagent.protocol.envelope import Object
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND, TOKEN, Server

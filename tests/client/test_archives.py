@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.client.archives import leads_out, make_archive, pack_in_threads, unpack
-from sandbox_agent.client.errors import ClientError, ConnectionLost
+from sandboxagent.client.archives import leads_out, make_archive, pack_in_threads, unpack
+from sandboxagent.client.errors import ClientError, ConnectionLost
 from tests.support.archives import extended, header
 from tests.support.client import run
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import LogEvent, RequestError, SandboxAgent, Session, text_of
+from sandboxagent.client import LogEvent, RequestError, SandboxAgent, Session, text_of
 from tests.support.client import run
 from tests.support.cutting import Proxy, proxy
 from tests.support.running import Server, scripted

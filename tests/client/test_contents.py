@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client.api import in_thread, sending
+from sandboxagent.client.api import in_thread, sending
 from tests.support.client import run
 from tests.support.running import BOUND
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 import uvloop
 
-from sandbox_agent.client.embedded import TAIL, EmbeddedServer
-from sandbox_agent.client.errors import StartFailed
+from sandboxagent.client.embedded import TAIL, EmbeddedServer
+from sandboxagent.client.errors import StartFailed
 from tests.support.client import NO_CERTIFICATES, Client
 from tests.support.embedding import Place
 from tests.support.forkery import forkery
@@ -369,7 +369,7 @@ def test_another_program_is_not_taken_for_a_server(run_on: Run, place: Place) ->
 HOST = """
 import asyncio, sys
 from pathlib import Path
-from sandbox_agent.client.embedded import EmbeddedServer
+from sandboxagent.client.embedded import EmbeddedServer
 
 async def main():
     async with await EmbeddedServer.start(options={"config_dir": sys.argv[1]}) as server:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.client import errors
-from sandbox_agent.client.errors import (
+from sandboxagent.client import errors
+from sandboxagent.client.errors import (
     ClientError,
     ConnectionLost,
     ForeignAnswer,
@@ -20,8 +20,8 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.http.asgi import problem_document
-from sandbox_agent.protocol.errors import FileNotFound, SandboxAgentError, Unauthorized, UnknownAgent
+from sandboxagent.protocol.errors import FileNotFound, SandboxAgentError, Unauthorized, UnknownAgent
+from sandboxagent.server.http.asgi import problem_document
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `sandbox_agent.client` exports, and that it is imported when it is used."""
+"""What `sandboxagent.client` exports, and that it is imported when it is used."""
 
 import ast
 import subprocess
@@ -7,38 +7,38 @@ from pathlib import Path
 
 import pytest
 
-import sandbox_agent.client
+import sandboxagent.client
 from tests.support.running import BOUND
 
 
 def test_everything_that_is_exported_is_there() -> None:
-    assert [name for name in sandbox_agent.client.__all__ if not hasattr(sandbox_agent.client, name)] == []
-    assert set(sandbox_agent.client.__all__) <= set(dir(sandbox_agent.client))
+    assert [name for name in sandboxagent.client.__all__ if not hasattr(sandboxagent.client, name)] == []
+    assert set(sandboxagent.client.__all__) <= set(dir(sandboxagent.client))
 
 
 def test_type_checkers_see_each_name_where_the_program_finds_it() -> None:
-    source = ast.parse(Path(sandbox_agent.client.__file__).read_text())
+    source = ast.parse(Path(sandboxagent.client.__file__).read_text())
     imports = [node for node in ast.walk(source) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
     seen = {alias.name: node.module for node in imports for alias in node.names if node.module != "importlib"}
 
-    assert seen == sandbox_agent.client._HOMES
-    assert sorted(seen) == sorted(sandbox_agent.client.__all__)
+    assert seen == sandboxagent.client._HOMES
+    assert sorted(seen) == sorted(sandboxagent.client.__all__)
 
 
 def test_a_name_that_is_not_there_is_an_error() -> None:
     with pytest.raises(AttributeError, match="SandboxAgnet"):
-        _ = sandbox_agent.client.SandboxAgnet  # type: ignore[attr-defined]
+        _ = sandboxagent.client.SandboxAgnet  # type: ignore[attr-defined]
 
 
 def test_the_package_itself_has_the_client_and_its_errors_and_loads_them_when_they_are_used() -> None:
     program = """
 import sys
-import sandbox_agent
-before = [name for name in sys.modules if name.startswith("sandbox_agent.")]
-from sandbox_agent import SandboxAgent, SandboxAgentError
-import sandbox_agent.client
-same = all(getattr(sandbox_agent, name) is getattr(sandbox_agent.client, name) for name in sandbox_agent.__all__[:-1])
-rooms = {name.split(".")[1] for name in sys.modules if name.startswith("sandbox_agent.")}
+import sandboxagent
+before = [name for name in sys.modules if name.startswith("sandboxagent.")]
+from sandboxagent import SandboxAgent, SandboxAgentError
+import sandboxagent.client
+same = all(getattr(sandboxagent, name) is getattr(sandboxagent.client, name) for name in sandboxagent.__all__[:-1])
+rooms = {name.split(".")[1] for name in sys.modules if name.startswith("sandboxagent.")}
 print(before, same, rooms & {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server"})
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=BOUND, check=True)
@@ -63,9 +63,9 @@ import asyncio
 sys.setprofile(None)
 of_asyncio, calls = calls, 0
 sys.setprofile(count)
-import sandbox_agent.client
-for name in sandbox_agent.client.__all__:
-    getattr(sandbox_agent.client, name)
+import sandboxagent.client
+for name in sandboxagent.client.__all__:
+    getattr(sandboxagent.client, name)
 sys.setprofile(None)
 print({"acp", "pydantic", "rich", "click", "pygments"} & {*sys.modules}, calls < 3 * of_asyncio, calls, of_asyncio)
 """

@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, LocalFileFailed, ServerProblem
-from sandbox_agent.client.files import Files, Uploaded, Written
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ConnectionLost, ForeignAnswer, LocalFileFailed, ServerProblem
+from sandboxagent.client.files import Files, Uploaded, Written
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import TOKEN, Server, eventually

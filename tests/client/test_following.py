@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session
+from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.pretending import EVENTS, pretender

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import uvloop
 
-from sandbox_agent.client import SandboxAgent
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer
-from sandbox_agent.client.http import MOST_IDLE
-from sandbox_agent.client.http_local import _Socket
+from sandboxagent.client import SandboxAgent
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ConnectionLost, ForeignAnswer
+from sandboxagent.client.http import MOST_IDLE
+from sandboxagent.client.http_local import _Socket
 from tests.support.client import run
 from tests.support.loopback import answer
 from tests.support.running import BOUND, TOKEN, Server
@@ -78,7 +78,7 @@ def test_a_socket_that_is_gone_is_not_closed_again() -> None:
 def test_connecting_to_a_server_of_this_machine_imports_no_other_http_client(server: Server) -> None:
     program = f"""
 import asyncio, sys
-from sandbox_agent.client import SandboxAgent
+from sandboxagent.client import SandboxAgent
 async def main():
     async with SandboxAgent.connect({server.url!r}, {TOKEN!r}): pass
 asyncio.run(main())

@@ -5,7 +5,7 @@ import gc
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Answer,
     ClientError,
     ConnectionLost,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     ConnectionLost,
     RequestError,
     SandboxAgent,
@@ -17,7 +17,7 @@ from sandbox_agent.client import (
     SessionItem,
     text_of,
 )
-from sandbox_agent.client.sync import SandboxAgent as BlockingSandboxAgent
+from sandboxagent.client.sync import SandboxAgent as BlockingSandboxAgent
 from tests.support.client import OUTCOME_UNKNOWN, run
 from tests.support.cutting import proxy
 from tests.support.running import BOUND, Server, scripted

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Answer,
     ClientError,
     Decision,
@@ -18,7 +18,7 @@ from sandbox_agent.client import (
     ServerProblem,
     text_of,
 )
-from sandbox_agent.client.updates import read_item
+from sandboxagent.client.updates import read_item
 from tests.support.client import run
 from tests.support.running import BOUND, Server
 from tests.support.sdk import answered, asking, connected, new_session, permission, play

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.client.files import Files, Match, _lines
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
+from sandboxagent.client.files import Files, Match, _lines
 from tests.support.client import run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import TOKEN, Server

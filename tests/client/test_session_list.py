@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import SessionChanges, SessionWatch
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.client.session import fetch_session, fetch_sessions
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client import SessionChanges, SessionWatch
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ServerProblem
+from sandboxagent.client.session import fetch_session, fetch_sessions
+from sandboxagent.client.sync import SandboxAgent
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import BOUND, TOKEN, Server

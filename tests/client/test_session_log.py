@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
-from sandbox_agent.client.incoming import LogReader, Notification
-from sandbox_agent.client.session import Updates
-from sandbox_agent.core.cursor import Cursor
-from sandbox_agent.wire import methods
-from sandbox_agent.wire.acp import UserMessageChunk
+from sandboxagent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
+from sandboxagent.client.incoming import LogReader, Notification
+from sandboxagent.client.session import Updates
+from sandboxagent.core.cursor import Cursor
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.acp import UserMessageChunk
 from tests.support.client import run
 
 Json = dict[str, Any]

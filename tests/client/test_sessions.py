@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Attachment,
     ClientError,
     ConnectionLost,
@@ -23,7 +23,7 @@ from sandbox_agent.client import (
     Updates,
     text_of,
 )
-from sandbox_agent.wire.acp import TextContentBlock
+from sandboxagent.protocol.acp import TextContentBlock
 from tests.support.client import run
 from tests.support.running import BOUND, Server, alive, scripted
 from tests.support.sdk import connected, new_session, play
@@ -178,7 +178,7 @@ def test_an_agent_that_does_not_start_fails_the_call_and_can_be_tried_again(tmp_
     command = [
         "sh",
         "-c",
-        f"test -e {marker} || exit 7; exec {sys.executable} -m sandbox_agent.agents.mock",
+        f"test -e {marker} || exit 7; exec {sys.executable} -m sandboxagent.adapters.mock",
     ]
 
     async def scenario(server: Server) -> None:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.client.api import read_events
-from sandbox_agent.client.errors import ForeignAnswer
+from sandboxagent.client.api import read_events
+from sandboxagent.client.errors import ForeignAnswer
 from tests.support.client import run
 from tests.support.sse import parse
 

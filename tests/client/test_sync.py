@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Agents,
     Answer,
     Files,
@@ -26,7 +26,7 @@ from sandbox_agent.client import (
     TurnEnded,
     text_of,
 )
-from sandbox_agent.client import sync as blocking
+from sandboxagent.client import sync as blocking
 from tests.support.running import BOUND, Server
 from tests.support.sdk import permission
 
@@ -74,8 +74,8 @@ def test_a_handler_may_block(server: Server) -> None:
 
 INTERRUPTED = """
 import signal, sys, threading
-from sandbox_agent.client import text_of
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client import text_of
+from sandboxagent.client.sync import SandboxAgent
 
 url, token, work, program = sys.argv[1:]
 ready, caught = threading.Event(), threading.Event()

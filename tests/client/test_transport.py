@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     Answer,
     ConnectionLost,
     ForeignAnswer,

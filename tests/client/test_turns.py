@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from sandbox_agent.client import (
+from sandboxagent.client import (
     MetadataUpdated,
     RequestError,
     SessionEnded,

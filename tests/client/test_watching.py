@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.client.files import Change, Files, Watch
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
+from sandboxagent.client.files import Change, Files, Watch
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, Play, answer
 from tests.support.running import BOUND, TOKEN, Server

@@ -11,14 +11,14 @@ import msgspec
 import pytest
 from msgspec import UnsetType, inspect
 
-from sandbox_agent.client import agents as sdk_agents
-from sandbox_agent.client import files as sdk_files
-from sandbox_agent.client import session as sdk_sessions
-from sandbox_agent.client.client import FleetNode
-from sandbox_agent.client.incoming import LogEvent
-from sandbox_agent.client.requests import Choice, Question
-from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
-from sandbox_agent.wire import extensions, files, views
+from sandboxagent.client import agents as sdk_agents
+from sandboxagent.client import files as sdk_files
+from sandboxagent.client import session as sdk_sessions
+from sandboxagent.client.client import FleetNode
+from sandboxagent.client.incoming import LogEvent
+from sandboxagent.client.requests import Choice, Question
+from sandboxagent.client.updates import Decision, Gap, MetadataUpdated
+from sandboxagent.protocol import extensions, files, views
 
 SAME = [
     (sdk_agents.Progress, views.Progress),

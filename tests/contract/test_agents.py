@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent import __version__
+from sandboxagent import __version__
 from tests.support.client import META, Client, Json, run
 from tests.support.problems import problem
 from tests.support.running import Server, alive, eventually, scripted

@@ -15,8 +15,8 @@ from tests.support.running import Server
 from tests.support.swapping import exchange, swapping
 
 ROUNDS = 12
-"""Times that each request is tried while names are swapped; tests/host/test_confined.py does so without a server, and
-thousands of times."""
+"""Times that each request is tried while names are swapped; tests/server/files/test_confined.py does so without a
+server, and thousands of times."""
 OUTSIDE = (403, "outside-roots")
 
 

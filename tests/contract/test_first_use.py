@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.entries import current_platform
-from sandbox_agent.agents.manifest import load_manifest
+from sandboxagent.server.agents.install.registry_entries import current_platform
+from sandboxagent.server.agents.manifest import load_manifest
 from tests.support.client import META, Client, run
 from tests.support.package_index import AGENT, entry, packed
 from tests.support.problems import problem

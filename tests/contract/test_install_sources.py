@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.entries import current_platform
+from sandboxagent.server.agents.install.registry_entries import current_platform
 from tests.support.client import Client, run
 from tests.support.package_index import AGENT, closed_port, entry, packed, uvx
 from tests.support.problems import problem

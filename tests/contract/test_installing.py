@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.entries import current_platform
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.registry_entries import current_platform
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.support.client import Client, run
 from tests.support.package_index import AGENT, entry, packed
 from tests.support.problems import problem

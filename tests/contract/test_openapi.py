@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.http.control import REMOVED
+from sandboxagent.server.http.routes import REMOVED
 from tests.support.bytewise import ask
 from tests.support.client import Client, Json, run
 from tests.support.running import BOUND, TOKEN, Server

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.core.process_id import read_process
+from sandboxagent.core.process_id import read_process
 from tests.support.client import META, Client, run
 from tests.support.pids import Pids
 from tests.support.running import SCRIPTED, Server, alive, eventually, scripted

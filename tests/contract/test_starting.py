@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sandbox_agent import __version__
+from sandboxagent import __version__
 from tests.support.bytewise import ask
 from tests.support.client import NO_CERTIFICATES, Client, run
 from tests.support.program import run_program
@@ -502,7 +502,7 @@ def test_being_told_twice_to_stop_is_as_good_as_once() -> None:
 def test_the_program_and_the_module_are_the_same() -> None:
     program = Path(sysconfig.get_path("scripts")) / "sandbox-agent"
 
-    for command in ([str(program)], [sys.executable, "-m", "sandbox_agent"]):
+    for command in ([str(program)], [sys.executable, "-m", "sandboxagent"]):
         shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=PATIENCE)
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"sandbox-agent {__version__}\n", "")
     helped = subprocess.run([str(program), "server", "--help"], capture_output=True, text=True, timeout=PATIENCE)

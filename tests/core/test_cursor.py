@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from sandbox_agent.core.cursor import Cursor, Gap, Page
+from sandboxagent.core.cursor import Cursor, Gap, Page
 from tests.support.client import run
 from tests.support.running import BOUND
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.archives.removal import discard
-from sandbox_agent.core.data_directory import (
+from sandboxagent.core.archives.remove import discard
+from sandboxagent.core.data_directory import (
     LOCK,
     DirectoryLocked,
     Untrusted,
@@ -26,7 +26,7 @@ from sandbox_agent.core.data_directory import (
 LOOKING = """
 import sys
 from pathlib import Path
-from sandbox_agent.core.data_directory import find_lock_owner
+from sandboxagent.core.data_directory import find_lock_owner
 while True:
     find_lock_owner(Path(sys.argv[1]))
 """

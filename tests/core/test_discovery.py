@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox_agent.core.data_directory import LOCK, find_lock_owner, lock_directory
-from sandbox_agent.core.discovery import (
+from sandboxagent.core.data_directory import LOCK, find_lock_owner, lock_directory
+from sandboxagent.core.discovery import (
     RECORD,
     USUAL_SERVER,
     USUAL_URL,
@@ -17,8 +17,8 @@ from sandbox_agent.core.discovery import (
     read_server_record,
     write_server_record,
 )
-from sandbox_agent.core.process_id import read_process
-from sandbox_agent.protocol.errors import SettingsError
+from sandboxagent.core.process_id import read_process
+from sandboxagent.protocol.errors import SettingsError
 
 
 def mine(**changes: object) -> ServerRecord:

@@ -5,22 +5,21 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from sandbox_agent.protocol import errors
-from sandbox_agent.protocol.errors import SandboxAgentError
-from sandbox_agent.wire import methods
+from sandboxagent.protocol import errors, methods
+from sandboxagent.protocol.errors import SandboxAgentError
 from tests.docs.pages import ROOT
 
-SOURCE = ROOT / "src" / "sandbox_agent"
+SOURCE = ROOT / "src" / "sandboxagent"
 
 
 @cache
 def answered_methods() -> frozenset[str]:
-    """The keys of every table of methods in the hub."""
+    """The keys of every table of methods of sessions."""
     return frozenset(_answered())
 
 
 def _answered() -> Iterator[str]:
-    for module in trees((SOURCE / "hub").glob("*.py")):
+    for module in trees((SOURCE / "server" / "sessions").glob("*.py")):
         for function in ast.walk(module):
             if isinstance(function, ast.FunctionDef) and function.name == "table":
                 for node in ast.walk(function):
@@ -29,7 +28,7 @@ def _answered() -> Iterator[str]:
 
 
 def _keys(table: ast.Dict) -> Iterator[str]:
-    """The methods that a table has: texts, and names of `sandbox_agent.wire.methods`."""
+    """The methods that a table has: texts, and names of `sandboxagent.protocol.methods`."""
     for key in table.keys:
         match key:
             case ast.Constant(value=str(method)):
@@ -42,7 +41,7 @@ def _keys(table: ast.Dict) -> Iterator[str]:
 
 def host_methods() -> list[str]:
     """The methods that an agent may ask of the host: the keys of the one table there."""
-    (module,) = trees([SOURCE / "hub" / "host_methods.py"])
+    (module,) = trees([SOURCE / "server" / "sessions" / "host_methods.py"])
     for node in ast.walk(module):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "self._methods":
             assert isinstance(node.value, ast.Dict)

@@ -5,11 +5,11 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from sandbox_agent import client
-from sandbox_agent.cli.main import COMMANDS
-from sandbox_agent.cli.parser import Command, CommandGroup
-from sandbox_agent.protocol.errors import RpcError, SettingsError
-from sandbox_agent.settings import OPTIONS
+from sandboxagent import client
+from sandboxagent.cli.main import COMMANDS
+from sandboxagent.cli.parser import Command, CommandGroup
+from sandboxagent.core.settings import OPTIONS
+from sandboxagent.protocol.errors import RpcError, SettingsError
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
 from tests.docs.snippets import blocks
 from tests.docs.source import all_errors

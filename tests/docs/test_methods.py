@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
-from sandbox_agent.host.transfer.archives import Uploaded
-from sandbox_agent.hub import from_client
-from sandbox_agent.wire.files import FileView, Found
-from sandbox_agent.wire.views import HealthView, InstallResult, SessionView
+from sandboxagent.protocol.files import FileView, Found
+from sandboxagent.protocol.views import HealthView, InstallResult, SessionView
+from sandboxagent.server.files.upload import Uploaded
+from sandboxagent.server.sessions import requests as from_client
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run

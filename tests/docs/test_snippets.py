@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.permissions.file import load_rules
+from sandboxagent.server.agents.manifest import load_manifest
+from sandboxagent.server.permissions.file import load_rules
 from tests.docs.pages import name_of, pages
 from tests.docs.props import PROPS
 from tests.docs.snippets import Block, blocks, blocks_of, joined, programs, short

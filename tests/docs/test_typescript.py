@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.docs.pages import TYPESCRIPT, name_of
 from tests.docs.props import PROPS
 from tests.docs.snippets import Block, joined, programs, short

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from sandbox_agent.client import LogEvent, Session
+from sandboxagent.client import LogEvent, Session
 from tests.examples.database import postgres
 from tests.examples.staging import PATIENCE, Stage, python
 from tests.support.client import run

@@ -20,11 +20,8 @@ from backports import zstd
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.archives.tarball import DAMAGE, detect_packing, unpack_stream
-from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.transfer.archives import UploadLimits, receive
-from sandbox_agent.protocol.errors import (
+from sandboxagent.core.archives.tar import DAMAGE, detect_packing, unpack_stream
+from sandboxagent.protocol.errors import (
     ArchiveTooLarge,
     BadArchive,
     DiskFull,
@@ -32,6 +29,9 @@ from sandbox_agent.protocol.errors import (
     InstallFailed,
     UnsafeArchive,
 )
+from sandboxagent.server.agents.install.archive import extract
+from sandboxagent.server.files.confined import Confined
+from sandboxagent.server.files.upload import UploadLimits, receive
 from tests.support.archives import extended, header
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "archives").iterdir())

@@ -22,9 +22,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.http.asgi import Receive, Response, Scope, Send, check_json, header, respond
-from sandbox_agent.http.framing import MAX_HEAD
-from sandbox_agent.http.posts import Post
+from sandboxagent.server.http.asgi import Receive, Response, Scope, Send, check_json, header, respond
+from sandboxagent.server.http.framing import MAX_HEAD
+from sandboxagent.server.http.posts import Post
 from tests.support.in_process import READ, PretendedSocket, Site, head
 from tests.support.running import BOUND, TOKEN
 

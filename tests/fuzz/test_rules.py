@@ -21,8 +21,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.request import Asked
-from sandbox_agent.permissions.rules import Decision, Policy, read_rules
+from sandboxagent.server.permissions.request import Asked
+from sandboxagent.server.permissions.rules import Decision, Policy, read_rules
 from tests.support.running import BOUND
 
 CWD, HOME = "/srv/app", "/home/me"

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.browser.driving import ROOT, Unavailable
 
 BROWSER = ROOT / "tests" / "browser"

@@ -4,8 +4,8 @@ from collections.abc import Generator
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
-from sandbox_agent.http.ui import BUILT
+from sandboxagent.client.sync import SandboxAgent
+from sandboxagent.server.http.ui import BUILT
 from tests.browser.driving import Unavailable
 from tests.inspector.agent_browser import AgentBrowser, chromium, program
 from tests.inspector.browsing import Tab

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox_agent.client import RequestError
-from sandbox_agent.client.sync import SandboxAgent, Turn
+from sandboxagent.client import RequestError
+from sandboxagent.client.sync import SandboxAgent, Turn
 from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import WIDTHS, Tab
 from tests.support.running import BOUND, TOKEN, Server, eventually, scripted

@@ -4,7 +4,7 @@ import json
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from sandbox_agent.client.sync import SandboxAgent, Session
+from sandboxagent.client.sync import SandboxAgent, Session
 from tests.inspector.browsing import Tab
 from tests.support.running import BOUND, Server
 

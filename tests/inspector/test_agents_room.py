@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import RequestError
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client import RequestError
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import Server
 from tests.support.shelf import Shelf

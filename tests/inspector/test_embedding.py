@@ -4,7 +4,7 @@ from collections.abc import Generator
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.browser.driving import Browser, Page, Remote, site
 from tests.support.running import TOKEN, Server
 

@@ -3,7 +3,7 @@
 import base64
 from pathlib import Path
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import Server
 

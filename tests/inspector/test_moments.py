@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.client import LogEvent
-from sandbox_agent.client.sync import SandboxAgent, Session
+from sandboxagent.client import LogEvent
+from sandboxagent.client.sync import SandboxAgent, Session
 from tests.inspector.browsing import Tab
 from tests.support.running import TOKEN, Server
 

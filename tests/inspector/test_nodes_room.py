@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.nats import PROGRAM, nats_server
 from tests.support.running import Server, eventually, scripted

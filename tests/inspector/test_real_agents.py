@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.agents.asker import ASKERS
 from tests.agents.real import RealAgent, running
 from tests.agents.recipes import RECIPES

@@ -2,8 +2,8 @@
 
 from threading import Event
 
-from sandbox_agent.client import PermissionRequest
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client import PermissionRequest
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import BOUND, Server
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import Tab
 from tests.inspector.talking import Conversation, conversation

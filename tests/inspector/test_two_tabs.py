@@ -1,6 +1,6 @@
 """One session in two tabs: both show the same, and what one answers is gone in the other."""
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.browser.driving import Browser
 from tests.support.running import TOKEN, Server
 

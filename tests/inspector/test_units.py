@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 
 INSPECTOR = Path(__file__).resolve().parents[2] / "inspector"
 LONGEST = 600

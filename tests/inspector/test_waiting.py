@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.inspector.talking import Conversation, conversation
 from tests.support.running import TOKEN, Server

@@ -10,13 +10,13 @@ from typing import Any
 
 import msgspec
 
-from sandbox_agent.opencode.bus import EventBus, EventReader
-from sandbox_agent.opencode.conversations import Conversations
-from sandbox_agent.opencode.hub_client import HubClient
-from sandbox_agent.opencode.naming import project_id
-from sandbox_agent.opencode.objects import PromptBody
-from sandbox_agent.opencode.requests import Requests
-from sandbox_agent.opencode.transcripts import Transcripts
+from sandboxagent.adapters.opencode.events import EventBus, EventReader
+from sandboxagent.adapters.opencode.hub_client import HubClient
+from sandboxagent.adapters.opencode.objects import PromptBody
+from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.session_ids import project_id
+from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.transcripts import Transcripts
 from tests.support.world import World, world
 
 Json = dict[str, Any]

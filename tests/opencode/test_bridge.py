@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandbox_agent.opencode.ids import is_session_id
-from sandbox_agent.opencode.naming import find_session, id_of
-from sandbox_agent.opencode.objects import CommandBody, ModelRef, NewSession, SessionChange
-from sandbox_agent.opencode.refusals import Refused
+from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.ids import is_session_id
+from sandboxagent.adapters.opencode.objects import CommandBody, ModelRef, NewSession, SessionChange
+from sandboxagent.adapters.opencode.session_ids import find_session, id_of
 from tests.opencode.bridging import ALWAYS, OFFERED, answered, ask, bridged
 from tests.support.world import run
 

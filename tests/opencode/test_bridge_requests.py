@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sandbox_agent.envelope import parse, success
-from sandbox_agent.opencode.naming import Facts, id_of
-from sandbox_agent.opencode.refusals import Refused
+from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.session_ids import Facts, id_of
+from sandboxagent.protocol.envelope import parse, success
 from tests.opencode.bridging import ALWAYS, ONLY_ONCE, Json, answered, ask, bridged, is_answered
 from tests.support.world import run
 

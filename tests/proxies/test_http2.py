@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.proxies.fronts import Front, Missing, front
 from tests.support.acp import Socket
 from tests.support.client import run

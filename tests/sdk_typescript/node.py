@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 from tests.support.fleet_of_one import STAND_IN
 from tests.support.forkery import forkery
 from tests.support.running import SCRIPTED, THROUGH_GATEWAY

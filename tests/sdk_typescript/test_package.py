@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent import __version__
+from sandboxagent import __version__
 from tests.sdk_typescript.node import LONGEST, SDK, node, npm, tsc
 
 CONSUMER = """

@@ -33,7 +33,7 @@ from urllib.parse import quote, urlencode
 import pytest
 import uvloop
 
-from sandbox_agent.server import GC_THRESHOLDS
+from sandboxagent.server.main import GC_THRESHOLDS
 from tests.support.message_path import MessagePath, message_path
 
 BASELINE = Path(__file__).with_name("baseline.toml")

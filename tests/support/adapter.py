@@ -42,7 +42,7 @@ class Adapter:
             **environment,
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sandbox_agent.agents.amp"],
+            [sys.executable, "-m", "sandboxagent.adapters.amp"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={name: value for name, value in given.items() if value is not None},

@@ -8,10 +8,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import sandbox_agent
+import sandboxagent
 from tests.support.running import eventually
 
-PACKAGE = Path(sandbox_agent.__file__).parent
+PACKAGE = Path(sandboxagent.__file__).parent
 PROFILED = Path(__file__).with_name("profiled")
 Function = Callable[..., Any]
 

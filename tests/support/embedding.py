@@ -62,7 +62,7 @@ class Place:
         return ["server", "--embedded", "--config-dir", str(self.config), *flags]
 
     def command(self, *flags: str) -> list[str]:
-        return [sys.executable, "-m", "sandbox_agent", *self.arguments(*flags)]
+        return [sys.executable, "-m", "sandboxagent", *self.arguments(*flags)]
 
 
 class Embedded:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import httpx
 
-from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
-from sandbox_agent.cli.fleet.keys import FleetDirectory
+from sandboxagent.cli.commands.server import GATEWAY_FLAGS
+from sandboxagent.cli.fleet.keys import FleetDirectory
 from tests.support.nats import NatsServer, nats_server
 from tests.support.running import BOUND, Server
 

@@ -5,14 +5,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
-from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Bus
-from sandbox_agent.gateway.flows import NodeFlows, Seen
-from sandbox_agent.http.asgi import Message, Receive, Scope, Send, group_headers, respond
-from sandbox_agent.http.exchange import read_body
-from sandbox_agent.http.posts import PostHead
-from sandbox_agent.member.flows import Flows
-from sandbox_agent.wire.fleet import Lease
+from sandboxagent.fleet.bus.interface import Bus
+from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
+from sandboxagent.fleet.gateway.tunnels import NodeFlows, Seen
+from sandboxagent.fleet.messages import Lease
+from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.server.http.asgi import Message, Receive, Scope, Send, group_headers, respond
+from sandboxagent.server.http.body import read_body
+from sandboxagent.server.http.posts import PostHead
 from tests.support.in_process import PretendedTransport
 from tests.support.running import BOUND
 
@@ -113,7 +113,7 @@ class Client:
             "query_string": b"path=/x",
             "headers": headers,
             "headers_by_name": group_headers(headers),
-            "extensions": {"sandbox_agent.transport": self.transport},
+            "extensions": {"sandboxagent.transport": self.transport},
         }
         async with asyncio.timeout(BOUND):
             await flows.proxy(node, scope, self.receive, self.send)

@@ -168,17 +168,17 @@ def forkery() -> Forkery:
 
 
 _IMPORTED = (
-    "sandbox_agent.server",
-    "sandbox_agent.http.files",
-    "sandbox_agent.cli.main",
-    "sandbox_agent.cli.commands.server",
-    "sandbox_agent.cli.commands.run",
-    "sandbox_agent.cli.daemon",
-    "sandbox_agent.cli.chat.run",
-    "sandbox_agent.cli.chat.input",
-    "sandbox_agent.http.websocket",
-    "sandbox_agent.opencode.bridge",
-    "sandbox_agent.opencode.server_routes",
+    "sandboxagent.server.main",
+    "sandboxagent.server.http.files",
+    "sandboxagent.cli.main",
+    "sandboxagent.cli.commands.server",
+    "sandboxagent.cli.commands.run",
+    "sandboxagent.cli.daemon",
+    "sandboxagent.cli.chat.run",
+    "sandboxagent.cli.chat.input",
+    "sandboxagent.server.http.websocket",
+    "sandboxagent.adapters.opencode.app",
+    "sandboxagent.adapters.opencode.server_routes",
     "prompt_toolkit",
     "rich.markdown",
     # What the first server of a process imports, whatever it serves.
@@ -186,18 +186,26 @@ _IMPORTED = (
     "encodings.utf_8_sig",
 )
 _IMPORTED_FOR = {
-    PYTHON: ("sandbox_agent.client.sync", "sandbox_agent.client.embedded"),
-    "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
-    "acp": ("sandbox_agent.cli.commands.acp", "sandbox_agent.client.transport"),
-    "api": ("sandbox_agent.cli.commands.api",),
-    "daemon": ("sandbox_agent.cli.commands.daemon",),
-    "doctor": (
-        "sandbox_agent.cli.doctor.server",
-        "sandbox_agent.cli.doctor.machine",
-        "sandbox_agent.cli.doctor.agents",
+    PYTHON: ("sandboxagent.client.sync", "sandboxagent.client.embedded"),
+    "--join": (
+        "sandboxagent.fleet.bus.nats",
+        "sandboxagent.fleet.node.connections",
+        "sandboxagent.fleet.node.membership",
     ),
-    "fs": ("sandbox_agent.cli.commands.fs",),
-    "gateway": ("sandbox_agent.gateway.app", "sandbox_agent.gateway.calls", "sandbox_agent.gateway.run"),
+    "acp": ("sandboxagent.cli.commands.acp", "sandboxagent.client.transport"),
+    "api": ("sandboxagent.cli.commands.api",),
+    "daemon": ("sandboxagent.cli.commands.daemon",),
+    "doctor": (
+        "sandboxagent.cli.doctor.server",
+        "sandboxagent.cli.doctor.machine",
+        "sandboxagent.cli.doctor.agents",
+    ),
+    "fs": ("sandboxagent.cli.commands.fs",),
+    "gateway": (
+        "sandboxagent.fleet.gateway.app",
+        "sandboxagent.fleet.gateway.requests",
+        "sandboxagent.fleet.gateway.main",
+    ),
 }
 """By words of the command line; imported before the first program with such a word, for it and all others."""
 
@@ -270,8 +278,8 @@ def _import(names: Sequence[str]) -> None:
 
 def _warm_up() -> None:
     """Do once what every server does first: Python and msgspec compile patterns and types when they are first used."""
-    from sandbox_agent.agents.manifest import load_manifest
-    from sandbox_agent.cli.commands.server import server_command
+    from sandboxagent.cli.commands.server import server_command
+    from sandboxagent.server.agents.manifest import load_manifest
 
     load_manifest(None)
     server_command()
@@ -335,7 +343,7 @@ def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
     if sys.argv[1:2] == [PYTHON]:
         del sys.argv[:2]
         _run(_run_file)
-    _run(lambda: runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True))
+    _run(lambda: runpy.run_module("sandboxagent", run_name="__main__", alter_sys=True))
 
 
 def _run_file() -> None:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox_agent.http.acp import Acp
-from sandbox_agent.http.app import App
-from sandbox_agent.http.asgi import Receive, Scope, Send, respond
-from sandbox_agent.http.guard import Guard
-from sandbox_agent.http.http1 import Http1, HttpServer
-from sandbox_agent.http.posts import PostHead
-from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.sockets import MAX_STEP, SocketLimits, Sockets
+from sandboxagent.server.http.acp import Acp
+from sandboxagent.server.http.app import App
+from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
+from sandboxagent.server.http.auth import Guard
+from sandboxagent.server.http.http1 import Http1, HttpServer
+from sandboxagent.server.http.posts import PostHead
+from sandboxagent.server.http.rpc import Rpc
+from sandboxagent.server.http.sockets import MAX_STEP, SocketLimits, Sockets
 from tests.support.running import TOKEN
 
 READ = 256_000

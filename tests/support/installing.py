@@ -14,7 +14,7 @@ from shutil import copy2
 import pytest
 from uv import find_uv_bin
 
-from sandbox_agent.agents.install.tools import bundled_node
+from sandboxagent.server.agents.install.tools import bundled_node
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdks" / "typescript"

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from sandbox_agent.log.database import Database, DatabaseError
-from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.journal import Group
-from sandbox_agent.log.log import Limits, Log
+from sandboxagent.server.log.database import Database, DatabaseError
+from sandboxagent.server.log.event import Chunk, Direction, session_channel
+from sandboxagent.server.log.journal import Group
+from sandboxagent.server.log.log import Limits, Log
 from tests.support.running import BOUND
 
 S, T = session_channel("s"), session_channel("t")

@@ -12,15 +12,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sandbox_agent.http.clients import Delivery, HubClients
-from sandbox_agent.http.exchange import Duplex
-from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.stream import StreamLimits, Streams
-from sandbox_agent.hub.connections import Connection
-from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import Chunk, Direction, session_channel
-from sandbox_agent.log.journal import Group
-from sandbox_agent.pools import Pool
+from sandboxagent.core.threads import Pool
+from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.ports import Delivery, HubClients
+from sandboxagent.server.http.rpc import Rpc
+from sandboxagent.server.http.stream import StreamLimits, Streams
+from sandboxagent.server.log.database import Database
+from sandboxagent.server.log.event import Chunk, Direction, session_channel
+from sandboxagent.server.log.journal import Group
+from sandboxagent.server.sessions.connection import Connection
 from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
 from tests.support.world import World, world
 

@@ -22,7 +22,7 @@ from acp.schema import (
 )
 
 T = TypeVar("T")
-COMMAND = (sys.executable, "-m", "sandbox_agent.agents.mock")
+COMMAND = (sys.executable, "-m", "sandboxagent.adapters.mock")
 WAIT = 60.0
 FORMS = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
 

@@ -24,7 +24,7 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-PROGRAM = [sys.executable, "-m", "sandbox_agent"]
+PROGRAM = [sys.executable, "-m", "sandboxagent"]
 LONGEST = 180.0
 """Seconds that something may take to be seen on a machine that is busy."""
 

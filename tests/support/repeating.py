@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import httptools
 
-from sandbox_agent.http.framing import KnownHead, learn_head
+from sandboxagent.server.http.framing import KnownHead, learn_head
 from tests.support.cutting import Proxy
 
 

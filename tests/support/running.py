@@ -88,7 +88,7 @@ class Server:
         with (self.directory / "stderr").open("a") as stderr:
             if self.anew:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "sandbox_agent", *arguments],
+                    [sys.executable, "-m", "sandboxagent", *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=stderr,

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sandbox_agent.client import SandboxAgent, Session, Turn, text_of
+from sandboxagent.client import SandboxAgent, Session, Turn, text_of
 from tests.support.running import BOUND, Server
 
 Program = list[list[Any]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from sandbox_agent.agents.install.entries import current_platform
+from sandboxagent.server.agents.install.registry_entries import current_platform
 from tests.support.client import META, Client, Json
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, registry
 from tests.support.running import BOUND, Server

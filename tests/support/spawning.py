@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Protocol
 
-from sandbox_agent.agents.process import AgentProcess, Exit
-from sandbox_agent.processes.children import Children
+from sandboxagent.server.agents.process import AgentProcess, Exit
+from sandboxagent.server.processes.children import Children
 from tests.support.running import BOUND
 
 ESCAPING_AGENT = Path(__file__).with_name("escaping_agent.py")

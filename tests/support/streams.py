@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from sandbox_agent.http.stream import Stream, StreamLimits, Streams
-from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.session import Session, SessionFacts
-from sandbox_agent.log.cards import Card
-from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import Direction, session_channel
-from sandbox_agent.log.log import Limits, Log
+from sandboxagent.server.http.stream import Stream, StreamLimits, Streams
+from sandboxagent.server.log.database import Database
+from sandboxagent.server.log.event import Direction, session_channel
+from sandboxagent.server.log.log import Limits, Log
+from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.session import Session, SessionFacts
 from tests.support import sse
 from tests.support.logs import trim
 from tests.support.running import BOUND

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.core.discovery import read_server_record
+from sandboxagent.core.discovery import read_server_record
 from tests.support.forkery import Forkery, forkery
 from tests.support.running import BOUND, alive, eventually
 

@@ -14,7 +14,7 @@ SUITE = "tests/sdk_typescript/test_suites.py::test_the_suite_passes"
         (f"{MATRIX}[questions-claude]", "claude"),
         (f"{MATRIX}[claude-100%25 of #1?.txt]", "claude"),
         ("tests/agents/test_real_pi.py::test_it_works[pi]", "pi"),
-        ("tests/agents/test_lines.py::test_it_works[no agent]", "tests/agents/test_lines.py"),
+        ("tests/server/agents/test_lines.py::test_it_works[no agent]", "tests/server/agents/test_lines.py"),
         ("tests/contract/test_files.py::test_a_file_is_read", "tests/contract/test_files.py"),
         (f"{SUITE}[turns]", f"{SUITE}[turns]"),
     ],

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.protocol.errors import InstallFailed, UnsafeArchive
+from sandboxagent.protocol.errors import InstallFailed, UnsafeArchive
+from sandboxagent.server.agents.install.archive import extract
 
 MIB = 1 << 20
 

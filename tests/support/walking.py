@@ -10,33 +10,33 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-from sandbox_agent.agents.boot import Boots
-from sandbox_agent.agents.install.installer import Assembly, Installer
-from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.process import AgentProcess
-from sandbox_agent.agents.supervisor import Supervisor
-from sandbox_agent.bus.nats import NatsBus
-from sandbox_agent.client.http_local import LocalHttpClient
-from sandbox_agent.core.discovery import read_server_record
-from sandbox_agent.gateway.calls import FleetCalls
-from sandbox_agent.gateway.flows import NodeExchange
-from sandbox_agent.gateway.guests import GuestCalls
-from sandbox_agent.host.paths.replace import Replacement
-from sandbox_agent.host.transfer.entries import IncomingFile
-from sandbox_agent.http.files import FileRoutes
-from sandbox_agent.http.http1 import HttpServer
-from sandbox_agent.http.sockets import GatheringTransport
-from sandbox_agent.http.stream import Stream as OpenStream
-from sandbox_agent.http.stream import Streams
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.idempotency import Idempotency
-from sandbox_agent.log.log import Log
-from sandbox_agent.member.flows import Flows
-from sandbox_agent.pools import Pool
-from sandbox_agent.processes.children import Children
-from sandbox_agent.tasks import Tasks
-from tests.gateway.conftest import until_joined
+from sandboxagent.client.http_local import LocalHttpClient
+from sandboxagent.core.discovery import read_server_record
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.threads import Pool
+from sandboxagent.fleet.bus.nats import NatsBus
+from sandboxagent.fleet.gateway.node_calls import GuestCalls
+from sandboxagent.fleet.gateway.requests import FleetCalls
+from sandboxagent.fleet.gateway.tunnels import NodeExchange
+from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.server.agents.install.installer import Assembly, Installer
+from sandboxagent.server.agents.install.record import Store
+from sandboxagent.server.agents.process import AgentProcess
+from sandboxagent.server.agents.start import Boots
+from sandboxagent.server.agents.supervisor import Supervisor
+from sandboxagent.server.files.entries import IncomingFile
+from sandboxagent.server.files.replace import Replacement
+from sandboxagent.server.http.files import FileRoutes
+from sandboxagent.server.http.http1 import HttpServer
+from sandboxagent.server.http.sockets import GatheringTransport
+from sandboxagent.server.http.stream import Stream as OpenStream
+from sandboxagent.server.http.stream import Streams
+from sandboxagent.server.log.log import Log
+from sandboxagent.server.processes.children import Children
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.idempotency import Idempotency
+from sandboxagent.server.sessions.requests import FromClient
+from tests.fleet.gateway.conftest import until_joined
 from tests.support.call_stacks import CallStacks, End, Stack
 from tests.support.client import Client, Event, Stream, run
 from tests.support.nats import nats_server
@@ -250,7 +250,7 @@ def run_hello() -> Walked:
     with watched() as stacks, Server(token=None) as server:
         command = ["run", "mock", "hello", "--data-dir", str(server.directory / "data")]
         subprocess.run(
-            [sys.executable, "-m", "sandbox_agent", *command],
+            [sys.executable, "-m", "sandboxagent", *command],
             env={**os.environ, **stacks.environment},
             check=True,
             capture_output=True,

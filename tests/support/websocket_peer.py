@@ -7,9 +7,9 @@ from websockets.client import ClientProtocol
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from sandbox_agent.http.asgi import App, Receive, Scope, Send
-from sandbox_agent.http.sockets import SocketLimits
-from sandbox_agent.http.websocket import WebSocket
+from sandboxagent.server.http.asgi import App, Receive, Scope, Send
+from sandboxagent.server.http.sockets import SocketLimits
+from sandboxagent.server.http.websocket import WebSocket
 from tests.support.in_process import PretendedSocket, Site, head
 
 OFFER = (
@@ -37,7 +37,7 @@ class Peer:
         site.reached.handle = serve or self._handle
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.server = scope["extensions"]["sandbox_agent.websocket"](LIMIT)
+        self.server = scope["extensions"]["sandboxagent.websocket"](LIMIT)
         self.server.accept(scope, [("X-Test", "yes")])
         self.server.greeted = self._greeted
         await self.end.wait()

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import uvloop
 
-from sandbox_agent.agents.boot import Boots, ProcessLimits
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.install.installer import Installer, InstallOutcome
-from sandbox_agent.agents.install.plan import Wanted
-from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.install.registry import Registry
-from sandbox_agent.agents.install.tools import Finished, Runner
-from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.processes.children import Children
+from sandboxagent.server.agents.catalog import Catalog
+from sandboxagent.server.agents.install.installer import Installer, InstallOutcome
+from sandboxagent.server.agents.install.plan import Wanted
+from sandboxagent.server.agents.install.record import Store
+from sandboxagent.server.agents.install.registry import Registry
+from sandboxagent.server.agents.install.tools import Finished, Runner
+from sandboxagent.server.agents.manifest import load_manifest
+from sandboxagent.server.agents.start import Boots, ProcessLimits
+from sandboxagent.server.processes.children import Children
 from tests.support.package_index import PackageIndex, registry
 from tests.support.running import BOUND
 

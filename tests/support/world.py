@@ -16,39 +16,39 @@ from typing import Any
 
 from msgspec import Raw
 
-from sandbox_agent.agents.handshake import Handshake
-from sandbox_agent.agents.lines import Stderr
-from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.agents.process import Exit
-from sandbox_agent.agents.running import RunningAgent
-from sandbox_agent.envelope import Envelope, parse_envelope
-from sandbox_agent.host.attached import AttachedFiles
-from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.terminals import TerminalLimits, Terminals
-from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
-from sandbox_agent.hub.connections import Connection
-from sandbox_agent.hub.extension_methods import ExtensionMethods
-from sandbox_agent.hub.forward import Forward
-from sandbox_agent.hub.from_agent import FromAgent
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.host_methods import HostMethods
-from sandbox_agent.hub.housekeeping import Housekeeping
-from sandbox_agent.hub.hub import Hub, HubLimits
-from sandbox_agent.hub.inventory import Inventory
-from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.ruling import Ruling
-from sandbox_agent.hub.session import Session
-from sandbox_agent.hub.session_lives import SessionEnding, SessionLoading
-from sandbox_agent.hub.session_methods import SessionMethods
-from sandbox_agent.hub.session_settings import SessionSettings
-from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.event import agent_channel, session_channel
-from sandbox_agent.log.log import Limits, Log
-from sandbox_agent.log.recovery import open_database
-from sandbox_agent.permissions.rules import Policy
-from sandbox_agent.pools import Pool
-from sandbox_agent.processes.children import Children
-from sandbox_agent.protocol.errors import AgentExited, AgentNotReading, SandboxAgentError
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol.envelope import Envelope, parse_envelope
+from sandboxagent.protocol.errors import AgentExited, AgentNotReading, SandboxAgentError
+from sandboxagent.server.agents.handshake import Handshake
+from sandboxagent.server.agents.lines import Stderr
+from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.process import Exit
+from sandboxagent.server.agents.running import RunningAgent
+from sandboxagent.server.files.attached import AttachedFiles
+from sandboxagent.server.files.text import TextFiles
+from sandboxagent.server.log.event import agent_channel, session_channel
+from sandboxagent.server.log.log import Limits, Log
+from sandboxagent.server.log.recovery import open_database
+from sandboxagent.server.permissions.rules import Policy
+from sandboxagent.server.processes.children import Children
+from sandboxagent.server.sessions.agent_events import FromAgent
+from sandboxagent.server.sessions.attachments import AttachmentLimits, Attachments
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.dispatch import Forward
+from sandboxagent.server.sessions.extensions import ExtensionMethods
+from sandboxagent.server.sessions.host_methods import HostMethods
+from sandboxagent.server.sessions.hub import Hub, HubLimits
+from sandboxagent.server.sessions.lifecycle import Event
+from sandboxagent.server.sessions.listing import Inventory
+from sandboxagent.server.sessions.load import SessionEnding, SessionLoading
+from sandboxagent.server.sessions.methods import SessionMethods
+from sandboxagent.server.sessions.policy import Ruling
+from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.session import Session
+from sandboxagent.server.sessions.settings import SessionSettings
+from sandboxagent.server.sessions.terminals import TerminalLimits, Terminals
+from sandboxagent.server.sessions.timeouts import Housekeeping
+from sandboxagent.server.sessions.turns import Turns
 from tests.support.running import BOUND
 
 Json = dict[str, Any]

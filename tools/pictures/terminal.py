@@ -25,7 +25,7 @@ from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from sandbox_agent.client.sync import SandboxAgent
+from sandboxagent.client.sync import SandboxAgent
 
 COLUMNS, ROWS = 84, 40
 LONGEST = 60.0
@@ -124,7 +124,7 @@ def _program(url: str, token: str, app: Path, home: Path) -> Generator[Recording
         "SANDBOX_AGENT_DATA_DIR": str(home / "data"),
         "SANDBOX_AGENT_CONFIG_DIR": str(home / "config"),
     }
-    terminal = Recording([sys.executable, "-m", "sandbox_agent", "run", "mock"], environ, app)
+    terminal = Recording([sys.executable, "-m", "sandboxagent", "run", "mock"], environ, app)
     try:
         yield terminal
     finally:

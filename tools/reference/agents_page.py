@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from sandbox_agent.agents.catalog import write_instructions
-from sandbox_agent.agents.manifest import Agent, Native, Package, load_manifest
-from sandbox_agent.wire.views import Features
+from sandboxagent.protocol.views import Features
+from sandboxagent.server.agents.catalog import write_instructions
+from sandboxagent.server.agents.manifest import Agent, Native, Package, load_manifest
 from tools.reference.markdown import heading_link, row
 
 _TOP = """\

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Iterable
 
-from sandbox_agent.cli.main import COMMANDS
-from sandbox_agent.cli.parser import Command, CommandGroup
+from sandboxagent.cli.main import COMMANDS
+from sandboxagent.cli.parser import Command, CommandGroup
 from tools.reference.markdown import heading_link, row
 
 _TOP = """\

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from itertools import groupby
 
-from sandbox_agent.agents.manifest import KEYS
-from sandbox_agent.settings import OPTIONS
+from sandboxagent.core.settings import OPTIONS
+from sandboxagent.server.agents.manifest import KEYS
 from tools.reference.markdown import row
 
 _TOP = """\

@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.http.openapi import ALWAYS
+from sandboxagent.server.http.openapi import ALWAYS
 from tools.reference.markdown import heading_link, row
 from tools.reference.schema import Schema, error_links, kind, table
 
@@ -129,7 +129,7 @@ def http_types() -> list[str]:
 def _document() -> Document:
     """What a server of this code answers to GET /openapi.json."""
     with TemporaryDirectory() as directory:
-        command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", "--no-persist", "--no-token"]
+        command = [sys.executable, "-m", "sandboxagent", "server", "--port", "0", "--no-persist", "--no-token"]
         command += ["--data-dir", directory, "--config-dir", directory]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
         with subprocess.Popen(

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.wire.extensions import TYPES
+from sandboxagent.protocol.extensions import TYPES
 
 Way = Literal["client", "server", "agent", "both"]
 

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.http.openapi import components_of
+from sandboxagent.server.http.openapi import components_of
 from tools.reference.http_page import http_types
 from tools.reference.markdown import heading_link, row
 from tools.reference.methods import Method, Way, methods
 from tools.reference.schema import Schema, error_links, refs, table
 
 _TOP = """\
-<!-- Written by `./dev docs`; change tools/reference/methods.toml and wire/extensions.py, not this page. -->
+<!-- Written by `./dev docs`; change tools/reference/methods.toml and protocol/extensions.py, not this page. -->
 
 # Methods
 

@@ -11,11 +11,11 @@ _TOP = """\
 
 # Python SDK
 
-All that `sandbox_agent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
-asking. Types of ACP such as `AgentMessageChunk` are in `sandbox_agent.wire.acp`, with the names and attributes they
+All that `sandboxagent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
+asking. Types of ACP such as `AgentMessageChunk` are in `sandboxagent.protocol.acp`, with the names and attributes they
 have in the package `acp` ([agent-client-protocol]); a prompt takes content blocks of either.
-`sandbox_agent.wire.reading.to_upstream` turns one of ours into one of that package, which comes with the extra
-`sandbox-agent[acp]` and is imported only then: it takes most of a second. `Object` is a JSON object,
+`sandboxagent.protocol.decode.to_upstream` turns one of ours into one of that package, which comes with the extra
+`sandboxagent[acp]` and is imported only then: it takes most of a second. `Object` is a JSON object,
 `dict[str, object]`.
 
 [agent-client-protocol]: https://github.com/agentclientprotocol/python-sdk
@@ -28,7 +28,7 @@ _GROUPS = {
     "What agents ask": ["requests"],
     "Agents and installs": ["agents"],
     "Files and directories": ["files", "api"],
-    "Errors": ["sandbox_agent.protocol.errors", "errors"],
+    "Errors": ["sandboxagent.protocol.errors", "errors"],
 }
 """Headings, and the modules whose names stand below them. No heading is also a name: both would be one link."""
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeAlias
 
-PACKAGE = "sandbox_agent.client"
+PACKAGE = "sandboxagent.client"
 
 _Def: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 _CONTEXTS = {"asynccontextmanager": "AbstractAsyncContextManager", "contextmanager": "AbstractContextManager"}
@@ -73,10 +73,10 @@ def public_names() -> dict[str, list[Public]]:
     package = ast.parse((directory / "__init__.py").read_text())
     found: dict[str, list[Public]] = {}
     for node in ast.walk(package):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandbox_agent."):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandboxagent."):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
             # The root of all errors is the server's, too.
-            shared = module == "sandbox_agent.protocol.errors"
+            shared = module == "sandboxagent.protocol.errors"
             path = directory.parent / "protocol" / "errors.py" if shared else directory / f"{module}.py"
             wanted = {alias.name for alias in node.names}
             found[module] = [each for each in defined_in(path) if each.name in wanted]

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent.protocol import errors
-from sandbox_agent.protocol.errors import RpcError, SandboxAgentError
+from sandboxagent.protocol import errors
+from sandboxagent.protocol.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
 
 

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rooms import Room, Rooms
-from sandbox_agent.client import (
+from sandboxagent.client import (
     ConnectionLost,
     LogEvent,
     PermissionRequest,

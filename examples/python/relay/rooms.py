@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from sandbox_agent.client import Gap, LogEvent, PermissionRequest, QuestionRequest, SandboxAgent, Session
+from sandboxagent.client import Gap, LogEvent, PermissionRequest, QuestionRequest, SandboxAgent, Session
 
 Request = PermissionRequest | QuestionRequest
 

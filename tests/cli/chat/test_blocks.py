@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from sandbox_agent.cli.chat.blocks import (
+from sandboxagent.cli.chat.blocks import (
     LONGEST,
     MOST_CHANGES,
     ShownCall,
@@ -23,8 +23,8 @@ from sandbox_agent.cli.chat.blocks import (
     work_of,
     wrap_line,
 )
-from sandbox_agent.wire.acp import ToolCallUpdate
-from sandbox_agent.wire.reading import read
+from sandboxagent.protocol.acp import ToolCallUpdate
+from sandboxagent.protocol.decode import read
 from tests.support.growing import grows_faster
 
 LINES = st.lists(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.cli.chat.blocks import count_changes, diff_lines
+from sandboxagent.cli.chat.blocks import count_changes, diff_lines
 
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30).map("\n".join)
 

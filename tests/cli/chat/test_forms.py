@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.chat.forms import FormField, Unfit, fields
+from sandboxagent.cli.chat.forms import FormField, Unfit, fields
 
 
 def field(schema: dict[str, Any], *, required: bool = False) -> FormField:

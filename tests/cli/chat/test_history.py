@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-from sandbox_agent.cli.chat.history import MOST_BYTES, MOST_EVENTS, Past, last_turns
-from sandbox_agent.client import Gap, LogEvent, Session
+from sandboxagent.cli.chat.history import MOST_BYTES, MOST_EVENTS, Past, last_turns
+from sandboxagent.client import Gap, LogEvent, Session
 
 
 class Kept:

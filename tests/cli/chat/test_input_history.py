@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from sandbox_agent.cli.chat.input_history import LONGEST, MOST_BYTES, MOST_ENTRIES, InputHistory
+from sandboxagent.cli.chat.input_history import LONGEST, MOST_BYTES, MOST_ENTRIES, InputHistory
 
 
 def test_what_was_typed_is_there_in_the_next_run(tmp_path: Path) -> None:

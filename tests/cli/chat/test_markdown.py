@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.cli.chat.screen import render, split_blocks
+from sandboxagent.cli.chat.screen import render, split_blocks
 
 
 @pytest.mark.parametrize(

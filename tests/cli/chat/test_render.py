@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.call import CLIENT
-from sandbox_agent.cli.chat.blocks import Block, Note, Spoken, plain
-from sandbox_agent.cli.chat.render import ASCII, Marks, Showing
-from sandbox_agent.client import TurnEnded, TurnStarted
-from sandbox_agent.client.updates import SessionItem, read_item
-from sandbox_agent.wire.acp import PromptResponse
-from sandbox_agent.wire.reading import read
+from sandboxagent.cli.call import CLIENT
+from sandboxagent.cli.chat.blocks import Block, Note, Spoken, plain
+from sandboxagent.cli.chat.render import ASCII, Marks, Showing
+from sandboxagent.client import TurnEnded, TurnStarted
+from sandboxagent.client.updates import SessionItem, read_item
+from sandboxagent.protocol.acp import PromptResponse
+from sandboxagent.protocol.decode import read
 
 
 def update(**members: Any) -> SessionItem:

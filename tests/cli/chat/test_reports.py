@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from sandbox_agent.cli.chat.client import Reports
+from sandboxagent.cli.chat.client import Reports
 
 
 def test_a_report_that_cannot_be_shown_does_not_end_the_work_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
@@ -26,7 +26,7 @@ def test_a_report_that_cannot_be_shown_does_not_end_the_work_it_is_about(capsys:
 
 def test_a_command_gives_the_reports_back_when_it_ends() -> None:
     shown: list[str] = []
-    reports, everything = logging.getLogger("sandbox_agent.client"), logging.getLogger()
+    reports, everything = logging.getLogger("sandboxagent.client"), logging.getLogger()
     before = reports.level, [*reports.handlers], [*everything.handlers]
 
     with Reports(shown.append, shown.append).installed():

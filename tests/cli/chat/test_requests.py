@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.chat.blocks import plain
-from sandbox_agent.cli.chat.render import Marks, Showing
-from sandbox_agent.cli.chat.requests import chosen, describe_request
-from sandbox_agent.client import PermissionRequest
-from sandbox_agent.wire.acp import RequestPermissionRequest
-from sandbox_agent.wire.reading import read
+from sandboxagent.cli.chat.blocks import plain
+from sandboxagent.cli.chat.render import Marks, Showing
+from sandboxagent.cli.chat.requests import chosen, describe_request
+from sandboxagent.client import PermissionRequest
+from sandboxagent.protocol.acp import RequestPermissionRequest
+from sandboxagent.protocol.decode import read
 
 
 def shown(**call: Any) -> list[str]:

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from sandbox_agent.cli.chat.blocks import Note, Span, Spoken, note
-from sandbox_agent.cli.chat.screen import Screen
+from sandboxagent.cli.chat.blocks import Note, Span, Spoken, note
+from sandboxagent.cli.chat.screen import Screen
 from tests.support.emulator import Emulator
 
 

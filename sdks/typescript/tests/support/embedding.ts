@@ -40,7 +40,7 @@ export class Place {
       ...more.env,
     };
     const options = { configDir: join(this.directory, "config"), ...more.options };
-    return { command: [PYTHON, "-m", "sandbox_agent"], agent: "scripted", logger: quiet, ...more, env, options };
+    return { command: [PYTHON, "-m", "sandboxagent"], agent: "scripted", logger: quiet, ...more, env, options };
   }
 
   close(): void {

@@ -1,1 +1,0 @@
-"""Move files and trees in and out, whole or not at all."""

@@ -1,0 +1,50 @@
+"""Run and control coding agents inside a sandbox, over HTTP.
+
+The client and its errors can be imported from here, too; they are loaded when you first use them.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sandboxagent.client import (
+        ClientError,
+        ConnectionLost,
+        ForeignAnswer,
+        InvalidCall,
+        LocalFileFailed,
+        RequestError,
+        SandboxAgent,
+        SandboxAgentError,
+        ServerProblem,
+        StartFailed,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClientError",
+    "ConnectionLost",
+    "ForeignAnswer",
+    "InvalidCall",
+    "LocalFileFailed",
+    "RequestError",
+    "SandboxAgent",
+    "SandboxAgentError",
+    "ServerProblem",
+    "StartFailed",
+    "__version__",
+]
+
+if not TYPE_CHECKING:
+    # Hidden, so that type checkers still report an unknown name.
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from sandboxagent import client
+
+        value = globals()[name] = getattr(client, name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

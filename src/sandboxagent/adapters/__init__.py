@@ -1,0 +1,1 @@
+"""Programs and APIs of others: OpenCode's API, Amp and the mock agent."""

@@ -1,0 +1,40 @@
+"""Run the Amp adapter on stdin and stdout until stdin ends."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from sandboxagent.adapters.amp.agent import AmpAgent
+from sandboxagent.adapters.amp.permissions import Doorway
+from sandboxagent.adapters.amp.run import AmpCli
+from sandboxagent.adapters.stdio import Peer
+from sandboxagent.server.processes.children import OWNER, Children
+
+
+async def serve() -> None:
+    """Answer on stdio until stdin ends or SIGTERM comes. What runs then is ended."""
+    serving = asyncio.current_task()
+    assert serving is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    children = Children(os.environ.get(OWNER) or f"amp-{os.getpid()}")
+    peer = await Peer.on_stdio()
+    async with Doorway() as doorway:
+        agent = AmpAgent(peer, AmpCli(os.environ, children), doorway)
+        try:
+            await peer.serve(agent.methods(), agent.notifications())
+        finally:
+            await agent.stop()
+
+
+def main() -> int:
+    """Run until the end of stdin, or a signal."""
+    try:
+        asyncio.run(serve())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

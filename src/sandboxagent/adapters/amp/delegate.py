@@ -1,0 +1,49 @@
+"""Ask the adapter whether Amp may use a tool, and exit with 0 to allow or 2 to reject.
+
+usage: python -I -S delegate.py SOCKET SECRET    with the tool's arguments on stdin, as JSON
+
+Whatever goes wrong rejects; exit code 1 would mean "ask", which Amp cannot do here. One runs for each use of a tool,
+so it imports little.
+"""
+
+import json
+import os
+import socket
+import sys
+
+ALLOW, REJECT = 0, 2
+LONGEST = 64 << 20
+"""Bytes of a tool's arguments, and of an answer."""
+PATIENCE = 24 * 3600.0
+"""Seconds to wait for an answer. The server has a limit of its own, which is shorter."""
+
+
+def ask(path: str, secret: str) -> tuple[bool, str]:
+    """Whether the adapter allows it, and its reason when not."""
+    arguments = sys.stdin.buffer.read(LONGEST + 1)
+    if len(arguments) > LONGEST:
+        return False, "The arguments of this tool are too long to be looked at."
+    question = {
+        "secret": secret,
+        "tool": os.environ["AGENT_TOOL_NAME"],
+        "id": os.environ.get("AGENT_TOOL_USE_ID"),
+        "arguments": json.loads(arguments),
+    }
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(PATIENCE)
+        connection.connect(path)
+        connection.sendall(json.dumps(question).encode() + b"\n")
+        with connection.makefile("rb") as answers:
+            answer = json.loads(answers.readline(LONGEST))
+    return answer["allow"] is True, str(answer.get("reason") or "")
+
+
+if __name__ == "__main__":
+    code, text = REJECT, "Permission could not be asked for."
+    try:
+        allowed, reason = ask(sys.argv[1], sys.argv[2])
+        code, text = (ALLOW, "") if allowed else (REJECT, reason or "The user did not allow this.")
+    finally:
+        # Amp gives the model what stands on stderr. Left at once: no handler, no traceback, no other exit code.
+        os.write(2, text.encode())
+        os._exit(code)

@@ -1,0 +1,163 @@
+"""Serve OpenCode's API below `/opencode`, on the hub.
+
+Every answer is JSON, those to unknown routes too.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from sandboxagent.adapters.opencode.errors import Refused, translate
+from sandboxagent.adapters.opencode.event_routes import CatchUp, EventStreams
+from sandboxagent.adapters.opencode.events import EventBus
+from sandboxagent.adapters.opencode.file_routes import HostFiles, OpenCodeFileRoutes
+from sandboxagent.adapters.opencode.hub_client import HubClient
+from sandboxagent.adapters.opencode.params import Reading, Table, answer
+from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.providers import Offerings
+from sandboxagent.adapters.opencode.server_routes import ServerRoutes
+from sandboxagent.adapters.opencode.session_ids import project_id
+from sandboxagent.adapters.opencode.session_routes import AskingRoutes, SessionRoutes
+from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.shell import Shells
+from sandboxagent.adapters.opencode.transcripts import Transcripts
+from sandboxagent.protocol.errors import BadRequest, SandboxAgentError
+from sandboxagent.server.agents.views import AgentViews
+from sandboxagent.server.http.asgi import App, Receive, Scope, Send
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.policy import Ruling
+from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.terminals import Terminals
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "/opencode"
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """A stream is written by plain ASGI: Starlette's responses would relay it."""
+
+    streams: EventStreams
+    reading: Reading
+    wrapped: bool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        directory = None if self.wrapped else self.reading.named_directory(Request(scope))
+        await self.streams.write(scope, send, wrapped=self.wrapped, directory=directory)
+
+
+def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
+    """The app; it has the routes of all tables, and the two streams."""
+    routes = [Route(path, handler, methods=[method]) for table in tables for method, path, handler in table]
+    routes += [
+        Route("/event", _Streamed(streams, reading, wrapped=False), methods=["GET"]),
+        Route("/global/event", _Streamed(streams, reading, wrapped=True), methods=["GET"]),
+    ]
+    router = Router(routes, redirect_slashes=False)
+    handlers = {
+        HTTPException: _not_routed,
+        Refused: _answer_refusal,
+        SandboxAgentError: _answer_failure,
+        ClientDisconnect: _gone,
+    }
+    app = ExceptionMiddleware(router, handlers)
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].removeprefix(PREFIX) or "/"
+        # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
+        await app({**scope, "app": app, "path": path, "root_path": ""}, receive, send)
+
+    return routed
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path} is not part of this server"
+    return await _answer_refusal(request, Refused(404, message))
+
+
+async def _answer_refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return answer(error.body, error.status)
+
+
+async def _answer_failure(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SandboxAgentError)
+    return await _answer_refusal(request, translate(error))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left before it sent the whole body, so no one reads this response."""
+    return Response(status_code=BadRequest.status)
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeLimits:
+    """What the bridge may take, in bytes."""
+
+    body: int
+    stream: int
+    """That waits for one reader."""
+    memory: int
+    """For transcripts."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCodeBridge:
+    """The app, and its end."""
+
+    app: App
+    bus: EventBus
+    has_draft: Callable[[str], bool]
+    """Whether a session before its first prompt has an id."""
+
+    def close(self) -> None:
+        """End all streams."""
+        self.bus.close()
+
+
+def make_bridge(
+    hub: Hub,
+    from_client: FromClient,
+    views: AgentViews,
+    terminals: Terminals,
+    files: HostFiles,
+    ruling: Ruling,
+    environment: Mapping[str, str],
+    default_agent: str | None,
+    limits: BridgeLimits,
+    *,
+    shell: bool,
+) -> OpenCodeBridge:
+    """Everything that the bridge consists of, bottom to top. From then on it follows every session.
+
+    `shell` says whether people may run commands.
+    """
+    bus = EventBus(limits.stream, project_id, hub.clock)
+    transcripts = Transcripts(hub, bus, limits.memory)
+    client = HubClient(hub, from_client)
+    requests = Requests(client, transcripts, bus)
+    offerings = Offerings(views, default_agent, bus.refresh, hub.monotonic)
+    conversations = Conversations(client, transcripts, bus, offerings, hub.clock)
+    shells = Shells(
+        *(client, conversations, requests, transcripts, terminals, ruling, files.roots, environment), is_on=shell
+    )
+    reading = Reading(limits.body, files.roots.base)
+    app = make_app(
+        reading,
+        EventStreams(bus, requests, CatchUp(hub, transcripts, bus)),
+        SessionRoutes(reading, conversations, requests, shells).table(),
+        AskingRoutes(reading, requests).table(),
+        ServerRoutes(reading, hub, offerings, transcripts).table(),
+        OpenCodeFileRoutes(reading, files).table(),
+    )
+    hub.log.follow_history(transcripts)
+    hub.observe(requests)
+    return OpenCodeBridge(app, bus, conversations.has_draft)

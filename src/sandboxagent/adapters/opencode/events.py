@@ -1,0 +1,208 @@
+"""Carry OpenCode's events to readers, each with a bounded buffer.
+
+OpenCode's streams cannot be resumed. A reader that falls too far behind is cut off, and gets the newest messages
+again when it comes back (`server_routes.py`); it costs the others nothing but its bounded buffer.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+
+from sandboxagent.adapters.opencode.ids import Ticks, make_id, milliseconds
+
+HEARTBEAT = 10.0
+"""Seconds between two signs of life, as OpenCode's own server sends them."""
+FLUSH_WAIT = 0.25
+"""Seconds that an answer waits for a reader to be handed the events before it."""
+BATCH = 256 << 10
+"""Bytes handed to a socket at a time."""
+
+
+class EventSocket(Protocol):
+    """What a stream is written to."""
+
+    def abort(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class EventReader:
+    """One stream of events."""
+
+    socket: EventSocket
+    limit: int
+    wrapped: bool
+    """With the directory around each event, as `/global/event` has it."""
+    directory: str | None
+    """Only events of this directory; None for all."""
+    closed: bool = False
+    _queue: deque[bytes] = field(default_factory=deque[bytes])
+    _size: int = 0
+    _pushed: int = 0
+    _written: int = 0
+    _taken: int = 0
+    _writing_since: float | None = None
+    _wake: "asyncio.Future[None] | None" = None
+    _waiting: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list[tuple[int, "asyncio.Future[None]"]])
+
+    def push(self, frame: bytes) -> None:
+        if self.closed:
+            return
+        if self._size + len(frame) > self.limit:
+            self.closed = True
+            self._queue.clear()
+            self.socket.abort()
+        else:
+            self._queue.append(frame)
+            self._size += len(frame)
+            self._pushed += 1
+        self._notify()
+
+    def close(self) -> None:
+        """End it when what waits is written."""
+        self.closed = True
+        self._notify()
+
+    async def next(self) -> bytes | None:
+        """What to write next, empty when nothing has happened for a while; None when it is over."""
+        self._mark_written()
+        if not self._queue and not self.closed:
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(HEARTBEAT):
+                    await self._wake
+            except TimeoutError:
+                return b""
+            finally:
+                self._wake = None
+        if not self._queue:
+            return None if self.closed else b""
+        frames: list[bytes] = []
+        size = 0
+        while self._queue and size < BATCH:
+            frames.append(self._queue.popleft())
+            size += len(frames[-1])
+        self._size -= size
+        self._taken += len(frames)
+        self._writing_since = time.monotonic()
+        return b"".join(frames)
+
+    async def flushed(self) -> None:
+        """Wait until everything pushed so far is handed to the socket; not for one that takes nothing."""
+        stalled = self._writing_since is not None and time.monotonic() - self._writing_since > FLUSH_WAIT
+        if self._written < self._pushed and not self.closed and not stalled:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((self._pushed, future))
+            await future
+
+    def finish(self) -> None:
+        """No one writes it any more."""
+        self.closed = True
+        self._queue.clear()
+        self._written = self._pushed
+        self._release()
+
+    def _mark_written(self) -> None:
+        self._written, self._writing_since = self._taken, None
+        self._release()
+
+    def _release(self) -> None:
+        for count, future in self._waiting:
+            if count <= self._written and not future.done():
+                future.set_result(None)
+        self._waiting = [each for each in self._waiting if not each[1].done()]
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class EventBus:
+    """All readers."""
+
+    def __init__(self, limit: int, find_project: Callable[[str], str], clock: Callable[[], float] = time.time) -> None:
+        """`limit` is how much may wait for one reader, in bytes."""
+        self._limit = limit
+        self._find_project = find_project
+        self._clock = clock
+        self._readers: set[EventReader] = set()
+        self._ticks = Ticks()
+        self._closed = False
+
+    @property
+    def read(self) -> bool:
+        """Whether there is a reader."""
+        return bool(self._readers)
+
+    def open(self, socket: EventSocket, *, wrapped: bool, directory: str | None) -> EventReader:
+        """A new reader; it is greeted."""
+        reader = EventReader(socket, self._limit, wrapped, directory)
+        self._readers.add(reader)
+        self.send(reader, None, "server.connected", {})
+        if self._closed:
+            reader.close()
+        return reader
+
+    def forget(self, reader: EventReader) -> None:
+        reader.finish()
+        self._readers.discard(reader)
+
+    def close(self) -> None:
+        """The server is stopping."""
+        self._closed = True
+        for reader in self._readers:
+            reader.close()
+
+    def publish(self, directory: str | None, type: str, properties: object) -> None:
+        """Tell all readers that want to know. Of no directory: all of them."""
+        wanting = [one for one in self._readers if one.directory in (None, directory) or directory is None]
+        if not wanting:
+            return
+        bare = self._encode(type, properties)
+        wrapped = self._wrap(directory, bare) if any(one.wrapped for one in wanting) else b""
+        for reader in wanting:
+            reader.push(wrapped if reader.wrapped else _frame(bare))
+
+    def refresh(self) -> None:
+        """Have programs read again what they read when they start, such as the models there are."""
+        # The web page does it for the one, the terminal interface for the other.
+        self.publish(None, "catalog.updated", {})
+        for reader in self._readers:
+            if reader.wrapped:
+                self.send(reader, None, "server.instance.disposed", {"directory": ""})
+
+    def send(
+        self, reader: EventReader, directory: str | None, type: str, properties: object, most: int | None = None
+    ) -> int:
+        """Tell one reader, unless that takes more than so many bytes; gives how many it took."""
+        bare = self._encode(type, properties)
+        frame = self._wrap(directory, bare) if reader.wrapped else _frame(bare)
+        if most is not None and len(frame) > most:
+            return 0
+        reader.push(frame)
+        return len(frame)
+
+    async def flushed(self) -> None:
+        """Wait until the readers were handed everything so far; not for long."""
+        waiting = [asyncio.ensure_future(reader.flushed()) for reader in self._readers]
+        if waiting:
+            _, late = await asyncio.wait(waiting, timeout=FLUSH_WAIT)
+            for each in late:
+                each.cancel()
+
+    def _encode(self, type: str, properties: object) -> bytes:
+        id = make_id("evt", self._ticks.next(milliseconds(self._clock())), self._ticks)
+        return msgspec.json.encode({"id": id, "type": type, "properties": properties})
+
+    def _wrap(self, directory: str | None, bare: bytes) -> bytes:
+        payload = {"payload": msgspec.Raw(bare)}
+        about = {} if directory is None else {"directory": directory, "project": self._find_project(directory)}
+        return _frame(msgspec.json.encode(about | payload))
+
+
+def _frame(data: bytes) -> bytes:
+    return b"data: %b\n\n" % data

@@ -1,0 +1,93 @@
+"""Read the body, the query and the directory of a request of OpenCode's programs."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.session_ids import normalize
+from sandboxagent.protocol.errors import BodyTooLarge
+from sandboxagent.protocol.headers import OPENCODE_DIRECTORY, raw
+from sandboxagent.protocol.json_bounds import read
+
+DIRECTORY = raw(OPENCODE_DIRECTORY)
+Table = list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]
+"""Routes: method, path, handler."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads requests."""
+
+    max_body: int
+    base: str
+    """The directory of requests that name none."""
+
+    async def body(self, request: Request, type: type[T]) -> T:
+        """Raises Refused and BodyTooLarge."""
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > self.max_body:
+                raise BodyTooLarge(self.max_body)
+        try:
+            return read(data or b"{}", type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(400, f"the body is not what is expected here: {error}") from None
+
+    def named_directory(self, request: Request) -> str | None:
+        """The directory that a request names; None when it names none. Raises Refused."""
+        given = query(request).get("directory")
+        if not given:
+            header = request.scope["headers_by_name"].get(DIRECTORY)
+            given = None if header is None else unquote(header.decode("latin-1"), errors="surrogateescape")
+        if not given:
+            return None
+        return _check(given)
+
+    def directory(self, request: Request) -> str:
+        """The directory that a request is about. Raises Refused."""
+        return self.named_directory(request) or _check(self.base)
+
+
+def _check(directory: str) -> str:
+    """A directory that answers can name: JSON is UTF-8, and paths need not be."""
+    if not directory.startswith("/") or "\0" in directory:
+        raise Refused(400, f"directory must be an absolute path: {directory[:200]!r}")
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        raise Refused(400, f"directory must be UTF-8: {directory[:200]!r}") from None
+    return normalize(directory)
+
+
+def query(request: Request) -> dict[str, str]:
+    """Of a name that is there twice, the last."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        raise Refused(400, "the query has too many parameters") from None
+    return dict(pairs)
+
+
+def read_number(request: Request, name: str) -> int | None:
+    """A whole number in the query. Raises Refused."""
+    given = query(request).get(name)
+    if not given:
+        return None
+    try:
+        return max(0, int(float(given)))
+    except (ValueError, OverflowError):
+        raise Refused(400, f"{name} is not a number") from None
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """A JSON response, which must not be cached."""
+    body = msgspec.json.encode(value)
+    return Response(body, status, {"cache-control": "no-store"}, "application/json")

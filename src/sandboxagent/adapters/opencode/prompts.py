@@ -1,0 +1,193 @@
+"""Translate the parts of OpenCode's prompts to content of ACP, and back.
+
+Pure.
+
+What a client made up for a prompt (its message's id, those of its parts) has no place in ACP, and stays in `_meta` of
+the prompt, which the log keeps.
+"""
+
+import binascii
+import re
+from base64 import b64decode, b64encode
+from posixpath import basename
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
+
+from msgspec import UNSET, Struct
+
+from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.ids import is_given_id
+from sandboxagent.adapters.opencode.objects import FilePart, Part, TextPart
+from sandboxagent.protocol.envelope import META, Object, object_at, text_at
+
+KEY = "opencode"
+"""Of what is ours in `_meta` of a prompt, and in the metadata of a session."""
+_DATA = re.compile(r"data:(?P<mime>[^;,]*)(?P<parameters>(?:;[^;,]*)*?)(?P<base64>;base64)?,", re.IGNORECASE)
+_TEXTS = ("application/json", "application/xml", "application/javascript", "application/x-sh", "application/yaml")
+
+
+class PromptNote(Struct, omit_defaults=True):
+    """What is kept in the prompt of what its client said."""
+
+    messageID: str | None = None
+    partIDs: list[str | None] = []
+    agent: str | None = None
+    model: str | None = None
+    command: str | None = None
+    """The slash command that it is."""
+    compacts: bool = False
+    """It asks the agent to shorten its own memory of the conversation."""
+
+
+def make_meta(note: PromptNote) -> Object:
+    """`_meta` of a prompt."""
+    return {META: {KEY: note}}
+
+
+def read_note(params: Object) -> PromptNote:
+    """What a prompt's client said of it; nothing for one of another client."""
+    said = object_at(params, "_meta", META, KEY)
+    ids = said.get("partIDs")
+    parts = [each if isinstance(each, str) else None for each in ids] if isinstance(ids, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return PromptNote(
+        text_at(said, "messageID"),
+        parts,
+        text_at(said, "agent"),
+        text_at(said, "model"),
+        text_at(said, "command"),
+        said.get("compacts") is True,
+    )
+
+
+# Parts as content
+
+
+def make_blocks(parts: list[Object], *, images: bool, embeds: bool) -> tuple[list[Object], list[str | None]]:
+    """The content of a prompt, and the ids that its client gave to the parts. Raises Refused.
+
+    `images` and `embeds` say whether the agent takes images, and files that are part of the prompt.
+    """
+    if not parts:
+        raise Refused(400, "a prompt needs at least one part")
+    blocks: list[Object] = []
+    ids: list[str | None] = []
+    for part in parts:
+        id = part.get("id")
+        if id is not None and not (isinstance(id, str) and is_given_id("prt", id)):
+            raise Refused(400, "the id of a part begins with prt_ and has letters and digits")
+        if part.get("ignored") is True:
+            continue
+        blocks.append(_make_block(part, images=images, embeds=embeds))
+        ids.append(id)
+    return blocks, ids
+
+
+def _make_block(part: Object, *, images: bool, embeds: bool) -> Object:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "file", "url": str(url)}:
+            return _make_file_block(part, url, images=images, embeds=embeds)
+        case {"type": "agent", "name": str(name)}:
+            return {"type": "text", "text": f"@{name}"}
+        case {"type": "subtask", "prompt": str(prompt)}:
+            agent = text_at(part, "agent")
+            return {"type": "text", "text": f"@{agent} {prompt}" if agent else prompt}
+        case _:
+            raise Refused(400, f"a part of type {part.get('type')!r} is not supported, or lacks what it needs")
+
+
+def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> Object:
+    name, mime = text_at(part, "filename"), text_at(part, "mime") or "application/octet-stream"
+    if url[:5].lower() != "data:":
+        return _make_link(part, url, name, mime)
+    found = _DATA.match(url)
+    if found is None:
+        raise Refused(400, "a data: URL needs a comma before its data")
+    mime = found["mime"].lower() or mime
+    rest = url[found.end() :]
+    try:
+        # Without spaces and line breaks, which some put into it; and with the padding that some leave out.
+        compact = "".join(rest.split())
+        data = (
+            b64decode(compact + "=" * (-len(compact) % 4), validate=True) if found["base64"] else unquote_to_bytes(rest)
+        )
+    except (binascii.Error, ValueError):
+        raise Refused(400, "the data of a data: URL is not base64") from None
+    if mime.startswith("image/"):
+        if not images:
+            raise Refused(400, "this agent takes no images")
+        return {"type": "image", "mimeType": mime, "data": b64encode(data).decode()}
+    uri = f"attachment:///{name or 'file'}"
+    if mime.startswith("text/") or mime in _TEXTS or mime.endswith(("+json", "+xml")):
+        text = data.decode(errors="replace")
+        if embeds:
+            return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}}
+        return {"type": "text", "text": f"{name or 'A file'}:\n\n{text}"}
+    if not embeds:
+        raise Refused(400, f"this agent takes no files of type {mime}")
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": b64encode(data).decode()}}
+
+
+def _make_link(part: Object, url: str, name: str | None, mime: str) -> Object:
+    if urlsplit_or_none(url) is None:
+        raise Refused(400, "a file needs a file:, http: or data: URL")
+    block: Object = {"type": "resource_link", "uri": url, "name": name or _name_of(url), "mimeType": mime}
+    source = object_at(part, "source")
+    return block | {"_meta": {META: {KEY: {"source": source}}}} if source else block
+
+
+def urlsplit_or_none(url: str) -> str | None:
+    """The scheme of an address that a file may have; None for others."""
+    try:
+        scheme = urlsplit(url).scheme.lower()
+    except ValueError:
+        return None
+    return scheme if scheme in ("file", "http", "https") else None
+
+
+def _name_of(url: str) -> str:
+    return basename(unquote(url.partition("?")[0]).rstrip("/")) or url
+
+
+# Content as parts
+
+
+def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
+    """A block of content as a part."""
+
+    def make_file(mime: str | None, url: str, name: str | None) -> FilePart:
+        source = object_at(block, "_meta", META, KEY, "source") or UNSET
+        kind = mime or "application/octet-stream"
+        return FilePart(
+            id=id,
+            session_id=session_id,
+            message_id=message_id,
+            mime=kind,
+            url=url,
+            filename=name or UNSET,
+            source=source,
+        )
+
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return TextPart(id=id, session_id=session_id, message_id=message_id, text=text)
+        case {"type": "image" | "audio", "data": str(data)}:
+            mime = text_at(block, "mimeType") or "application/octet-stream"
+            uri = text_at(block, "uri")
+            return make_file(mime, f"data:{mime};base64,{data}", None if uri is None else _name_of(uri))
+        case {"type": "resource_link", "uri": str(uri)}:
+            return make_file(text_at(block, "mimeType") or "text/plain", uri, text_at(block, "name"))
+        case {"type": "resource", "resource": {"uri": str(uri)}}:
+            resource = object_at(block, "resource")
+            mime = text_at(resource, "mimeType") or "text/plain"
+            data = text_at(resource, "blob") or b64encode((text_at(resource, "text") or "").encode()).decode()
+            return make_file(mime, f"data:{mime};base64,{data}", _name_of(uri))
+        case _:
+            said = f"[{block.get('type')}]"
+            return TextPart(id=id, session_id=session_id, message_id=message_id, text=said)
+
+
+def make_title(text: str) -> str:
+    """The first line of a prompt, not too long."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= 60 else f"{line[:59].rstrip()}…"

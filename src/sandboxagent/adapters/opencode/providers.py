@@ -1,0 +1,206 @@
+"""Show agents as OpenCode's providers, their models as its models, and their modes as its agents.
+
+An agent that is installed is asked once what it offers, before its first session; see `hub/offers`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from sandboxagent.adapters.opencode.transcript import DEFAULT
+from sandboxagent.protocol.envelope import Object, at, objects_at, text_at
+from sandboxagent.protocol.errors import SandboxAgentError, UnknownAgent
+from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.options import MODE, MODEL
+from sandboxagent.server.agents.views import AgentViews
+
+PATIENCE = 10.0
+"""Seconds that a list of models waits for agents that have not said what they offer."""
+ASK_AGAIN = 300.0
+"""Seconds before an agent is asked again that did not say."""
+MOCK = "mock"
+Pairs = list[tuple[str, str]]
+
+
+class Offerings:
+    """What all agents offer."""
+
+    def __init__(
+        self,
+        views: AgentViews,
+        default_agent: str | None,
+        learned_late: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`learned_late` is called when an agent says what it offers after a list was given without that."""
+        self._views = views
+        self._default_agent = default_agent
+        self._learned_late = learned_late
+        self._monotonic = monotonic
+        self._asked: dict[str, float] = {}
+        self._asking: dict[asyncio.Task[bool], float] = {}
+        """Those that are being asked, and since when."""
+        self._missing: set[asyncio.Task[bool]] = set()
+        """Those of them that a list was given without."""
+        # Programs hide models that are old.
+        self._released = datetime.now(UTC).date().isoformat()
+
+    def agents(self) -> list[Agent]:
+        return self._views.catalog.agents()
+
+    def connected(self) -> list[Agent]:
+        """Those that could be started now."""
+        return [agent for agent in self.agents() if self._views.catalog.program(agent) is not None]
+
+    def find(self, id: str) -> Agent | None:
+        """The agent of a provider; None when there is none."""
+        try:
+            return self._views.catalog.agent(id)
+        except UnknownAgent:
+            return None
+
+    def default_agent(self) -> str:
+        """The agent for requests that name none."""
+        if self._default_agent is not None:
+            return self._default_agent
+        ready = [agent.id for agent in self.connected()]
+        return next((id for id in ready if id != MOCK), ready[0] if ready else MOCK)
+
+    async def learn(self, agents: list[Agent]) -> None:
+        """Ask agents what they offer, as far as it is not known; not for long."""
+        now = self._monotonic()
+        for agent in agents:
+            due = now - self._asked.get(agent.id, -ASK_AGAIN) >= ASK_AGAIN
+            if due and self._views.find_announced(agent) is None:
+                self._asked[agent.id] = now
+                task = asyncio.create_task(self._ask(agent))
+                self._asking[task] = now
+                task.add_done_callback(self._finish_asking)
+        # Each is waited for once: one that hangs does not hold up every list.
+        waiting = [task for task, since in self._asking.items() if now - since < PATIENCE]
+        if waiting:
+            await asyncio.wait(waiting, timeout=PATIENCE)
+        self._missing.update(self._asking)
+
+    async def _ask(self, agent: Agent) -> bool:
+        """Whether it said."""
+        try:
+            await self._views.offers.ask(agent)
+        except SandboxAgentError:
+            # Its sessions will say why.
+            return False
+        return True
+
+    def _finish_asking(self, task: "asyncio.Task[bool]") -> None:
+        del self._asking[task]
+        if task in self._missing:
+            self._missing.discard(task)
+            if not task.cancelled() and task.exception() is None and task.result():
+                self._learned_late()
+
+    def models(self, agent: Agent) -> Pairs:
+        """Ids and names; one that stands for the agent's own choice where it does not say."""
+        announced = self._views.find_announced(agent)
+        listed = objects_at(announced.models(), MODEL.available) if announced else []
+        found = [(id, text_at(each, "name") or id) for each in listed if (id := text_at(each, MODEL.choice_id))]
+        return found or [(DEFAULT, "Default")]
+
+    def default_model(self, agent: Agent) -> str:
+        announced = self._views.find_announced(agent)
+        current = text_at(announced.models(), MODEL.current) if announced else None
+        known = [id for id, _ in self.models(agent)]
+        return current if current in known else known[0]
+
+    def modes(self, agent: Agent) -> list[Object]:
+        announced = self._views.find_announced(agent)
+        return objects_at(announced.modes(), MODE.available) if announced else []
+
+    def mode_names(self, agent: Agent) -> list[str]:
+        return [id for each in self.modes(agent) if (id := text_at(each, MODE.choice_id))]
+
+    def takes(self, agent: Agent, capability: str) -> bool:
+        """Whether an agent takes something in a prompt; unless it is known that it does not, it may."""
+        capabilities = self._views.view(agent).capabilities
+        return not capabilities or at(capabilities, "promptCapabilities", capability) is True
+
+    # As OpenCode's objects
+
+    async def providers(self) -> Object:
+        """`GET /provider`."""
+        connected = self.connected()
+        await self.learn(connected)
+        agents = self.agents()
+        return {
+            "all": [self._provider(agent) for agent in agents],
+            "default": {agent.id: self.default_model(agent) for agent in agents},
+            "connected": [agent.id for agent in connected],
+        }
+
+    async def config_providers(self) -> Object:
+        """`GET /config/providers`."""
+        connected = self.connected()
+        await self.learn(connected)
+        return {
+            "providers": [self._provider(agent) for agent in connected],
+            "default": {agent.id: self.default_model(agent) for agent in connected},
+        }
+
+    async def modes_as_agents(self) -> list[Object]:
+        """`GET /agent`: the modes of all agents that could be started, the default one first."""
+        connected = self.connected()
+        await self.learn(connected)
+        found: dict[str, list[tuple[Agent, Object]]] = {DEFAULT: []}
+        for agent in connected:
+            for mode in self.modes(agent):
+                if (id := text_at(mode, MODE.choice_id)) is not None:
+                    found.setdefault(id, []).append((agent, mode))
+        return [_make_agent(name, modes) for name, modes in found.items()]
+
+    def default_model_name(self) -> str:
+        """As `GET /config` has it."""
+        id = self.default_agent()
+        agent = self.find(id)
+        return f"{id}/{DEFAULT if agent is None else self.default_model(agent)}"
+
+    def _provider(self, agent: Agent) -> Object:
+        images = self.takes(agent, "image")
+        models = {id: self._model(agent, id, name, images=images) for id, name in self.models(agent)}
+        # `default` stays valid: a session of before may name it.
+        return {"id": agent.id, "name": agent.title, "source": "custom", "env": [], "options": {}, "models": models}
+
+    def _model(self, agent: Agent, id: str, name: str, *, images: bool) -> Object:
+        only_text = {"text": True, "audio": False, "image": False, "video": False, "pdf": False}
+        return {
+            "id": id,
+            "providerID": agent.id,
+            "api": {"id": id, "url": "", "npm": ""},
+            "name": name,
+            "family": agent.id,
+            "capabilities": {
+                "temperature": False,
+                "reasoning": True,
+                "attachment": True,
+                "toolcall": True,
+                "input": only_text | {"image": images},
+                "output": only_text,
+                "interleaved": False,
+            },
+            "cost": {"input": 0, "output": 0, "cache": {"read": 0, "write": 0}},
+            "limit": {"context": 0, "output": 0},
+            "status": "active",
+            "options": {},
+            "headers": {},
+            "release_date": self._released,
+        }
+
+
+def _make_agent(name: str, modes: list[tuple[Agent, Object]]) -> Object:
+    if not modes:
+        description = "The agent's own default"
+    else:
+        said = text_at(modes[0][1], "description") or text_at(modes[0][1], "name") or name
+        description = f"{said} ({', '.join(agent.id for agent, _ in modes)})"
+    agent: Object = {"name": name, "description": description, "mode": "primary", "native": name == DEFAULT}
+    rest: Object = {"permission": [], "options": {}}
+    return agent | rest

@@ -1,0 +1,138 @@
+"""Run a person's command on the host (`!command`), unless that is turned off.
+
+It runs in the directory of a session, within the roots, and only if no rule rejects it. It ends when it is aborted,
+with the session and with the server, and after ten minutes at the latest. The agent does not learn of it.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.hub_client import HubClient
+from sandboxagent.adapters.opencode.objects import (
+    Message,
+    ShellBody,
+)
+from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.session_ids import is_busy
+from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.tools import Shell
+from sandboxagent.adapters.opencode.transcripts import Transcripts
+from sandboxagent.protocol.errors import UnknownTerminal
+from sandboxagent.server.files.roots import Roots
+from sandboxagent.server.log.event import Direction
+from sandboxagent.server.sessions.policy import PERSONS_TOOL, Ruling
+from sandboxagent.server.sessions.session import Session
+from sandboxagent.server.sessions.terminals import Asker, TerminalCommand, Terminals
+
+logger = logging.getLogger(__name__)
+
+
+LONGEST = 600.0
+"""Seconds that a command may take."""
+OWNER = "opencode"
+OFF = (
+    "commands of people (!command) are off on this server, as they are by default where --fs-root is set; "
+    "start it with --opencode-shell on to run them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shells:
+    """Runs commands."""
+
+    client: HubClient
+    conversations: Conversations
+    requests: Requests
+    transcripts: Transcripts
+    terminals: Terminals
+    ruling: Ruling
+    roots: Roots
+    environment: Mapping[str, str]
+    is_on: bool
+    """Whether people may run any."""
+    _running: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Session → its terminals."""
+
+    async def run(self, id: str, body: ShellBody) -> Message:
+        """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
+        self.conversations.find(id)
+        if not self.is_on:
+            raise Refused(400, OFF)
+        session = await self.conversations.bound(id)
+        await self._judge(session, body.command)
+        if is_busy(session):
+            raise Refused(409, f"Session is busy: {id}")
+        shell = Shell(
+            id=secrets.token_hex(8),
+            command=body.command,
+            agent=body.agent or None,
+            message_id=body.message_id or None,
+        )
+        self._log(session, shell)
+        try:
+            output, code = await self._run(session, body.command)
+        except BaseException:
+            self._log(session, replace(shell, output="the command was not run to its end", exit_code=-1))
+            raise
+        position = self._log(session, replace(shell, output=output, exit_code=code))
+        await self.client.hub.log.committed(position)
+        transcript = await self.transcripts.get(session)
+        message = transcript.find_reply(f"shell-{shell.id}")
+        if message is None:
+            raise Refused(500, "the answer is no longer kept")
+        return message
+
+    async def _judge(self, session: Session, command: str) -> None:
+        """Raises Refused for what a rule rejects, or may."""
+        decision = await self.ruling.judge(session, command)
+        if decision.action == "reject":
+            logger.info("command of a person refused session=%s", session.id)
+            rule = decision.rule
+            reason = f" {rule.reason}" if rule is not None and rule.reason else ""
+            raise Refused(400, f"the rules do not allow this command: {decision.why}.{reason}")
+        if self.requests.denies(session, PERSONS_TOOL, command):
+            raise Refused(400, "the permissions that this session has in OpenCode deny this command")
+
+    async def abort(self, id: str) -> None:
+        """End the commands of a session; what they wrote stays."""
+        session = self.conversations.find(id)
+        if isinstance(session, Session):
+            for terminal_id in list(self._running.get(session.id, ())):
+                # It may have come to its end by itself.
+                with suppress(UnknownTerminal):
+                    await self.terminals.kill(Asker(OWNER, session.id), terminal_id)
+
+    def _log(self, session: Session, shell: Shell) -> int:
+        return self.client.hub.tell(session, shell.write(session.id), Direction.FROM_SERVER).last
+
+    async def _run(self, session: Session, line: str) -> tuple[str, int | None]:
+        asker = Asker(OWNER, session.id)
+        command = TerminalCommand(
+            program="/bin/sh",
+            arguments=("-c", line),
+            environment=self.environment,
+            directory=session.facts.cwd,
+            directories=session.directories,
+            within=self.roots.within,
+        )
+        terminal_id = await self.terminals.create(asker, command)
+        running = self._running.setdefault(session.id, [])
+        running.append(terminal_id)
+        try:
+            terminal = self.terminals.get(asker, terminal_id)
+            try:
+                async with asyncio.timeout(LONGEST):
+                    status = await terminal.exited()
+            except TimeoutError:
+                raise Refused(400, f"the command took longer than {LONGEST:g} s") from None
+            return terminal.output()[0], status.code
+        finally:
+            running.remove(terminal_id)
+            if not running:
+                self._running.pop(session.id, None)
+            await self.terminals.release(asker, terminal_id)

@@ -1,0 +1,232 @@
+"""Keep transcripts up to date with the log while programs read them, within a bound of memory.
+
+A transcript is read from the log and then follows it. While no program listens, it just falls behind, and catches up
+when it is asked for: the log is where everything is.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sandboxagent.adapters.opencode.events import EventBus
+from sandboxagent.adapters.opencode.messages import About, Happening
+from sandboxagent.adapters.opencode.session_ids import describe, id_of, normalize
+from sandboxagent.adapters.opencode.transcript import Transcript
+from sandboxagent.protocol.envelope import text_at
+from sandboxagent.protocol.errors import LogUnavailable
+from sandboxagent.server.log.event import Chunk
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.session import Session
+
+logger = logging.getLogger(__name__)
+
+PAGE = 1000
+"""Events read from the log at a time."""
+AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
+"""Events of the past that are taken in, and bytes of them, before others get a turn."""
+DEEPEST = 50
+"""Forks of forks whose past is looked up."""
+MOST = 1000
+"""Transcripts in memory, however small."""
+SHARE = 4
+"""One transcript may have this part of the memory of all."""
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """One session's transcript, and how far it has come."""
+
+    session_id: str
+    transcript: Transcript
+    directory: str
+    newest: int
+    """The last event of the session that is known."""
+    told_after: int
+    """Readers get what comes after this event; for what was before, they ask."""
+    cursor: int = 0
+    """The last event that is in the transcript."""
+    live: bool = False
+    """It has everything, and gets what comes next at once."""
+    catching_up: "asyncio.Task[None] | None" = None
+    when_live: list[Callable[["Followed"], None]] = field(default_factory=list[Callable[["Followed"], None]])
+
+
+class Transcripts:
+    """All that are in memory."""
+
+    def __init__(self, hub: Hub, bus: EventBus, memory: int) -> None:
+        """`memory` is in bytes, for all of them."""
+        self._hub = hub
+        self._bus = bus
+        self._memory = memory
+        self._followed: dict[str, Followed] = {}
+        """From the one used longest ago on."""
+
+    # Reading
+
+    async def get(self, session: Session) -> Transcript:
+        """A session's transcript, up to now. Raises LogUnavailable."""
+        followed = self._follow(session, self._hub.log.position)
+        if not followed.live:
+            # What has come since it fell behind, readers hear from elsewhere, or not at all.
+            followed.newest = max(followed.newest, self._hub.log.position)
+            await asyncio.shield(self._catch_up(followed))
+        self._make_room(followed)
+        return followed.transcript
+
+    def find(self, session: Session) -> Transcript | None:
+        """What is in memory of it."""
+        followed = self._followed.get(session.id)
+        return None if followed is None else followed.transcript
+
+    def publish(self, session: Session, type: str, properties: object) -> None:
+        """Tell readers of something in a session."""
+        self._bus.publish(normalize(session.facts.cwd), type, properties)
+
+    def publish_session(self, session: Session, type: str) -> None:
+        """Tell readers how a session is now."""
+        info = describe(session, self.find(session))
+        self.publish(session, type, {"sessionID": info.id, "info": info})
+
+    def after_all(self, session: Session, then: Callable[[Transcript], None]) -> None:
+        """Call back once readers have everything so far; at once, if they have."""
+        if not self._bus.read:
+            return
+        followed = self._follow(session, self._hub.log.position)
+        if followed.live:
+            then(followed.transcript)
+            return
+        followed.when_live.append(lambda followed: then(followed.transcript))
+        self._catch_up(followed)
+
+    def forget(self, session_id: str) -> None:
+        """The session is deleted."""
+        followed = self._followed.pop(session_id, None)
+        if followed is not None and followed.catching_up is not None:
+            followed.catching_up.cancel()
+
+    # What the log does
+
+    def appended(self, chunk: Chunk) -> None:
+        """Something has become part of a session's history."""
+        try:
+            self._take(chunk)
+        except Exception:
+            # It is read again from the log.
+            logger.exception("transcript failed session=%s", chunk.session_id)
+            self._followed.pop(chunk.session_id or "", None)
+
+    def _take(self, chunk: Chunk) -> None:
+        assert chunk.session_id is not None
+        followed = self._followed.get(chunk.session_id)
+        if followed is None:
+            if not self._bus.read:
+                return
+            session = self._hub.find_session(chunk.session_id)
+            if session is None:
+                return
+            followed = self._follow(session, chunk.first - 1)
+        followed.newest = max(followed.newest, chunk.last)
+        if not self._bus.read:
+            followed.live = False
+        elif followed.live:
+            self._apply(followed, chunk)
+        else:
+            if followed.catching_up is None:
+                followed.told_after = chunk.first - 1
+            self._catch_up(followed)
+
+    def _follow(self, session: Session, told_after: int) -> Followed:
+        followed = self._followed.pop(session.id, None)
+        if followed is None:
+            about = About(id_of(session), session.facts.agent, session.facts.cwd)
+            transcript = Transcript(about, self._memory // SHARE)
+            directory = normalize(session.facts.cwd)
+            followed = Followed(session.id, transcript, directory, told_after, told_after)
+        elif not followed.live and followed.catching_up is None:
+            followed.told_after = told_after
+        self._followed[session.id] = followed
+        return followed
+
+    def _catch_up(self, followed: Followed) -> "asyncio.Task[None]":
+        if followed.catching_up is None:
+            task = asyncio.create_task(self._read(followed), name=f"transcript of {followed.session_id}")
+            followed.catching_up = task
+            task.add_done_callback(lambda done: self._caught_up(followed, done))
+        return followed.catching_up
+
+    def _caught_up(self, followed: Followed, task: "asyncio.Task[None]") -> None:
+        followed.catching_up = None
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        logger.warning("session not read session=%s reason=%s", followed.session_id, type(error).__name__)
+        if not isinstance(error, LogUnavailable):
+            self._followed.pop(followed.session_id, None)
+
+    async def _read(self, followed: Followed) -> None:
+        if followed.cursor == 0:
+            await self._read_past(followed)
+        while followed.cursor < followed.newest:
+            await self._read_part(followed, followed.session_id, followed.newest + 1)
+        # Nothing is awaited between the last look and this.
+        followed.live = True
+        waiting, followed.when_live = followed.when_live, []
+        for then in waiting:
+            then(followed)
+
+    async def _read_part(self, followed: Followed, session_id: str, before: int) -> None:
+        """Take in some of what comes before a position, and all of it in the end."""
+        chunks = await self._hub.log.history(session_id, followed.cursor, before, PAGE)
+        taken = size = 0
+        for chunk in chunks:
+            self._apply(followed, chunk, before)
+            taken, size = taken + len(chunk.lines), size + chunk.size
+            if taken > AT_ONCE or size > BYTES_AT_ONCE:
+                taken = size = 0
+                await asyncio.sleep(0)
+        if not chunks:
+            followed.cursor = before - 1
+
+    async def _read_past(self, followed: Followed) -> None:
+        """A fork begins with what was said before it, in the session that it was made from."""
+        line: list[tuple[str, int]] = []
+        session = self._hub.find_session(followed.session_id)
+        while session is not None and len(line) < DEEPEST:
+            source = text_at(session.facts.metadata, "forkedFrom")
+            first = await self._hub.log.history(session.id, 0, self._hub.log.position + 1, 1) if source else []
+            session = self._hub.find_session(source)
+            if session is not None and first:
+                line.append((session.id, first[0].first))
+        for session_id, before in reversed(line):
+            while followed.cursor < before - 1:
+                await self._read_part(followed, session_id, before)
+
+    def _apply(self, followed: Followed, chunk: Chunk, before: int | None = None) -> None:
+        for position, line in enumerate(chunk.lines, chunk.first):
+            if position <= followed.cursor or (before is not None and position >= before):
+                continue
+            followed.cursor = position
+            happened = followed.transcript.apply(position, chunk.at, chunk.direction, line)
+            if position > followed.told_after and self._bus.read:
+                for each in happened:
+                    self._tell(followed, each)
+
+    def _tell(self, followed: Followed, happening: Happening) -> None:
+        if happening.properties is not None:
+            self._bus.publish(followed.directory, happening.type, happening.properties)
+            if happening.type == "session.idle":
+                self._make_room(followed)
+            return
+        session = self._hub.find_session(followed.session_id)
+        if session is not None:
+            self.publish_session(session, happening.type)
+
+    def _make_room(self, needed: Followed) -> None:
+        size = sum(each.transcript.size for each in self._followed.values())
+        for each in list(self._followed.values()):
+            if size <= self._memory and len(self._followed) <= MOST:
+                return
+            if each is not needed and each.catching_up is None and not each.transcript.running:
+                size -= each.transcript.size
+                del self._followed[each.session_id]

@@ -1,0 +1,221 @@
+"""Connect to the server that a run talks to, or start a private one with `--no-daemon`."""
+
+import getpass
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from sandboxagent.cli.call import CLIENT
+from sandboxagent.cli.daemon import ServerFailed, ensure_server
+from sandboxagent.cli.flags import settings_of
+from sandboxagent.cli.output import one_line, show_install
+from sandboxagent.cli.parser import ParsedArguments
+from sandboxagent.cli.session_lookup import find_session, last_use, read_session
+from sandboxagent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
+from sandboxagent.client.agents import Agent, Agents
+from sandboxagent.client.api import Api
+from sandboxagent.client.errors import ServerProblem
+from sandboxagent.client.requests import Handlers
+from sandboxagent.core.data_directory import find_lock_owner
+from sandboxagent.core.discovery import SERVER_OPTIONS, ServerAddress, is_named
+from sandboxagent.core.settings import Settings
+from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
+from sandboxagent.protocol.errors import MissingNode, SettingsError
+
+MOST_COMPARED = 1000
+"""Sessions among which the newest is looked for."""
+SIGN_OF_LIFE = 10.0
+"""Seconds between two words about a server that cannot be reached."""
+_KNOWN = ("no handler", "the embedded server has ended")
+"""Log messages to hide: they are expected, or shown in another way."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTarget:
+    """The server that a run will talk to; without an address, a private one that is started for it."""
+
+    address: ServerAddress | None
+    settings: Settings
+    here: bool
+    """Whether the server surely sees the files of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectedServer:
+    """A client of the server that was chosen."""
+
+    client: SandboxAgent
+    here: bool
+
+
+def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
+    """The server that is named, the one on the data directory, or one that is started there in the background.
+
+    Raises:
+        SettingsError: what the arguments say makes no sense.
+        StartFailed: the data directory has a server that cannot be used, or none starts.
+    """
+    settings = settings_of(arguments, os.environ, (*SERVER_OPTIONS, "agents_dir"))
+    alone = arguments.switch("no_daemon")
+    if alone and is_named(arguments.values, os.environ):
+        raise SettingsError(
+            f"--no-daemon starts a server, and --endpoint or {ENDPOINT_VARIABLE} names one that is there"
+        )
+    if alone:
+        _check_free(settings)
+        return ServerTarget(None, settings, here=True)
+    try:
+        found = ensure_server(arguments, say)
+    except ServerFailed as failed:
+        raise StartFailed(str(failed), failed.stderr) from failed
+    return ServerTarget(found, settings, here=found.source == "record")
+
+
+def _check_free(settings: Settings) -> None:
+    pid = find_lock_owner(settings.data_dir)
+    if pid is not None:
+        raise StartFailed(
+            f"a server (process {pid or 'unknown'}) holds the data directory {settings.data_dir}; leave --no-daemon "
+            "out to use that server, or choose another directory with --data-dir"
+        )
+
+
+@asynccontextmanager
+async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[ConnectedServer]:
+    """A client for as long as the block lasts.
+
+    Raises ClientError: the server does not start, or does not let us in.
+    """
+    async with AsyncExitStack() as stack:
+        if choice.address is None:
+            client = await _start(stack, choice.settings, handlers)
+        else:
+            try:
+                client = await _connect(stack, choice.address.url, choice.address.token, handlers)
+            except ValueError as error:
+                raise SettingsError(f"--token: {error}") from None
+        yield ConnectedServer(client, choice.here)
+
+
+async def _connect(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
+    return await stack.enter_async_context(
+        SandboxAgent.connect(
+            url,
+            token,
+            on_permission=handlers.permission,
+            on_question=handlers.question,
+            on_elicitation=handlers.elicitation,
+            name=CLIENT,
+            user=_user(),
+        )
+    )
+
+
+async def _start(stack: AsyncExitStack, settings: Settings, handlers: Handlers) -> SandboxAgent:
+    places = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
+    # What it reports is seen only when it fails: then the last lines should be about that.
+    options = {**places, "quiet": True, "log_level": "warning"}
+    return await stack.enter_async_context(
+        SandboxAgent.start(
+            on_permission=handlers.permission,
+            on_question=handlers.question,
+            on_elicitation=handlers.elicitation,
+            data_dir=settings.data_dir,
+            options=options,
+        )
+    )
+
+
+async def find_named_session(client: SandboxAgent, name: str) -> SessionInfo:
+    """The session with this id or alias, or the only one whose id or alias begins like this. Raises ClientError."""
+    api = Api(client.url, client.token)
+    try:
+        return read_session(await find_session(api, name))
+    finally:
+        await api.close()
+
+
+async def find_newest_session(client: SandboxAgent, cwd: str, agent: str | None) -> SessionInfo:
+    """The session of a directory in which something happened last, of those that take a prompt. Raises ClientError."""
+    found: list[SessionInfo] = []
+    async for info in client.sessions.list(cwd):
+        if agent in (None, info.agent) and (info.resumable or not info.ended):
+            found.append(info)
+        if len(found) == MOST_COMPARED:
+            break
+    if not found:
+        of = "" if agent is None else f" of {agent}"
+        raise ClientError(f"there is no session{of} in {cwd} to continue; without --continue, run starts one")
+    return max(found, key=last_use)
+
+
+async def find_agent(agents: Agents, agent: str) -> Agent | None:
+    """An agent; None where several nodes may have it, and the gateway chooses one when the session is made."""
+    try:
+        return await agents.get(agent)
+    except ServerProblem as problem:
+        if problem.slug != MissingNode.slug:
+            raise
+        return None
+
+
+async def install_agent(agents: Agents, agent: str, *, quiet: bool) -> None:
+    """Have an agent installed, if it is not, and show how far that is."""
+    known = await find_agent(agents, agent)
+    if known is None or known.installed:
+        return
+    install = agents.install(agent)
+    if not quiet:
+        await show_install(install)
+    await install
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+class Reports(logging.Handler):
+    """Shows each log message of the SDK on one line, and hides all others."""
+
+    def __init__(self, say: Say, warn: Say) -> None:
+        super().__init__(logging.INFO)
+        self._say = say
+        self._warn = warn
+        self._next = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Without a traceback: you use the program, and need not read it."""
+        try:
+            self._show(record)
+        except Exception:
+            # What cannot be shown must not end the work that it is about, such as giving an answer once more.
+            self.handleError(record)
+
+    def _show(self, record: logging.LogRecord) -> None:
+        told = record.getMessage()
+        if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
+            self._warn(one_line(told))
+        elif told.startswith("the stream broke") and record.created >= self._next:
+            self._next = record.created + SIGN_OF_LIFE
+            self._say("the connection to the server broke; trying to reach it")
+
+    @contextmanager
+    def installed(self) -> Generator[None]:
+        """Take all reports of this process for as long as the block lasts."""
+        reports, rest, silent = logging.getLogger("sandboxagent.client"), logging.getLogger(), logging.NullHandler()
+        level = reports.level
+        rest.addHandler(silent)
+        reports.setLevel(logging.INFO)
+        reports.addHandler(self)
+        try:
+            yield
+        finally:
+            reports.removeHandler(self)
+            reports.setLevel(level)
+            rest.removeHandler(silent)

@@ -1,0 +1,468 @@
+"""Read lines from a terminal with prompt_toolkit, and stop reading at any time."""
+
+import asyncio
+import os
+import signal
+import termios
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, TextIO
+
+from sandboxagent.cli.chat.input_history import InputHistory
+from sandboxagent.cli.chat.screen import Screen, width_of
+
+if TYPE_CHECKING:
+    from prompt_toolkit import Application
+    from prompt_toolkit.buffer import Buffer
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+    from prompt_toolkit.layout import Container
+
+GRACE = 0.7
+"""Seconds for which a question does not listen that came up while you typed something else."""
+LONGEST_PASTE = 1 << 20
+"""Characters; what is pasted beyond is dropped."""
+MOST_AHEAD = 1000
+"""Lines that may be typed before they are read."""
+_AS_IT_WAS = "\x1b[?2004l\x1b[?25h\x1b[?7h\x1b[0m"
+_CHUNK = 4096
+
+
+Words = Callable[[], Iterable[tuple[str, str]]]
+"""Commands that can be typed, and what they are for."""
+MOST_OFFERED = 8
+"""Commands that are offered at a time."""
+
+
+class Keyboard:
+    """The keyboard of a person who looks at a screen."""
+
+    def __init__(self, keyboard: TextIO, screen: Screen) -> None:
+        self._keyboard = keyboard
+        self._screen = screen
+        self._users = 0
+        self._modes: list[object] | None = None
+        """How the terminal was before."""
+        self._prompt: _Prompt | _PlainLines | None = None
+        self._completions: Words = lambda: ()
+        self._history: InputHistory | None = None
+
+    def complete(self, words: "Words") -> None:
+        """Offer these while the standing line begins with a slash."""
+        self._completions = words
+
+    def remember(self, history: InputHistory) -> None:
+        """Let the arrow keys bring back what was typed in earlier runs, and keep what is typed in this one."""
+        self._history = history
+
+    @asynccontextmanager
+    async def held(self) -> AsyncGenerator[None]:
+        """Listen all the time, so that what is typed ahead becomes a part of the next line."""
+        self._users += 1
+        try:
+            if self._users == 1:
+                await self._begin()
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                await self._end()
+
+    @asynccontextmanager
+    async def dialog(self) -> AsyncGenerator[None]:
+        """Ask something: what is typed from here on belongs to it, and nothing that was typed before."""
+        if self._prompt is None:
+            with suppress(termios.error):
+                termios.tcflush(self._keyboard.fileno(), termios.TCIFLUSH)
+            yield
+            return
+        self._prompt.begin_dialog()
+        try:
+            yield
+        finally:
+            self._prompt.end_dialog()
+
+    async def line(self, mark: str, *, standing: bool = False) -> str:
+        """What is typed, up to the enter key. Raises EOFError for Ctrl-D, and when the terminal is gone."""
+        async with self.held():
+            assert self._prompt is not None
+            typed = await self._prompt.line(mark, standing=standing)
+        if typed is None:
+            raise EOFError
+        return typed
+
+    def set_busy(self, busy: bool) -> None:
+        """Whether something is going on, so that an empty line need not be seen."""
+        if self._prompt is not None:
+            self._prompt.set_busy(busy)
+
+    def interrupted(self) -> bool:
+        """Ctrl-C was pressed: whether there was something typed to be thrown away."""
+        return self._prompt is not None and self._prompt.throw_away()
+
+    def restore(self) -> None:
+        """Give the terminal back as it was, when there is no time for more."""
+        if self._modes is None:
+            return
+        with suppress(termios.error):
+            termios.tcsetattr(self._keyboard.fileno(), termios.TCSADRAIN, self._modes)  # pyright: ignore[reportArgumentType]
+        if self._screen.moves:
+            with suppress(OSError):
+                self._screen.stream.write(_AS_IT_WAS)
+                self._screen.stream.flush()
+
+    def _words(self) -> Iterable[tuple[str, str]]:
+        return self._completions()
+
+    async def _begin(self) -> None:
+        with suppress(termios.error):
+            self._modes = termios.tcgetattr(self._keyboard.fileno())
+        if self._screen.moves:
+            self._prompt = _Prompt(self._keyboard, self._screen, self._words, self._history)
+        else:
+            self._prompt = _PlainLines(self._keyboard, self._screen)
+        await self._prompt.begin()
+
+    async def _end(self) -> None:
+        assert self._prompt is not None
+        prompt, self._prompt = self._prompt, None
+        await prompt.end()
+        self._modes = None
+
+
+class _Prompt:
+    """What is typed stands below everything else, and is edited there."""
+
+    def __init__(self, keyboard: TextIO, screen: Screen, words: Words, history: InputHistory | None) -> None:
+        from prompt_toolkit.buffer import Buffer
+        from prompt_toolkit.filters import Condition
+
+        self._screen = screen
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MOST_AHEAD)
+        """Standing lines; None for Ctrl-D."""
+        self._answer: asyncio.Future[str | None] | None = None
+        """What a dialog waits for."""
+        self._mark = self._question = ""
+        self._in_dialog = self._busy = False
+        self._deaf_until = 0.0
+        self._over = False
+        self._standing = Buffer(
+            multiline=True,
+            completer=_completer(words),
+            complete_while_typing=Condition(lambda: self._standing.text.startswith("/")),
+            history=None if history is None else _open_history(history),
+        )
+        self._reply = Buffer(multiline=True, read_only=Condition(self._is_deaf))
+        self._app = self._application(keyboard)
+        self._running: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        self._screen.put_below(self)
+        self._running = asyncio.create_task(self._run())
+        # Drawn once, so that what is written from here on is above it.
+        await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        assert self._running is not None
+        if self._app.is_running and not self._app.is_done:
+            self._app.exit()
+        await asyncio.gather(self._running, return_exceptions=True)
+        self._screen.take_away()
+
+    async def _run(self) -> None:
+        try:
+            # Signals are for those who know what runs.
+            await self._app.run_async(handle_sigint=False)
+        except EOFError:
+            pass  # The terminal is gone.
+        finally:
+            self._over = True
+            self._deliver(None)
+            with suppress(asyncio.QueueFull):
+                self._lines.put_nowait(None)
+
+    async def line(self, mark: str, *, standing: bool) -> str | None:
+        """What is typed; None for the end of input."""
+        if standing:
+            self._mark = mark
+            self._app.invalidate()
+            typed = await self._lines.get()
+            if typed is not None:
+                self._screen.type_line(mark, typed)
+            return typed
+        if self._over:
+            return None
+        self._question, self._answer = mark, asyncio.get_running_loop().create_future()
+        self._app.layout.focus(self._reply)
+        self._app.invalidate()
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+            self._reply.reset()
+            self._app.layout.focus(self._standing)
+            self._app.invalidate()
+
+    def begin_dialog(self) -> None:
+        self._in_dialog = True
+        if self._standing.text:
+            # You are in the middle of a sentence, and have not read the question yet.
+            self._deaf_until = asyncio.get_running_loop().time() + GRACE
+
+    def end_dialog(self) -> None:
+        self._in_dialog, self._deaf_until = False, 0.0
+        self._app.invalidate()
+
+    def set_busy(self, busy: bool) -> None:
+        self._busy = busy
+        self._app.invalidate()
+
+    def throw_away(self) -> bool:
+        if self._answer is not None or not self._standing.text:
+            return False
+        self._standing.reset()
+        self._app.invalidate()
+        return True
+
+    # For the screen
+
+    def print_above(self, text: str) -> None:
+        """Write whole lines above what is typed."""
+        if self._app.is_running:
+            self._app.renderer.erase()
+        self._screen.stream.write(text)
+        self._screen.stream.flush()
+        self._app.invalidate()
+
+    def refresh(self) -> None:
+        """What is shown above the line has changed."""
+        self._app.invalidate()
+
+    # Keys
+
+    def _is_deaf(self) -> bool:
+        return asyncio.get_running_loop().time() < self._deaf_until
+
+    def _deliver(self, text: str | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(text)
+
+    def _enter(self, event: "KeyPressEvent") -> None:
+        buffer = event.current_buffer
+        text = buffer.text
+        if self._answer is not None:
+            if self._is_deaf() or self._answer.done():
+                return
+            self._screen.type_line(self._question, text)
+            self._deliver(text)
+        else:
+            with suppress(asyncio.QueueFull):
+                self._lines.put_nowait(text)
+        buffer.reset(append_to_history=bool(text.strip()))
+
+    def _end_of_input(self, event: "KeyPressEvent") -> None:
+        if self._answer is not None:
+            self._deliver(None)
+        else:
+            with suppress(asyncio.QueueFull):
+                self._lines.put_nowait(None)
+
+    def _keys(self) -> "KeyBindings":
+        from prompt_toolkit.application import get_app
+        from prompt_toolkit.filters import Condition
+        from prompt_toolkit.key_binding import KeyBindings
+        from prompt_toolkit.keys import Keys
+
+        def insert_newline(event: "KeyPressEvent") -> None:
+            event.current_buffer.insert_text("\n")
+
+        def interrupt(event: "KeyPressEvent") -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        def suspend(event: "KeyPressEvent") -> None:
+            event.app.suspend_to_background()
+
+        keys = KeyBindings()
+        keys.add("enter")(self._enter)
+        keys.add("escape", "enter")(insert_newline)
+        keys.add("c-c")(interrupt)
+        keys.add("c-z")(suspend)
+        is_empty = Condition(lambda: not get_app().current_buffer.text)
+        keys.add("c-d", filter=is_empty)(self._end_of_input)
+        keys.add(Keys.BracketedPaste)(_paste)
+        return keys
+
+    # Layout
+
+    def _application(self, keyboard: TextIO) -> "Application[None]":
+        from prompt_toolkit import Application
+        from prompt_toolkit.input import create_input
+        from prompt_toolkit.layout import Layout
+        from prompt_toolkit.output.vt100 import Vt100_Output
+
+        output = Vt100_Output.from_pty(self._screen.stream, term=os.environ.get("TERM"))
+        # The answer would be read as keys by the program that comes after this one.
+        output.enable_cpr = False
+        return Application(
+            Layout(self._container(), focused_element=self._standing),
+            key_bindings=self._keys(),
+            erase_when_done=True,
+            input=create_input(keyboard),
+            output=output,
+        )
+
+    def _container(self) -> "Container":
+        from prompt_toolkit.filters import Condition
+        from prompt_toolkit.formatted_text import ANSI
+        from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
+
+        live = Window(FormattedTextControl(lambda: ANSI(self._screen.live)), wrap_lines=True, dont_extend_height=True)
+        asks = Condition(lambda: self._answer is not None and not self._answer.done())
+        stands = Condition(
+            lambda: self._answer is None and bool(self._mark) and (not self._busy or bool(self._standing.text))
+        )
+        offers = Window(FormattedTextControl(self._offered), dont_extend_height=True)
+        is_apart = Condition(lambda: self._screen.is_after_words) & (asks | stands)
+        return HSplit(
+            [
+                ConditionalContainer(live, Condition(lambda: bool(self._screen.live))),
+                ConditionalContainer(Window(height=1), is_apart),
+                ConditionalContainer(_window(self._reply, lambda: self._question), asks),
+                ConditionalContainer(_window(self._standing, lambda: self._mark), stands),
+                ConditionalContainer(offers, stands & Condition(lambda: self._standing.complete_state is not None)),
+            ]
+        )
+
+    def _offered(self) -> "StyleAndTextTuples":
+        """The commands to choose from, a line for each, around the one that is chosen."""
+        state = self._standing.complete_state
+        if state is None:
+            return []
+        chosen = state.complete_index
+        first = max(0, min((chosen or 0) - MOST_OFFERED // 2, len(state.completions) - MOST_OFFERED))
+        some = state.completions[first : first + MOST_OFFERED]
+        width = max((len(each.text) for each in some), default=0)
+        columns = width_of(self._screen.stream) - 1
+        rows = [
+            (
+                "reverse" if index == chosen else "fg:ansibrightblack",
+                f"  {each.text:<{width}}  {each.display_meta_text}",
+            )
+            for index, each in enumerate(some, first)
+        ]
+        more = len(state.completions) - len(some)
+        rows += [("fg:ansibrightblack", f"  and {more} more")] if more else []
+        lines: StyleAndTextTuples = [(style, f"{row[:columns]}\n") for style, row in rows[:-1]]
+        return [*lines, *((style, row[:columns]) for style, row in rows[-1:])]
+
+
+def _window(buffer: "Buffer", mark: Callable[[], str]) -> "Container":
+    """A line after a mark; its further rows are indented."""
+    from prompt_toolkit.layout import BufferControl, Window
+
+    def prefix(line: int, wraps: int) -> str:
+        return mark() if line == wraps == 0 else "  "
+
+    return Window(BufferControl(buffer), wrap_lines=True, dont_extend_height=True, get_line_prefix=prefix)
+
+
+def _completer(words: Words) -> "Completer":
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+    class Commands(Completer):
+        """Those that begin with all that is typed."""
+
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            typed = document.text
+            for word, about in words():
+                if typed.startswith("/") and word.startswith(typed):
+                    yield Completion(word, -len(typed), display_meta=about)
+
+    return Commands()
+
+
+def _open_history(history: InputHistory) -> "History":
+    from prompt_toolkit.history import History
+
+    class TypedHistory(History):
+        """The lines of all runs."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            return reversed(history.load())
+
+        def store_string(self, string: str) -> None:
+            history.add(string)
+
+    return TypedHistory()
+
+
+def _paste(event: "KeyPressEvent") -> None:
+    text = event.data[:LONGEST_PASTE].replace("\r\n", "\n").replace("\r", "\n")
+    kept = (letter for letter in text if letter.isprintable() or letter in "\n\t\u200c\u200d")
+    event.current_buffer.insert_text("".join(kept))
+
+
+class _PlainLines:
+    """Whole lines, of a terminal on which the cursor cannot be moved: there the kernel lets you edit them."""
+
+    def __init__(self, keyboard: TextIO, screen: Screen) -> None:
+        self._fd = keyboard.fileno()
+        self._screen = screen
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MOST_AHEAD)
+        self._half = b""
+        self._mark = ""
+        self._in_dialog = False
+
+    async def begin(self) -> None:
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+
+    async def end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._fd)
+
+    async def line(self, mark: str, *, standing: bool) -> str | None:
+        if standing:
+            self._mark = mark
+        self._ask(mark)
+        while True:
+            typed = await self._lines.get()
+            if not (standing and self._in_dialog):
+                return typed
+            # It was meant for the question.
+            with suppress(asyncio.QueueFull):
+                self._lines.put_nowait(typed)
+            await asyncio.sleep(0)
+
+    def begin_dialog(self) -> None:
+        self._in_dialog = True
+
+    def end_dialog(self) -> None:
+        self._in_dialog = False
+        if self._mark:
+            self._ask(self._mark)
+
+    def set_busy(self, busy: bool) -> None:
+        """Nothing is hidden here."""
+
+    def throw_away(self) -> bool:
+        """The kernel has what is typed, and throws it away itself."""
+        return False
+
+    def _ask(self, mark: str) -> None:
+        self._screen.ask(mark)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, _CHUNK)
+        except OSError:
+            data = b""
+        *lines, self._half = (self._half + data).split(b"\n")
+        with suppress(asyncio.QueueFull):
+            for line in lines:
+                self._screen.typed()
+                self._lines.put_nowait(line.decode(errors="replace"))
+            if not data:
+                self._lines.put_nowait(None)
+                asyncio.get_running_loop().remove_reader(self._fd)

@@ -1,0 +1,96 @@
+"""Write a turn as JSON lines."""
+
+import asyncio
+import sys
+
+import msgspec
+
+from sandboxagent.cli.chat.history import OwnPrompts, end_of_log
+from sandboxagent.cli.failures import Failure, document
+from sandboxagent.cli.output import write_json
+from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
+from sandboxagent.client.updates import read_item, text_of
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.decode import to_json
+from sandboxagent.protocol.envelope import Object, object_at, text_at
+
+
+class JsonLines:
+    """What is written of one turn."""
+
+    def __init__(self, client: SandboxAgent, session: Session, own: OwnPrompts) -> None:
+        self._client = client
+        self._session = session
+        self._own = own
+        self._at = 0
+        self._turn_id: str | None = None
+        self._text: list[str] = []
+
+    async def begin(self) -> None:
+        """Note where the log ends before the prompt."""
+        self._at = await end_of_log(self._client, self._session)
+
+    async def write(self, turn: Turn) -> TurnEnded:
+        """Write what comes, up to the end of the turn."""
+        ended = asyncio.ensure_future(_end(turn))
+        following = self._session.follow(self._at)
+        try:
+            while not ended.done():
+                event = asyncio.ensure_future(anext(following))
+                await asyncio.wait([event, ended], return_when=asyncio.FIRST_COMPLETED)
+                if event.done():
+                    self._event(event.result())
+                else:
+                    event.cancel()
+            # What has come meanwhile.
+            async for each in self._session.history(self._at):
+                self._event(each)
+            return await ended
+        finally:
+            ended.cancel()
+
+    def end(self, end: TurnEnded) -> None:
+        """The last line."""
+        told = {} if end.response is None else to_json(end.response)
+        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **told}
+        write_line({"result": result})
+
+    def fail(self, failure: Failure) -> None:
+        """The last line, too."""
+        write_line({"error": {**document(failure), **self._facts()}})
+
+    def _facts(self) -> Object:
+        return {"sessionId": self._session.id, "agent": self._session.agent, "cwd": self._session.cwd}
+
+    def _event(self, event: LogEvent | Gap) -> None:
+        if isinstance(event, Gap):
+            write_line(gap(event))
+            return
+        self._at = event.id
+        method = text_at(event.envelope, "method")
+        if method is None or "id" in event.envelope or event.direction == "fromClient":
+            return
+        item = read_item(method, object_at(event.envelope, "params"))
+        if isinstance(item, TurnStarted) and self._own.number(item.prompt_id) is not None:
+            self._turn_id = item.turn_id
+        if self._turn_id is None:
+            return
+        self._text.append(text_of(item))
+        write_line(event.envelope)
+        if isinstance(item, TurnEnded) and item.turn_id == self._turn_id:
+            self._turn_id = None
+
+
+def gap(item: Gap) -> Object:
+    """What is no longer kept, as the stream reports it."""
+    return {"jsonrpc": "2.0", "method": methods.GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
+
+
+def write_line(document: Object) -> None:
+    """One line, at once."""
+    write_json(msgspec.json.encode(document))
+    sys.stdout.flush()
+
+
+async def _end(turn: Turn) -> TurnEnded:
+    return await turn

@@ -1,0 +1,398 @@
+"""Turn the events of a session into blocks to be shown.
+
+Pure. Keeps what it needs to tell changes from repetitions: tool calls, plans, whose turn it is.
+"""
+
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import Literal, NamedTuple
+
+from sandboxagent.cli.call import CLIENT
+from sandboxagent.cli.chat.blocks import (
+    Block,
+    Line,
+    Note,
+    ShownCall,
+    Span,
+    Spoken,
+    WorkDone,
+    content,
+    count_changes,
+    join_facts,
+    note,
+    plain,
+    spoken,
+    work_of,
+)
+from sandboxagent.cli.output import one_line
+from sandboxagent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
+from sandboxagent.client.updates import FINAL, ContentBlock
+from sandboxagent.protocol.acp import (
+    AgentMessageChunk,
+    AgentPlanContentUpdate,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    AvailableCommandsUpdate,
+    Cost,
+    CurrentModeUpdate,
+    FileEditToolCallContent,
+    PlanEntry,
+    PlanUpdateItems,
+    PlanUpdateMarkdown,
+    PromptResponse,
+    TextContentBlock,
+    ToolCallProgress,
+    ToolCallStart,
+    UsageUpdate,
+    UserMessageChunk,
+)
+from sandboxagent.protocol.envelope import Object, text_at
+
+_NAMES = (CLIENT, "sandbox-agent-python")
+MOST_FILES = 3
+"""Files of one tool call that are named on its line."""
+
+
+class Marks(NamedTuple):
+    """Signs in front of lines."""
+
+    pending: str = "○"
+    in_progress: str = "●"
+    completed: str = "✔"
+    failed: str = "✘"
+    person: str = "❯"
+    asks: str = "?"
+
+
+ASCII = Marks("o", "*", "+", "x", ">", "?")
+"""For streams that have no others."""
+
+_STYLES = {"pending": "dim", "in_progress": "yellow", "completed": "green", "failed": "red"}
+STOPPED = {
+    "cancelled": "cancelled",
+    "refusal": "the agent refuses to continue",
+    "max_tokens": "stopped: the answer reached the model's length limit",
+    "max_turn_requests": "stopped: the agent reached its limit of model requests per turn",
+}
+"""The notes about turns that did not end normally."""
+
+
+Shown = Literal["hidden", "folded", "whole"]
+MOST_SAID = 10_000
+"""Letters of what an agent says that are kept, to tell whether it repeats itself."""
+MOST_KEPT = 4 << 20
+"""Letters of folded work that are kept, to be shown when you ask for it."""
+
+
+class Showing:
+    """The state of what was shown of one session.
+
+    With `static`, nothing can be redrawn: only the end of a tool call is shown. `work` is how much of what tool calls
+    do is shown below their lines.
+    """
+
+    def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "", work: Shown = "folded") -> None:
+        self.cwd = cwd
+        """The session's directory: what is in it is shown without."""
+        self.unfolds = False
+        """Whether `/show` can be typed."""
+        self._marks = marks
+        self._static = static
+        self._work = work
+        self._calls: dict[str, ShownCall] = {}
+        self._asked: set[str] = set()
+        """Calls whose work was shown with a question."""
+        self._folded: dict[int, Sequence[Line]] = {}
+        """All lines of what was folded, by its number."""
+        self._foldings = 0
+        self._plans: dict[str, Sequence[PlanEntry]] = {}
+        self._message: tuple[str, str | None] | None = None
+        """Who speaks, and in which message."""
+        self.said = ""
+        """The end of what the agent has said in this turn."""
+        self.answered_here = 0
+        """Answers that you gave here and whose decisions are still to come: those are not shown."""
+        self.spending = Spending()
+        self.commands: list[tuple[str, str]] = []
+        """Names and descriptions of the agent's own commands."""
+
+    def blocks(self, item: SessionItem) -> list[Block]:
+        """What to show of an item."""
+        match item:
+            case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
+                return self._chunk(item)
+            case UsageUpdate():
+                self.spending.usage = item
+                return []
+            case AvailableCommandsUpdate():
+                self.commands = [(one_line(each.name), one_line(each.description)) for each in item.available_commands]
+                return []
+            case _:
+                shown = self._note(item)
+                if shown:
+                    self._message = None
+                return shown
+
+    def _note(self, item: SessionItem) -> list[Block]:
+        match item:
+            case ToolCallStart() | ToolCallProgress():
+                return self._tool_call(item)
+            case AgentPlanUpdate():
+                return self._plan("plan", item.entries)
+            case AgentPlanContentUpdate():
+                return self._plan_of(item)
+            case CurrentModeUpdate():
+                return [note(f"mode: {one_line(item.current_mode_id)}", "dim")]
+            case Decision():
+                return self._decision(item)
+            case TurnStarted():
+                self._message, self.said = None, ""
+                self.spending.begin_turn()
+                return []
+            case TurnEnded():
+                self._message = None
+                return self.end(item)
+            case SessionEnded():
+                return [note(describe_end(item), "dim")]
+            case Gap():
+                return [note("earlier events are no longer kept", "dim")]
+            case _:
+                return []
+
+    # What is said
+
+    def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk | UserMessageChunk) -> list[Block]:
+        message = item.session_update, item.message_id
+        new, self._message = message != self._message, message
+        text = content(item.content)
+        match item:
+            case AgentMessageChunk():
+                self.said = (self.said + text)[-MOST_SAID:]
+                return [Spoken("agent", text, new)] if text else []
+            case AgentThoughtChunk():
+                return [Spoken("thought", text, new)] if text else []
+            case UserMessageChunk():
+                return [self._prompt(item.content, new=new)]
+
+    def prompt(self, blocks: Sequence[ContentBlock]) -> list[Block]:
+        """What was said to the agent."""
+        self._message = None
+        return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
+
+    def _prompt(self, block: ContentBlock, *, new: bool) -> Spoken:
+        # What is no text stands on a line of its own.
+        before = f"{self._marks.person} " if new else "" if isinstance(block, TextContentBlock) else "\n"
+        return Spoken("person", (before + content(block)).replace("\n", "\n  "), new)
+
+    # What is done
+
+    def _tool_call(self, item: ToolCallStart | ToolCallProgress) -> list[Block]:
+        was = self._calls.get(item.tool_call_id)
+        call = self._calls.setdefault(item.tool_call_id, ShownCall())
+        before = None if was is None else self.line(call)
+        call.update(item)
+        line = self.line(call)
+        if line == before:
+            return []
+        lines = [line, *self._work_of(item.tool_call_id, call)] if call.is_over else [line]
+        if self._static:
+            return [Note(lines)] if call.is_over else []
+        return [Note(lines, key=call_key(item.tool_call_id), brief=lines if call.is_over else [])]
+
+    def _work_of(self, id: str, call: ShownCall) -> Sequence[Line]:
+        """What is shown below the line of a call that is over."""
+        if self._work == "hidden":
+            return []
+        number = self._foldings + 1
+        hint = f"/show {number} shows all" if self.unfolds else "--verbose shows all"
+        work = work_of(call, self.path, hint, seen=id in self._asked)
+        if self._work == "whole":
+            return work.all
+        if work.is_folded:
+            self._foldings = number
+            self._keep(number, work)
+        return work.few
+
+    def _keep(self, number: int, work: WorkDone) -> None:
+        self._folded[number] = work.all
+        sizes = {each: sum(len(plain(line)) for line in lines) for each, lines in self._folded.items()}
+        while len(self._folded) > 1 and sum(sizes[each] for each in self._folded) > MOST_KEPT:
+            del self._folded[next(iter(self._folded))]
+
+    def folded(self, number: int | None) -> Sequence[Line]:
+        """All of what was folded under this number, or last; nothing when that is not kept."""
+        return self._folded.get(self._foldings if number is None else number, ())
+
+    def asked(self, id: str) -> None:
+        """The work of a call was shown with a question: it is not shown again."""
+        self._asked.add(id)
+
+    def line(self, call: ShownCall) -> Line:
+        """A tool call on one line: how it stands, what it is, and what it changes."""
+        mark = getattr(self._marks, call.status)
+        spans = [Span(mark, _STYLES[call.status]), Span(f" {one_line(call.title) or call.kind or 'tool call'}")]
+        if call.kind not in (None, "other"):
+            spans.append(Span(f"  {call.kind}", "dim"))
+        return [*spans, *self._edits(call.edits)]
+
+    def _edits(self, edits: Sequence[FileEditToolCallContent]) -> list[Span]:
+        spans: list[Span] = []
+        for edit in edits[:MOST_FILES]:
+            added, removed = count_changes(edit.old_text, edit.new_text)
+            spans += [Span("  "), Span(f"+{added}", "green"), Span(" "), Span(f"-{removed}", "red")]
+            spans.append(Span(f" {self.path(edit.path)}"))
+        if len(edits) > MOST_FILES:
+            spans.append(Span(f"  and {len(edits) - MOST_FILES} more files", "dim"))
+        return spans
+
+    def path(self, path: str) -> str:
+        """A path as it is seen from the session's directory."""
+        inside = bool(self.cwd) and PurePath(path).is_relative_to(self.cwd)
+        return one_line(str(PurePath(path).relative_to(self.cwd)) if inside else path)
+
+    def unfinished(self) -> list[Block]:
+        """Tool calls that have not come to an end, for when their turn has: the last word about them."""
+        lines = [self.line(call) for call in self._calls.values() if not call.is_over]
+        self._calls.clear()
+        self._asked.clear()
+        return [Note(lines)] if lines and self._static else []
+
+    def _plan(self, key: str, entries: Sequence[PlanEntry]) -> list[Block]:
+        before, self._plans[key] = self._plans.get(key, ()), entries
+        if list(before) == list(entries):
+            return []
+        lines = [self._entry(entry) for entry in entries]
+        same = [entry.content for entry in before] == [entry.content for entry in entries]
+        changed = [line for line, old, new in zip(lines, before, entries, strict=False) if old.status != new.status]
+        brief = changed if same else lines
+        return [Note(brief) if self._static else Note(lines, key=key, brief=brief)]
+
+    def _entry(self, entry: PlanEntry) -> Line:
+        style = "dim" if entry.status == "completed" else ""
+        return [
+            Span("  "),
+            Span(getattr(self._marks, entry.status), _STYLES[entry.status]),
+            Span(f" {one_line(entry.content)}", style),
+        ]
+
+    def _plan_of(self, item: AgentPlanContentUpdate) -> list[Block]:
+        match item.plan:
+            case PlanUpdateItems() as plan:
+                return self._plan(f"plan {plan.plan_id}", plan.entries)
+            case PlanUpdateMarkdown() as plan:
+                return [Note([[Span(f"  {line}")] for line in spoken(plan.content).splitlines()])]
+            case plan:
+                return [note(f"plan: {one_line(plan.uri)}", "dim")]
+
+    # What is decided
+
+    def _decision(self, item: Decision) -> list[Block]:
+        who = decider(item.by)
+        if self.answered_here and text_at(item.by, "client") in _NAMES:
+            self.answered_here -= 1
+            return []
+        if who is None:
+            return []
+        allowed = (text_at(item.raw, "optionKind") or "").startswith("allow") or (
+            item.kind != "permission" and item.outcome == "answered"
+        )
+        call = self._calls.get(text_at(item.raw, "toolCallId") or "")
+        about = f"{one_line(call.title)}: " if call is not None and call.title else ""
+        word = "answered" if item.kind != "permission" and allowed else "allowed" if allowed else "rejected"
+        reason = f": {one_line(item.reason)}" if item.reason and item.by.get("kind") in ("rule", "client") else ""
+        mark = Span(*((self._marks.completed, "green") if allowed else (self._marks.failed, "red")))
+        return [note(f"{about}{word} {who}{reason}", "dim", mark)]
+
+    def end(self, item: TurnEnded) -> list[Block]:
+        """How a turn ended, unless that is as it should be."""
+        rest = self.unfinished()
+        if item.error is not None:
+            message = one_line(text_at(item.error, "message") or "the turn failed")
+            return [*rest, note(message, "red", Span(self._marks.failed, "red"))]
+        if item.stop_reason in (None, "end_turn"):
+            return rest
+        return [*rest, note(STOPPED.get(item.stop_reason, f"stopped: {one_line(item.stop_reason)}"), "yellow")]
+
+
+def call_key(id: str) -> str:
+    """The key of the line of a tool call, which a question about it takes over."""
+    return f"call {id}"
+
+
+def decider(by: Object) -> str | None:
+    """Who settled a request, for people; None when that goes without saying."""
+    match by.get("kind"):
+        case "rule":
+            name = text_at(by, "name")
+            return f"by rule {by.get('rule')} of the {by.get('source')}" + (f" ({one_line(name)})" if name else "")
+        case "client":
+            named = [text_at(by, "user"), text_at(by, "client")]
+            return "by " + one_line(join_facts((each for each in named if each), ", ") or str(by.get("name")))
+        case "timeout":
+            return "because no answer came in time"
+        case "limit":
+            return "because the rules took too long"
+        case _:
+            return None
+
+
+def describe_end(item: SessionEnded) -> str:
+    """How a session ended; if it can be resumed, only its agent has stopped."""
+    if item.reason in FINAL or item.reason == "closed":
+        return f"the session was {item.reason}"
+    return f"the agent has stopped: {one_line(item.message or item.reason)}"
+
+
+class Spending:
+    """What a session and its last turn have used up, as far as the agent says."""
+
+    def __init__(self) -> None:
+        self.usage: UsageUpdate | None = None
+        """Of the whole session."""
+        self._before: Cost | None = None
+        """What the session had cost when the turn began; None when that is not known."""
+        self._is_new = False
+        """This is the first turn: nothing was spent before."""
+        self._turns = 0
+
+    def begin_session(self) -> None:
+        """The session is new: nothing was spent before."""
+        self._is_new = True
+
+    def begin_turn(self) -> None:
+        """Note what was spent until now."""
+        self._before = None if self.usage is None else self.usage.cost
+        self._turns += 1
+        self._is_new = self._is_new and self._turns == 1
+
+    def describe(self, response: PromptResponse | None) -> str:
+        """What the turn has used up, and then the session: tokens and cost of one stand together."""
+        turn, session = [self._tokens(response), self._cost_of_turn()], [self._cost(), self._context()]
+        groups = {"this turn": join_facts(turn, ", "), "session": join_facts(session, ", ")}
+        return join_facts(f"{name}: {facts}" for name, facts in groups.items() if facts)
+
+    def _tokens(self, response: PromptResponse | None) -> str:
+        used = None if response is None else response.usage
+        if used is None:
+            return ""
+        return f"{used.total_tokens:,} tokens ({used.input_tokens:,} in, {used.output_tokens:,} out)"
+
+    def _cost_of_turn(self) -> str:
+        cost, before = None if self.usage is None else self.usage.cost, self._before
+        if cost is None or (before is None and not self._is_new) or (before and before.currency != cost.currency):
+            return ""
+        return _money(cost.amount - (before.amount if before else 0), cost.currency)
+
+    def _cost(self) -> str:
+        cost = None if self.usage is None else self.usage.cost
+        return "" if cost is None else _money(cost.amount, cost.currency)
+
+    def _context(self) -> str:
+        usage = self.usage
+        if usage is None or not usage.size:
+            return ""
+        return f"context {100 * usage.used / usage.size:.0f}% of {usage.size:,}"
+
+
+def _money(amount: float, currency: str) -> str:
+    return f"{amount:.4f} {one_line(currency)}" if amount > 0 else ""

@@ -1,0 +1,475 @@
+"""Ask permissions, questions and forms at the terminal, or answer them by flags."""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import msgspec
+from rich.cells import cell_len
+
+from sandboxagent.cli.chat.blocks import (
+    Line,
+    Note,
+    ShownCall,
+    Span,
+    change_lines,
+    command_lines,
+    join_facts,
+    note,
+    spoken,
+    visible,
+    wrap_line,
+)
+from sandboxagent.cli.chat.forms import FormField, Unfit, fields
+from sandboxagent.cli.chat.input import Keyboard
+from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
+from sandboxagent.cli.chat.screen import Screen, is_unicode
+from sandboxagent.cli.output import complain, harmless, one_line
+from sandboxagent.client import (
+    Answer,
+    ClientError,
+    ElicitationRequest,
+    PermissionRequest,
+    Question,
+    QuestionRequest,
+    SandboxAgent,
+    ServerProblem,
+)
+from sandboxagent.client.requests import Handlers
+from sandboxagent.protocol.acp import (
+    ContentToolCallContent,
+    FileEditToolCallContent,
+    PermissionOption,
+    TextContentBlock,
+)
+from sandboxagent.protocol.envelope import Object, text_at
+
+MOST_LINES = 16
+"""Lines of a command or a change that are shown before you ask for all."""
+LONGEST_TITLE = 40
+"""Columns of a field's title that may stand before the answer; a longer one stands above."""
+TRIES = 2
+"""How often you are asked for a permission; if you choose nothing, it is rejected."""
+_WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
+"""What people type besides: it never allows or rejects more than this once."""
+_KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
+
+
+class TerminalAsking:
+    """The handlers of a client whose person sits at a terminal."""
+
+    def __init__(self, terminal: Keyboard, screen: Screen, showing: Showing, marks: Marks) -> None:
+        self._terminal = terminal
+        self._screen = screen
+        self._showing = showing
+        self._mark = Span(marks.asks, "yellow")
+        self._turn = asyncio.Lock()
+        """One after the other."""
+        self._client: SandboxAgent | None = None
+        self._leaving = False
+        self._ready = asyncio.Event()
+        self._ready.set()
+
+    def pause(self) -> None:
+        """Ask nothing yet: there is something to be read first."""
+        self._ready.clear()
+
+    def resume(self) -> None:
+        """Ask what there is to ask."""
+        self._ready.set()
+
+    def leave(self) -> None:
+        """Questions end with us from here on."""
+        self._leaving = True
+
+    def use(self, client: SandboxAgent) -> None:
+        """Answer through this client."""
+        self._client = client
+
+    # Permissions
+
+    async def permission(self, request: PermissionRequest) -> Answer:
+        """Ask twice; no choice is a rejection."""
+        async with self._alone():
+            lines = describe_request(request, self._showing)
+            self._show(request, lines)
+            choices = _choices(request.options)
+            try:
+                for left in reversed(range(TRIES)):
+                    chosen = await self._choice(choices, lines)
+                    if chosen is not None:
+                        self._showing.answered_here += 1
+                        return request.select(chosen.option_id)
+                    if left:
+                        self._say(f"choose one of {', '.join(_list_keys(choices))}, or it is rejected")
+            except EOFError:
+                pass
+            self._say("rejected")
+            self._showing.answered_here += 1
+            return request.reject()
+
+    def _show(self, request: PermissionRequest, lines: Sequence[Line]) -> None:
+        call = ShownCall()
+        call.update(request.tool_call)
+        self._showing.asked(request.tool_call.tool_call_id)
+        # The mark says that we ask, and not how the call stands.
+        head = [self._mark, *list(self._showing.line(call))[1:]]
+        rows = self._rows(lines)
+        few = rows if len(rows) <= MOST_LINES + 1 else rows[:MOST_LINES]
+        more = len(rows) - len(few)
+        rest = [[Span(f"  … {more} more lines; v shows all", "dim")]] if more else []
+        options = [
+            [Span(f"  {number} "), Span(one_line(option.name)), Span(f" ({key})" if key else "", "dim")]
+            for number, (key, option) in enumerate(_assign_keys(request.options), 1)
+        ]
+        self._tell([head, *few, *rest, *options], key=call_key(request.tool_call.tool_call_id))
+
+    async def _choice(self, choices: "dict[str, PermissionOption]", lines: Sequence[Line]) -> PermissionOption | None:
+        offered = _list_keys(choices)
+        mark = f"{'/'.join(key for key in offered if not key.isdecimal()) or '/'.join(offered)}? "
+        while True:
+            typed = (await self._terminal.line(mark)).strip()
+            if typed != "v":
+                return choices.get(typed)
+            self._tell(lines or [[Span("  the agent gives no details", "dim")]])
+
+    # Questions
+
+    async def question(self, request: QuestionRequest) -> Answer | None:
+        """Ask each question; answers that the server does not take are asked for again."""
+        async with self._alone():
+            while True:
+                try:
+                    answers = [await self._answer(question) for question in request.questions]
+                except EOFError:
+                    answers = []
+                if not any(answers):
+                    self._say("rejected")
+                    self._showing.answered_here += 1
+                    return request.reject()
+                assert self._client is not None
+                if await self._taken(self._client.reply_question(request.id, answers)):
+                    return None
+
+    async def _answer(self, question: Question) -> list[str]:
+        """The ids of what was chosen, or a text; nothing when it is left open."""
+        header = f"{one_line(question.header)}: " if question.header else ""
+        options = [
+            [
+                Span(f"  {number} "),
+                Span(one_line(option.label or option.id)),
+                Span(f"  {one_line(option.description)}" if option.description else "", "dim"),
+            ]
+            for number, option in enumerate(question.options, 1)
+        ]
+        if not question.options:
+            how = "a text"
+        else:
+            how = "numbers, such as 1,2" if question.multi_select else "a number"
+            how += ", or a text of your own"
+        asked = note(header + spoken(question.question), "bold", self._mark)
+        self._tell([*asked.lines, *options, [Span(f"  {how}; Ctrl-D rejects", "dim")]])
+        for _ in range(TRIES):
+            typed = (await self._terminal.line("answer: ")).strip()
+            ids = chosen(typed, [option.id for option in question.options], several=question.multi_select)
+            if ids is None:
+                self._say(f"there are {len(question.options)} answers to choose from" if question.options else how)
+            elif ids:
+                return ids
+        return []
+
+    # Forms
+
+    async def elicitation(self, request: ElicitationRequest) -> Answer | None:
+        """Go through a form field by field, or lead to an address."""
+        async with self._alone():
+            try:
+                if request.mode == "url":
+                    return await self._address(request)
+                return await self._form(request)
+            except EOFError:
+                return self._declined(request)
+
+    def _declined(self, request: ElicitationRequest) -> Answer:
+        self._say("declined")
+        self._showing.answered_here += 1
+        return request.decline()
+
+    async def _address(self, request: ElicitationRequest) -> Answer:
+        asked = note(spoken(request.message), "bold", self._mark)
+        self._tell([*asked.lines, [Span("  "), Span(one_line(request.url or ""), "cyan")]])
+        typed = (await self._terminal.line("done? y/n: ")).strip().lower()
+        if typed not in ("y", "yes"):
+            return self._declined(request)
+        self._showing.answered_here += 1
+        return request.accept()
+
+    async def _form(self, request: ElicitationRequest) -> Answer | None:
+        asked = note(spoken(request.message), "bold", self._mark)
+        self._tell([*asked.lines, [Span("  Ctrl-D declines", "dim")]])
+        values: Object = {}
+        while True:
+            given = {each.name: await self._field(each, values.get(each.name)) for each in fields(request.schema)}
+            values = {name: value for name, value in given.items() if value is not None}
+            assert self._client is not None
+            if await self._taken(self._client.reply_elicitation(request.id, values)):
+                return None
+
+    async def _field(self, field: FormField, before: object) -> object:
+        """What you type for a field; None when you leave it out."""
+        default = field.default if before is None else before
+        self._tell(_about(field))
+        mark = _mark(field, default)
+        while True:
+            typed = (await self._terminal.line(mark)).strip()
+            if not typed and default is not None:
+                return default
+            try:
+                return field.value(typed)
+            except Unfit as unfit:
+                self._say(str(unfit))
+
+    async def _taken(self, reply: Awaitable[None]) -> bool:
+        """Whether the server takes an answer; one that comes too late is as good."""
+        self._showing.answered_here += 1
+        try:
+            await reply
+        except ClientError as error:
+            self._showing.answered_here -= 1
+            if isinstance(error, ServerProblem) and error.slug == "wrong-answer":
+                self._say(one_line(error.detail))
+                return False
+        return True
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """Ask one question at a time, and say so if one is withdrawn meanwhile."""
+        async with self._turn:
+            await self._ready.wait()
+            try:
+                async with self._terminal.dialog():
+                    yield
+            except asyncio.CancelledError:
+                if not self._leaving:
+                    self._say("an answer is no longer needed")
+                raise
+
+    def _say(self, text: str) -> None:
+        self._tell([[Span(f"  {text}", "dim")]])
+
+    def _tell(self, lines: Sequence[Line], key: str | None = None) -> None:
+        self._screen.tell(Note(self._rows(lines), key=key))
+
+    def _rows(self, lines: Sequence[Line]) -> list[Line]:
+        """Nothing of what is asked may be cut off at the edge."""
+        width = self._screen.width - 1
+        return [row for line in lines for row in wrap_line(line, width)]
+
+
+class Answers:
+    """Handlers that decide by themselves, and say so."""
+
+    def __init__(self, screen: Screen, showing: Showing, marks: Marks, why: str) -> None:
+        self._screen = screen
+        self._showing = showing
+        self._marks = marks
+        self._why = why
+
+    def allow(self, request: PermissionRequest) -> Answer:
+        """Allow it once, if the agent offers just that."""
+        answer = request.allow()
+        chosen = text_at(answer.result, "outcome", "optionId")
+        kinds = {option.option_id: option.kind for option in request.options}
+        allowed = kinds.get(chosen or "") == "allow_once"
+        self._tell(
+            request, "allowed" if allowed else "rejected: the agent does not offer to allow it once", good=allowed
+        )
+        return answer
+
+    def reject(self, request: PermissionRequest) -> Answer:
+        """Do not allow it."""
+        self._tell(request, "rejected")
+        return request.reject()
+
+    def reject_question(self, request: QuestionRequest) -> Answer:
+        """Leave it unanswered."""
+        self._say(f"{one_line(request.prompt) or 'a question'}: rejected", good=False)
+        return request.reject()
+
+    def decline(self, request: ElicitationRequest) -> Answer:
+        """Leave a form as it is."""
+        self._say(f"{one_line(request.message) or 'a form'}: declined", good=False)
+        return request.decline()
+
+    def _tell(self, request: PermissionRequest, word: str, *, good: bool = False) -> None:
+        call = request.tool_call
+        self._say(f"{one_line(call.title or call.kind or 'a tool call')}: {word}", good=good)
+
+    def _say(self, text: str, *, good: bool) -> None:
+        self._showing.answered_here += 1
+        mark = Span(self._marks.completed, "green") if good else Span(self._marks.failed, "red")
+        self._screen.show([note(f"{text} ({self._why})", "", mark)])
+
+
+def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None:
+    """The ids behind numbers that were typed, or the text itself; None for a number that there is not."""
+    if not typed:
+        return []
+    parts = [part.strip() for part in typed.split(",")] if several else [typed]
+    if not ids or not all(part.isdecimal() for part in parts if part):
+        return [typed]
+    numbers = [int(part) for part in parts if part]
+    if not all(1 <= number <= len(ids) for number in numbers):
+        return None
+    return [ids[number - 1] for number in dict.fromkeys(numbers)]
+
+
+def describe_request(request: PermissionRequest, showing: Showing) -> list[Line]:
+    """What an agent wants to do: the command, the changes, or else its own words."""
+    call = request.tool_call
+    lines = command_lines(call.raw_input)
+    where = text_at(call.raw_input, "cwd") or text_at(call.raw_input, "workdir")
+    if lines and where and where != showing.cwd:
+        lines.append([Span(f"  in {one_line(where)}", "dim")])
+    for each in call.content or []:
+        match each:
+            case FileEditToolCallContent():
+                lines += change_lines([each], showing.path)
+            case ContentToolCallContent(content=TextContentBlock() as block):
+                lines += [[Span(f"  {line}")] for line in spoken(block.text).splitlines()]
+            case _:
+                pass
+    if not lines and call.raw_input not in (None, {}):
+        text = msgspec.json.format(msgspec.json.encode(call.raw_input), indent=2).decode()
+        lines += [[Span(f"  {visible(line)}")] for line in text.split("\n")]
+    return lines
+
+
+def _assign_keys(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
+    """Each with its key, if there is only one of its kind."""
+    kinds = [option.kind for option in options]
+    return [(_KEYS[option.kind] if kinds.count(option.kind) == 1 else "", option) for option in options]
+
+
+def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]:
+    """What can be typed."""
+    keyed = _assign_keys(options)
+    by_key = {key: option for key, option in keyed if key}
+    by_word = {word: option for option in by_key.values() for word in _WORDS.get(option.kind, ())}
+    return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)} | by_word
+
+
+def _list_keys(choices: Iterable[str]) -> list[str]:
+    """The keys and numbers among what can be typed."""
+    return [each for each in choices if not any(each in words for words in _WORDS.values())]
+
+
+def _about(field: FormField) -> list[Line]:
+    """What stands above a field: what it is for, and what there is to choose from."""
+    title = [] if _is_short(field) else [[Span(f"  {one_line(field.title)}", "bold")]]
+    about = [[Span(f"  {line}", "dim")] for line in spoken(field.description).splitlines()]
+    return [
+        *title,
+        *about,
+        *([Span(f"  {number} {one_line(label)}")] for number, (_, label) in enumerate(field.choices, 1)),
+    ]
+
+
+def _mark(field: FormField, default: object) -> str:
+    """What stands before the answer."""
+    facts = join_facts(["required" if field.required and default is None else "", field.hint], ", ")
+    title = one_line(field.title if _is_short(field) else field.name[:LONGEST_TITLE])
+    return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
+
+
+def _is_short(field: FormField) -> bool:
+    return cell_len(field.title) <= LONGEST_TITLE
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    return one_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+NO_TERMINAL = "there is no terminal to ask on"
+Answering = Literal["ask", "yes", "no"]
+R = TypeVar("R")
+Given = Awaitable[Answer | None] | Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The parts of it; without a terminal you cannot be asked."""
+
+    screen: Screen
+    showing: Showing
+    marks: Marks
+    terminal: Keyboard | None
+    asking: TerminalAsking | None
+    quiet: bool
+
+    def say(self, text: str) -> None:
+        """A word about what the program does, for people alone."""
+        if not self.quiet and self.screen.stream.isatty():
+            self.screen.show([note(harmless(text), "dim")])
+
+    def warn(self, text: str) -> None:
+        """A word that counts also in a pipe."""
+        if self.screen.stream.isatty():
+            self.screen.tell(note(f"sandbox-agent: {harmless(text)}", "yellow"))
+        else:
+            self.screen.finish()
+            complain(harmless(text))
+
+    def restore(self) -> None:
+        """Leave the terminal as it was, when there is no time for more."""
+        if self.terminal is not None:
+            self.terminal.restore()
+
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        """Take all that is typed from here on, for a conversation."""
+        return nullcontext() if self.terminal is None else self.terminal.held()
+
+    def handlers(self, answering: Answering, *, only: Callable[[], bool] = lambda: True) -> Handlers:
+        """The handlers for permissions, questions and forms; other clients answer what arrives while not `only`."""
+        who = self._handlers(answering)
+        return Handlers(_while(only, who.permission), _while(only, who.question), _while(only, who.elicitation))
+
+    def _handlers(self, answering: Answering) -> Handlers:
+        asking = self.asking
+        if asking is None or answering == "no":
+            no = Answers(self.screen, self.showing, self.marks, "--no" if answering == "no" else NO_TERMINAL)
+            yes = Answers(self.screen, self.showing, self.marks, "--yes")
+            return Handlers(yes.allow if answering == "yes" else no.reject, no.reject_question, no.decline)
+        if answering == "yes":
+            yes = Answers(self.screen, self.showing, self.marks, "--yes")
+            return Handlers(yes.allow, asking.question, asking.elicitation)
+        return Handlers(asking.permission, asking.question, asking.elicitation)
+
+
+def _while(only: Callable[[], bool], handler: Callable[[R], Given] | None) -> Callable[[R], Given] | None:
+    return None if handler is None else lambda request: handler(request) if only() else None
+
+
+def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
+    """A view on the streams of this process: JSON lines leave stdout to themselves."""
+    words = sys.stderr if as_json else sys.stdout
+    notes = sys.stdout if words.isatty() and not as_json else sys.stderr
+    screen = Screen(words, notes, quiet=quiet or as_json)
+    marks = Marks() if is_unicode(notes) else ASCII
+    # A log of what was done has a line for each step.
+    work = "whole" if verbose else "folded" if notes.isatty() else "hidden"
+    showing = Showing(marks, static=not screen.moves, work=work)
+    terminal = Keyboard(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
+    asking = None if terminal is None else TerminalAsking(terminal, screen, showing, marks)
+    return View(screen, showing, marks, terminal, asking, quiet)
+
+
+def has_keyboard() -> bool:
+    """Whether you can type. A process without stdin has None there."""
+    keyboard: object = sys.stdin
+    return keyboard is not None and sys.stdin.isatty()

@@ -1,0 +1,489 @@
+"""Run an agent from the request to its end, and attach to a session that exists."""
+
+import asyncio
+import os
+import select
+import signal
+import stat
+import sys
+from collections.abc import Awaitable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandboxagent.cli.chat import FAILURES
+from sandboxagent.cli.chat.client import (
+    ConnectedServer,
+    Reports,
+    ServerTarget,
+    find_agent,
+    find_named_session,
+    find_newest_session,
+    install_agent,
+    select_target,
+    served,
+)
+from sandboxagent.cli.chat.conversation import Conversation, OneShot
+from sandboxagent.cli.chat.history import Live, OwnPrompts, before_last, is_end
+from sandboxagent.cli.chat.input_history import NAME, InputHistory
+from sandboxagent.cli.chat.json_lines import gap, write_line
+from sandboxagent.cli.chat.requests import Answering, View, has_keyboard, view
+from sandboxagent.cli.chat.signals import Interrupts, run
+from sandboxagent.cli.failures import Failure, document, tell
+from sandboxagent.cli.output import EXIT_FAILED, complain
+from sandboxagent.cli.parser import ParsedArguments
+from sandboxagent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
+from sandboxagent.client.requests import Handlers
+from sandboxagent.core.discovery import is_named
+from sandboxagent.core.settings import load
+from sandboxagent.protocol.errors import SettingsError
+
+DISCARD_PATIENCE = 5.0
+"""Seconds that the end of a session may take which is not used."""
+LONGEST = 16 * 1024 * 1024
+"""Bytes that are read from stdin."""
+PATIENCE = 3.0
+"""Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
+_OF_A_NEW_SESSION = ("cwd", "node", "permission_mode", "env")
+
+
+# --- what is wanted ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """One run."""
+
+    agent: str | None
+    """None: any."""
+    prompt: str | None
+    """None: there is a person to talk to."""
+    session: str | None
+    newest: bool
+    """Continue the newest session that there is."""
+    cwd: str | None
+    node: str | None
+    """Of a fleet; None: the gateway chooses."""
+    model: str | None
+    mode: str | None
+    permission_mode: str | None
+    title: str | None
+    env: dict[str, str] | None
+    files: list[str]
+    answering: Answering
+    as_json: bool
+    quiet: bool
+
+
+def read_request(arguments: ParsedArguments) -> RunRequest:
+    """What the arguments say, and stdin. Raises SettingsError."""
+    session, newest = arguments.word("session"), arguments.switch("continue")
+    if session is not None and newest:
+        raise SettingsError("--session and --continue exclude each other")
+    for name in _OF_A_NEW_SESSION:
+        if arguments.values.get(name) is not None and (session is not None or (newest and name != "cwd")):
+            raise SettingsError(
+                f"--{name.replace('_', '-')} is for a new session, and {'--continue' if newest else '--session'} names "
+                "one that is there"
+            )
+    agent, given = arguments.word("agent"), arguments.word("prompt")
+    goes_on = newest or session is not None
+    if goes_on and given is None and agent is not None and not _is_agent(agent, arguments):
+        agent, given = None, agent  # It is the prompt: `run -c yes`.
+    if agent is None and not goes_on:
+        raise SettingsError("the following arguments are required: AGENT; try: sandbox-agent run --help")
+    if arguments.switch("yes") and arguments.switch("no"):
+        raise SettingsError("--yes and --no exclude each other")
+    prompt = _read_prompt(given)
+    if prompt is None and arguments.switch("json"):
+        raise SettingsError("--json needs a prompt: an argument, or stdin")
+    if prompt is not None and not prompt.strip():
+        raise SettingsError("the prompt is empty; it is an argument, or comes from stdin")
+    return RunRequest(
+        agent=agent,
+        prompt=prompt,
+        session=session,
+        newest=newest,
+        cwd=arguments.word("cwd"),
+        node=arguments.word("node"),
+        model=arguments.word("model"),
+        mode=arguments.word("mode"),
+        permission_mode=arguments.word("permission_mode"),
+        title=arguments.word("title"),
+        env=read_environment(arguments.words("env")),
+        files=arguments.words("attach_file"),
+        answering="yes" if arguments.switch("yes") else "no" if arguments.switch("no") else "ask",
+        as_json=arguments.switch("json"),
+        quiet=arguments.switch("quiet"),
+    )
+
+
+def _is_agent(word: str, arguments: ParsedArguments) -> bool:
+    """Whether an agent may be called so: this machine knows its own, and not those of a server elsewhere.
+
+    Raises SettingsError.
+    """
+    if word == "-" or any(map(str.isspace, word)):
+        return False
+    if is_named(arguments.values, os.environ):
+        return True
+    from sandboxagent.server.agents.manifest import load_manifest
+
+    flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
+    settings = load(flags, os.environ, ["data_dir", "agents_dir", "agents_file"])
+    known = load_manifest(settings.agents_file).agents
+    return any(word in (agent.id, *agent.registry) for agent in known) or (settings.agents_dir / word).is_dir()
+
+
+def absolute_path(path: str) -> str:
+    """A path of this machine, absolute. No link is resolved: the agent is where the user believes to be."""
+    return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
+
+
+def session_directory(given: str | None, *, local: bool) -> str:
+    """The directory of a new session. Raises SettingsError."""
+    path = absolute_path(given or ".")
+    if local and not Path(path).is_dir():
+        raise SettingsError(f"--cwd: {path} is no directory")
+    return path
+
+
+def read_environment(given: list[str]) -> dict[str, str] | None:
+    """The variables of a new session. Raises SettingsError."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name:
+            raise SettingsError(f"--env: {each!r} has no name; give NAME or NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise SettingsError(f"--env: {name} is not set here; set it, or give --env {name}=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found or None
+
+
+def find_attachments(files: list[str], *, local: bool) -> list[str]:
+    """The files of a prompt. Raises SettingsError."""
+    paths = [each if each.startswith("file://") else absolute_path(each) for each in files]
+    missing = [path for path in paths if local and not path.startswith("file://") and not Path(path).exists()]
+    if missing:
+        raise SettingsError(f"--attach-file: there is no {missing[0]}")
+    return paths
+
+
+def _read_prompt(given: str | None) -> str | None:
+    """The argument, and what comes through a pipe; None when there is neither and you can type."""
+    if given == "-":
+        return _read_stdin()
+    if has_keyboard():
+        return given
+    if given is None:
+        return _read_stdin()
+    if not _stdin_has_input():
+        return given
+    more = _read_stdin()
+    return f"{given}\n\n{more}" if more.strip() else given
+
+
+def _stdin_has_input() -> bool:
+    """Whether something comes from stdin, or its end, before we have waited for too long."""
+    try:
+        kind = os.fstat(0).st_mode
+    except OSError:
+        return False
+    if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
+        return stat.S_ISREG(kind)
+    if select.select([0], [], [], PATIENCE)[0]:
+        return True
+    complain(f"nothing came from stdin in {PATIENCE:g} s; continuing without it (< /dev/null skips this wait)")
+    return False
+
+
+def _read_stdin() -> str:
+    keyboard: object = sys.stdin
+    if keyboard is None:
+        return ""
+    data = sys.stdin.buffer.read(LONGEST + 1)
+    if len(data) > LONGEST:
+        raise SettingsError(f"stdin has more than {LONGEST >> 20} MiB; --attach-file is for large files")
+    return data.decode(errors="replace")
+
+
+# --- what is done -----------------------------------------------------------------------------------------------------
+
+
+def start_run(arguments: ParsedArguments) -> int:
+    """Do what is wished for; gives the exit code."""
+    wanted = read_request(arguments)
+    seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
+    if wanted.prompt is None and seen.terminal is None:
+        raise SettingsError("a prompt is needed: an argument, or stdin")
+    with Reports(seen.say, seen.warn).installed():
+        try:
+            choice = select_target(arguments, seen.say)
+        except StartFailed as failure:
+            return _report(failure, as_json=wanted.as_json)
+        _remember(arguments, seen)
+        return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
+
+
+async def _run(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
+    interrupts.restore = seen.restore
+    if wanted.answering == "yes" and not wanted.quiet:
+        complain("--yes: everything the agent asks permission for is allowed, once each time")
+    async with seen.listening() if wanted.prompt is None else nullcontext():
+        return await _report_failures(_prompt_agent(choice, wanted, seen, interrupts), seen, as_json=wanted.as_json)
+
+
+def _remember(arguments: ParsedArguments, seen: View) -> None:
+    """Have what was typed in earlier runs at hand."""
+    flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
+    if seen.terminal is not None:
+        with suppress(SettingsError):  # The search for a server reports it.
+            seen.terminal.remember(InputHistory(load(flags, os.environ, ["data_dir"]).data_dir / NAME))
+
+
+async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -> int:
+    """The exit code of the work, or of its failure, which is printed."""
+    try:
+        return await work
+    except FAILURES as failure:
+        seen.screen.finish()
+        return _report(failure, as_json=as_json)
+    finally:
+        seen.screen.finish()
+
+
+def _report(failure: Failure, *, as_json: bool) -> int:
+    if as_json:
+        write_line({"error": document(failure)})
+    tell(failure)
+    return EXIT_FAILED
+
+
+async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
+    own = OwnPrompts()
+    # In a session that others use, too, one prompt answers for itself alone.
+    only = (lambda: True) if wanted.prompt is None else own.runs
+    async with served(choice, seen.handlers(wanted.answering, only=only)) as server:
+        own.watch(server.client)
+        files = find_attachments(wanted.files, local=server.here)
+        if wanted.session is None and not wanted.newest:
+            session = await _new_session(server, wanted, seen)
+        else:
+            session = await _old_session(server, wanted, seen)
+        seen.showing.cwd = session.cwd
+        if seen.asking is not None:
+            seen.asking.use(server.client)
+        if wanted.prompt is not None:
+            shot = OneShot(server.client, session, own, seen, interrupts)
+            return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
+        live = Live(server.client, session)
+        conversation = Conversation(session, own, seen, live.updates)
+        conversation.attach(files)
+        seen.showing.unfolds = True
+        seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
+        before = await live.boundary()
+        await conversation.learn(before)
+        if wanted.session is not None or wanted.newest:
+            await conversation.resume(before)
+            if not (await session.info()).running:
+                # A turn that a server's end has cut off has no end in the log.
+                conversation.settle()
+        if seen.asking is not None:
+            seen.asking.resume()
+        return await _chat(conversation, session, seen, interrupts)
+
+
+async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
+    """A session with the requested settings, all of them. Raises ClientError."""
+    client, agent = server.client, wanted.agent
+    assert agent is not None
+    cwd = session_directory(wanted.cwd, local=server.here)
+    agents = client.agents if wanted.node is None else client.agents.of_node(wanted.node)
+    await install_agent(agents, agent, quiet=wanted.quiet)
+    seen.screen.status(f"starting {agent} …")
+    session = await client.sessions.create(
+        agent,
+        cwd=cwd,
+        node=wanted.node,
+        title=wanted.title,
+        permission_mode=wanted.permission_mode,
+        env=wanted.env,
+    )
+    try:
+        await _choose_model_and_mode(session, wanted)
+    except FAILURES:
+        await _discard(client, session)
+        raise
+    seen.showing.spending.begin_session()
+    for warning in session.warnings:
+        seen.warn(f"warning: {warning}")
+    return session
+
+
+async def _discard(client: SandboxAgent, session: Session) -> None:
+    """Leave nothing of a session in which nothing was said."""
+    with suppress(TimeoutError, *FAILURES):
+        async with asyncio.timeout(DISCARD_PATIENCE):
+            await client.sessions.terminate(session.id)
+            await client.sessions.delete(session.id)
+
+
+async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
+    """The session that is named, or the newest one."""
+    client = server.client
+    known = None if wanted.agent is None else await find_agent(client.agents, wanted.agent)
+    agent = wanted.agent if known is None else known.id
+    if wanted.session is None:
+        info = await find_newest_session(client, session_directory(wanted.cwd, local=server.here), agent)
+    else:
+        info = await find_named_session(client, wanted.session)
+        if agent not in (None, info.agent):
+            raise SettingsError(f"session {info.session_id} is one of {info.agent}, not of {wanted.agent}")
+    seen.screen.status(f"starting {info.agent} …")
+    if seen.asking is not None and wanted.prompt is None:
+        # What waits there is asked when what led to it has been shown.
+        seen.asking.pause()
+    session = await client.sessions.attach(info.session_id)
+    await _choose_model_and_mode(session, wanted)
+    if wanted.title is not None:
+        await session.set_metadata({"title": wanted.title})
+    return session
+
+
+async def _choose_model_and_mode(session: Session, wanted: RunRequest) -> None:
+    """Set the model and the mode. Raises RequestError, which names those that there are."""
+    if wanted.model is not None:
+        await session.set_model(wanted.model)
+    if wanted.mode is not None:
+        await session.set_mode(wanted.mode)
+
+
+async def _chat(conversation: Conversation, session: Session, seen: View, interrupts: Interrupts) -> int:
+    cancelling: set[asyncio.Task[None]] = set()
+
+    def interrupted(number: signal.Signals) -> bool:
+        """Ctrl-C throws away what is typed, then cancels the turn, then leaves."""
+        assert seen.terminal is not None
+        if number is not signal.SIGINT or conversation.is_cancelling:
+            return False
+        if seen.terminal.interrupted():
+            return True
+        if conversation.busy:
+            cancelling.add(asyncio.create_task(conversation.cancel()))
+        return conversation.busy
+
+    interrupts.on = interrupted
+    watching = asyncio.create_task(conversation.watch(revive=True))
+    talking = asyncio.create_task(conversation.talk())
+    try:
+        await asyncio.wait([watching, talking], return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+            return EXIT_FAILED
+        talking.result()
+        return 0
+    finally:
+        if seen.asking is not None:
+            seen.asking.leave()
+        for task in (watching, talking, *cancelling):
+            task.cancel()
+        await asyncio.gather(watching, talking, *cancelling, return_exceptions=True)
+        seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")
+
+
+def start_attaching(arguments: ParsedArguments) -> int:
+    """Do what is wished for; gives the exit code."""
+    if arguments.switch("all") and arguments.number("history") is not None:
+        raise SettingsError("--all and --history exclude each other")
+    seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
+    with Reports(seen.say, seen.warn).installed():
+        try:
+            choice = select_target(arguments, seen.say)
+        except StartFailed as failure:
+            return _report(failure, as_json=arguments.switch("json"))
+        return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
+
+
+async def _attach(choice: ServerTarget, arguments: ParsedArguments, seen: View, interrupts: Interrupts) -> int:
+    interrupts.restore = seen.restore
+    as_json = arguments.switch("json")
+    talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
+    _remember(arguments, seen)
+    async with seen.listening() if talks else nullcontext():
+        work = _show_session(choice, arguments, seen, interrupts, talks=talks)
+        return await _report_failures(work, seen, as_json=as_json)
+
+
+async def _show_session(
+    choice: ServerTarget, arguments: ParsedArguments, seen: View, interrupts: Interrupts, *, talks: bool
+) -> int:
+    # Without a terminal, leave requests to other clients.
+    handlers = seen.handlers("ask") if talks else Handlers()
+    if seen.asking is not None:
+        # What waits there is asked when what led to it has been shown.
+        seen.asking.pause()
+    async with served(choice, handlers) as server:
+        info = await find_named_session(server.client, arguments.word("session") or "")
+        session = await server.client.sessions.attach(info.session_id)
+        live = Live(server.client, session)
+        before = await live.boundary()
+        after = 0
+        if not arguments.switch("all"):
+            turns = arguments.number("history")
+            after = await before_last(session, 1 if turns is None else turns, before)
+        if arguments.switch("json"):
+            return await _print_envelopes(session, info, after, before)
+        seen.showing.cwd = session.cwd
+        own = OwnPrompts()
+        own.watch(server.client)
+        conversation = Conversation(session, own, seen, live.updates)
+        await conversation.learn(before)
+        seen.showing.unfolds = talks
+        if talks:
+            seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-C leaves")
+        await conversation.replay(after, before)
+        if not info.running:
+            # A turn that a server's end has cut off has no end in the log.
+            conversation.settle()
+        if seen.asking is not None:
+            seen.asking.use(server.client)
+            seen.asking.resume()
+        return await _watch_session(conversation, info, seen, interrupts, talks=talks)
+
+
+async def _print_envelopes(session: Session, info: SessionInfo, after: int, before: int) -> int:
+    """Every envelope of the log as a line."""
+    if info.ended:
+        async for event in session.history(after):
+            write_line(gap(event) if isinstance(event, Gap) else event.envelope)
+        return 0
+    async for event in session.follow(after):
+        write_line(gap(event) if isinstance(event, Gap) else event.envelope)
+        if not isinstance(event, Gap) and event.id >= before and is_end(event.envelope):
+            break
+    return 0
+
+
+async def _watch_session(
+    conversation: Conversation, info: SessionInfo, seen: View, interrupts: Interrupts, *, talks: bool
+) -> int:
+    if info.ended:
+        seen.say("the session is idle; a prompt resumes it" if info.resumable else "the session has ended")
+        if not (talks and info.resumable):
+            return 0
+    interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()
+    watching = asyncio.create_task(conversation.watch())
+    tasks: list[asyncio.Task[SessionEnded | None] | asyncio.Task[None]] = [watching]
+    if talks:
+        tasks.append(asyncio.create_task(conversation.talk()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = watching.result() if watching.done() else None
+        return EXIT_FAILED if ended is not None and ended.reason == "error" else 0
+    finally:
+        if seen.asking is not None:
+            seen.asking.leave()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

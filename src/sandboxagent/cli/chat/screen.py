@@ -1,0 +1,488 @@
+"""Write rendered blocks to streams, and write again what may still change.
+
+rich draws Markdown.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from io import StringIO
+from typing import TYPE_CHECKING, ClassVar, Protocol, TextIO
+
+from rich.cells import cell_len
+
+from sandboxagent.cli.chat.blocks import Block, Line, Note, Span, Spoken, cut, spoken
+from sandboxagent.cli.output import is_drawn
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+_FENCE = re.compile(r" {0,3}(```|~~~)")
+
+
+def split_blocks(text: str) -> tuple[list[str], str]:
+    """The blocks that are complete, such as paragraphs and pieces of code, and the rest.
+
+    A block ends with an empty line that is followed by one which is not indented: what is indented belongs to it.
+    """
+    blocks: list[str] = []
+    begun: list[str] = []
+    fence = ""
+    *lines, last = text.split("\n")
+    for line in lines:
+        if begun and not begun[-1].strip() and not fence and line.strip() and not line.startswith((" ", "\t")):
+            blocks.append("\n".join(begun).strip("\n"))
+            begun = []
+        found = _FENCE.match(line)
+        if found is not None and fence in ("", found[1]):
+            fence = "" if fence else found[1]
+        begun.append(line)
+    if begun and not begun[-1].strip() and not fence and last and not last.startswith((" ", "\t")):
+        blocks.append("\n".join(begun).strip("\n"))
+        begun = []
+    return [block for block in blocks if block], "\n".join([*begun, last])
+
+
+@lru_cache(maxsize=2)
+def render(text: str, width: int) -> str:
+    """A text in colours, on rows of so many columns. What is not complete is asked for again and again."""
+    from rich.color import ColorSystem
+
+    console = _console()
+    options = console.options.update(width=max(width, 20))
+    rows: list[str] = []
+    for segments in console.render_lines(_parse(text), options, pad=False):
+        parts = [segment for segment in segments if not segment.is_control]
+        while parts and not parts[-1].text.strip():
+            parts.pop()
+        styled = [
+            each.style.render(each.text, color_system=ColorSystem.STANDARD) if each.style else each.text
+            for each in parts
+        ]
+        rows.append("".join(styled).rstrip())
+    return "\n".join(rows).strip("\n")
+
+
+def _parse(text: str) -> "Markdown":
+    from markdown_it import MarkdownIt
+
+    markdown = _markdown_type()(text, hyperlinks=False, code_theme="ansi_dark")
+    # Without HTML: tags are words of the agent like all others.
+    parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
+    markdown.parsed = parser.parse(text)
+    for token in markdown.parsed:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"  # Agents mean their line ends.
+    return markdown
+
+
+@cache
+def _console() -> "Console":
+    from rich.console import Console
+    from rich.theme import Theme
+
+    styles = {"markdown.code": "cyan", "markdown.code_block": "cyan", "markdown.item.bullet": "bold"}
+    return Console(file=StringIO(), force_terminal=True, color_system="standard", theme=Theme(styles))
+
+
+@cache
+def _markdown_type() -> "type[Markdown]":
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.markdown import CodeBlock, Heading, Markdown
+    from rich.syntax import Syntax
+
+    class LeftHeading(Heading):
+        """A heading where people look for it, without a box."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            self.text.justify = "left"
+            yield self.text
+
+    class PlainCode(CodeBlock):
+        """Code that can be copied: no box, no background."""
+
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            code = str(self.text).rstrip()
+            theme = self.theme
+            yield Syntax(code, self.lexer_name, theme=theme, word_wrap=True, padding=(0, 2), background_color="default")
+
+    class Spoken(Markdown):
+        elements: ClassVar = {
+            **Markdown.elements,
+            "heading_open": LeftHeading,
+            "fence": PlainCode,
+            "code_block": PlainCode,
+        }
+
+    return Spoken
+
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_SPEECH = {"agent": "", "thought": "dim", "person": "bold"}
+_CLEAR_LINE, _CLEAR_BELOW = "\r\x1b[K", "\r\x1b[J"
+DEFAULT_WIDTH, DEFAULT_HEIGHT = 80, 24
+ROOM_BELOW = 8
+"""Rows of the terminal that what is live leaves to what is typed."""
+
+
+def moves(stream: TextIO) -> bool:
+    """Whether it is a terminal on which the cursor can be moved."""
+    return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
+
+
+def is_unicode(stream: TextIO) -> bool:
+    """Whether it takes all letters."""
+    return (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf8sig")
+
+
+def width_of(stream: TextIO) -> int:
+    """Its columns."""
+    try:
+        told = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        told = 0
+    return told or DEFAULT_WIDTH
+
+
+def height_of(stream: TextIO) -> int:
+    """Its rows."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines or DEFAULT_HEIGHT
+    except (OSError, ValueError):
+        return DEFAULT_HEIGHT
+
+
+def paint(text: str, style: str, stream: TextIO) -> str:
+    """A text in a colour, where the stream takes colours and you want them."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style and is_drawn(stream) else text
+
+
+class _Output:
+    """One stream: what was written last, so that blocks are apart and lines whole."""
+
+    def __init__(self, stream: TextIO, *, spaced: bool) -> None:
+        self.stream = stream
+        self.moves = moves(stream)
+        self._gap = 2 if spaced else 1
+        """How many newlines are between two blocks."""
+        self._newlines = 2
+        """How many there are at the end of what was written; before anything, none is needed."""
+        self._block: str | None = None
+        self._key: str | None = None
+        self._rows = 0
+        """Of the last note, if it can be rewritten."""
+        self._seen: set[str] = set()
+
+    @property
+    def at_start(self) -> bool:
+        return self._newlines > 0
+
+    def speech(self, piece: Spoken) -> str:
+        """What to write for it."""
+        begins = piece.new or self._block != piece.who
+        before = self.begin(piece.who) if begins else ""
+        # What an agent says goes through a pipe as it is; on a terminal, it must do no harm.
+        text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
+        if begins and self.stream.isatty():
+            text = text.lstrip("\n")
+        return before + paint(self.wrote(text), _SPEECH[piece.who], self.stream)
+
+    def note(self, piece: Note, *, in_place: bool) -> str:
+        """What to write for it: in place of the last one, if it has the same key and that can be done."""
+        again = in_place and piece.key is not None and piece.key == self._key and self.moves
+        again = again and self._rows < height_of(self.stream)  # What has scrolled away stays as it is.
+        lines = piece.lines if again else self.lines_of(piece)
+        back = f"\x1b[{self._rows}A{_CLEAR_BELOW}" if again else ""
+        if not lines:
+            return ""
+        # A note that follows typed input is about that input.
+        before = back or ("" if self._block in ("note", "typed") and self.at_start else self.begin("note"))
+        self._block, self._newlines = "note", 1
+        if piece.key is not None:
+            self._seen.add(piece.key)
+        self._key, self._rows = piece.key, len(lines)
+        # What can be taken back has to be as many rows as it has lines.
+        return before + "".join(f"{self.line(line, whole=piece.key is None)}\n" for line in lines)
+
+    def lines_of(self, piece: Note) -> Sequence[Line]:
+        """What to show of a note now: less when it was shown before."""
+        return piece.brief if piece.brief is not None and piece.key in self._seen else piece.lines
+
+    def line(self, line: Line, *, whole: bool = False) -> str:
+        """A line in its colours; as much of it as there is room for, unless you want all of it."""
+        shown = cut(line, width_of(self.stream) - 1) if self.moves and not whole else line
+        return "".join(paint(text, style, self.stream) for text, style in shown)
+
+    @property
+    def is_after_words(self) -> bool:
+        """Whether what is typed now should be a row apart."""
+        return self._block not in (None, "note", "typed") and self._newlines < self._gap
+
+    def end_line(self) -> str:
+        """What brings it to the beginning of a line."""
+        self._key = None
+        if self.at_start:
+            return ""
+        self._newlines = 1
+        return "\n"
+
+    def is_in(self, block: str) -> bool:
+        """Whether the last thing written is of this kind."""
+        return self._block == block
+
+    def wrote(self, text: str) -> str:
+        """Take note of how a text ends that is a part of the block."""
+        ends = len(text) - len(text.rstrip("\n"))
+        if text:
+            self._newlines = ends if ends < len(text) else self._newlines + ends
+        return text
+
+    def typed(self) -> None:
+        """A line was typed."""
+        self._block, self._newlines, self._key = "typed", 1, None
+
+    def begin(self, block: str) -> str:
+        """What is between the last block and one of another kind."""
+        missing = max(0, self._gap - self._newlines)
+        self._block, self._key = block, None
+        self._newlines += missing
+        return "\n" * missing
+
+
+class Below(Protocol):
+    """What stands below everything that is written: a line that is being typed."""
+
+    def print_above(self, text: str) -> None:
+        """Write whole lines above it."""
+        ...
+
+    def refresh(self) -> None:
+        """What is live has changed."""
+        ...
+
+
+class Screen:
+    """What people see."""
+
+    def __init__(self, words: TextIO, notes: TextIO, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._words = _Output(words, spaced=True)
+        self._notes = self._words if notes is words else _Output(notes, spaced=notes.isatty())
+        self._below: Below | None = None
+        self._status = ""
+        """What is being waited for."""
+        self._block = ""
+        """The agent's words, or a thought, that are not written for good: more of the block may come."""
+        self._speaker: Spoken | None = None
+        """Whose they are."""
+        self._shown = ""
+        """How much of them is on the screen, to be taken back."""
+        self._pending: Note | None = None
+        """A note that may still change, while something is typed below."""
+
+    @property
+    def stream(self) -> TextIO:
+        """Where people are asked."""
+        return self._notes.stream
+
+    @property
+    def moves(self) -> bool:
+        return self._notes.moves
+
+    @property
+    def width(self) -> int:
+        return width_of(self.stream)
+
+    def show(self, blocks: Iterable[Block]) -> None:
+        """Write blocks; when it is quiet, the agent's words alone."""
+        for piece in blocks:
+            if isinstance(piece, Spoken):
+                if piece.who == "agent" or not self._quiet:
+                    self._speech(piece)
+            elif not self._quiet:
+                self._note(piece, may_change=True)
+
+    def tell(self, note: Note) -> None:
+        """Write a note, even with --quiet."""
+        self._note(note, may_change=False)
+
+    def status(self, text: str) -> None:
+        """Say what is being waited for; it goes with the next thing that is written."""
+        if self._quiet or not self.moves or not self._notes.at_start:
+            return
+        self._status = text
+        if self._below is None:
+            self._put(self._notes, _CLEAR_LINE + self._notes.line([Span(text, "dim")]))
+        else:
+            self._below.refresh()
+
+    def finish(self) -> None:
+        """Bring everything to an end."""
+        self.end_lines()
+
+    def end_lines(self) -> None:
+        """Let what was said so far be whole lines: programs that read line by line wait for the end of one."""
+        self._settle()
+        for output in (self._words, self._notes):
+            self._put(output, output.end_line())
+
+    # While something can be typed
+
+    @property
+    def live(self) -> str:
+        """What may still change, for the rows above what is typed: as much of its end as there is room for."""
+        parts: list[str] = []
+        if self._pending is not None:
+            parts += [self._notes.line(line) for line in self._notes.lines_of(self._pending)]
+        if self._speaker is not None and self._block.strip():
+            gap = [] if self._notes.at_start and not parts else [""]
+            parts += [*gap, self._drawn(self._block.strip("\n"), self._speaker, self._notes)]
+        if self._status:
+            parts.append(paint(self._status, "dim", self.stream))
+        rows = "\n".join(parts).split("\n")
+        return "\n".join(rows[-max(1, height_of(self.stream) - ROOM_BELOW) :])
+
+    @property
+    def is_after_words(self) -> bool:
+        """Whether what is typed should be a row apart from what stands above it."""
+        return bool(self._block.strip()) or self._notes.is_after_words
+
+    def put_below(self, below: Below) -> None:
+        """From here on something is typed below."""
+        self.end_lines()
+        self._below = below
+
+    def take_away(self) -> None:
+        """Nothing is typed any more."""
+        self._settle()
+        self._below = None
+
+    def type_line(self, mark: str, text: str) -> None:
+        """A line was typed: it becomes a part of what was."""
+        self._settle()
+        before = self._notes.begin("typed") if self._notes.is_after_words else self._notes.end_line()
+        indented = spoken(text).replace("\n", "\n  ")
+        self._put(self._notes, f"{before}{mark}{indented}\n")
+        self._notes.typed()
+
+    def typed(self) -> None:
+        """A line was typed, and is on the screen already."""
+        self._notes.typed()
+
+    def ask(self, mark: str) -> None:
+        """Let something be typed after a mark, where the cursor cannot be moved."""
+        self._settle()
+        self._put(self._notes, self._notes.end_line() + mark)
+
+    # Writing
+
+    def _note(self, note: Note, *, may_change: bool) -> None:
+        self._clear_status()
+        if self._below is None:
+            self._settle()
+            self._put(self._notes, self._notes.note(note, in_place=True))
+            return
+        if self._pending is not None and note.key == self._pending.key:
+            self._pending = None
+        self._settle()
+        if may_change and note.key is not None:
+            self._pending = note
+            self._below.refresh()
+        else:
+            self._put(self._notes, self._notes.note(note, in_place=False))
+
+    def _speech(self, piece: Spoken) -> None:
+        output = self._words if piece.who == "agent" else self._notes
+        self._clear_status()
+        if piece.new or self._speaker is None or self._speaker.who != piece.who:
+            self._settle()
+        if not output.moves:
+            self._put(output, output.speech(piece))
+            return
+        begins = self._speaker is None
+        self._speaker = piece
+        text = spoken(piece.text)
+        if begins and (piece.new or not output.is_in(piece.who)):
+            text = text.lstrip("\n")
+            self._put(output, output.begin(piece.who))
+        whole, rest = self._parts(self._block + text, piece)
+        if whole and not self._fits(output):
+            # What has scrolled away stays as it is.
+            unseen = (self._block + text)[len(self._shown) : -len(rest) or None]
+            self._put(output, output.wrote(unseen))
+            self._shown = ""
+        elif whole:
+            self._take_back(output)
+            self._put(output, "".join(output.wrote(self._drawn(block, piece, output)) for block in whole))
+        self._block = rest
+        if self._below is not None and output is self._notes:
+            self._below.refresh()
+        else:
+            self._put(output, paint(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
+            self._shown = rest
+
+    def _parts(self, text: str, piece: Spoken) -> tuple[list[str], str]:
+        """What can be written for good, with line ends, and what can not."""
+        if piece.who == "agent" and is_drawn(self._words.stream):
+            whole, rest = split_blocks(text)
+            return [f"{block}\n\n" for block in whole], rest
+        if self._below is None:
+            return [], text
+        whole, newline, rest = text.rpartition("\n")
+        return ([whole + newline] if newline else []), rest
+
+    def _drawn(self, block: str, piece: Spoken, output: _Output) -> str:
+        if piece.who == "agent" and is_drawn(output.stream):
+            ends = len(block) - len(block.rstrip("\n"))
+            return render(block, width_of(output.stream) - 1) + "\n" * ends
+        return paint(block, _SPEECH[piece.who], output.stream)
+
+    def _take_back(self, output: _Output) -> None:
+        """Take away what is on the screen of a block that will be rewritten."""
+        if not self._shown:
+            return
+        width = width_of(output.stream)
+        rows = sum(max(1, -(-cell_len(line) // width)) for line in self._shown.split("\n")) - 1
+        self._put(output, (f"\x1b[{rows}A" if rows else "") + _CLEAR_BELOW)
+        self._shown = ""
+
+    def _settle(self) -> None:
+        """Write for good what might have changed."""
+        self._clear_status()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._put(self._notes, self._notes.note(pending, in_place=False))
+        piece, block = self._speaker, self._block
+        self._speaker, self._block = None, ""
+        if piece is None:
+            return
+        output = self._words if piece.who == "agent" else self._notes
+        if self._shown and not (piece.who == "agent" and is_drawn(output.stream) and self._fits(output)):
+            self._shown = ""
+            return
+        self._take_back(output)
+        if block.strip():
+            below = self._below is not None and output is self._notes
+            text = output.wrote(self._drawn(block.strip("\n") if below else block.rstrip("\n"), piece, output))
+            self._put(output, text + (output.end_line() if below else ""))
+
+    def _fits(self, output: _Output) -> bool:
+        """Whether everything to take back is still on the screen."""
+        return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
+
+    def _clear_status(self) -> None:
+        status, self._status = self._status, ""
+        if status and self._below is None:
+            self._put(self._notes, _CLEAR_LINE)
+
+    def _put(self, output: _Output, text: str) -> None:
+        if not text:
+            return
+        if self._below is not None and output is self._notes:
+            self._below.print_above(text)
+        else:
+            output.stream.write(text)
+            output.stream.flush()

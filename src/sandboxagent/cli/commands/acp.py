@@ -1,0 +1,415 @@
+"""Run `sandbox-agent acp`: a server's sessions on stdin and stdout, for editors that speak ACP.
+
+Lines of stdin go to the server, and its events to stdout. The SDK's transport continues after cuts and restarts;
+`MessageLedger`, which is pure, knows what a connection means to the editor that is not its first.
+"""
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from sandboxagent.cli.commands.rpc import read_lines
+from sandboxagent.cli.failures import tell
+from sandboxagent.cli.flags import ACCESS, add_endpoint_flags
+from sandboxagent.cli.output import EXIT_FAILED, complain
+from sandboxagent.cli.parser import Command, ParsedArguments, Parser
+from sandboxagent.client.errors import ClientError, ConnectionLost
+from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    META,
+    Envelope,
+    Kind,
+    failure,
+    notification,
+    object_at,
+    one_line,
+    param,
+    parse,
+    parse_answer,
+    request,
+    text_at,
+    with_id,
+    with_param,
+    with_result,
+)
+from sandboxagent.protocol.errors import NotAnEnvelope, OutcomeUnknown, SandboxAgentError, ShuttingDown
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sandboxagent.client.api import Api
+    from sandboxagent.client.incoming import Arrival, Call, RequestId
+    from sandboxagent.core.discovery import ServerAddress
+
+DESCRIPTION = f"""\
+Speak ACP on stdin and stdout, and pass it on to a server: any editor that can start an ACP agent as
+a program can drive an agent on another machine. A cut connection is opened again, even if the server
+was restarted, and nothing is lost or repeated.
+
+The server is the one that --connect or {ENDPOINT_VARIABLE} names, or the one that runs on the data
+directory. The address may be that of the server, or that of its /acp.
+"""
+EXAMPLES = """\
+  sandbox-agent acp --agent claude
+      an agent of the server on this machine
+  sandbox-agent acp --connect https://box.example.org/acp/claude --token-file ~/.box-token
+  sandbox-agent acp --agent claude --session 0198c2f4
+      the editor's next new session is this one
+"""
+PATIENCE = 300.0
+"""Seconds after which a server that cannot be reached is given up."""
+FAREWELL = 5.0
+"""Seconds that what an editor said last may take to arrive."""
+_OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
+"""Requests that attach a client to a session."""
+
+
+def command() -> Command:
+    """The command, with its flags."""
+    parser = Parser("sandbox-agent acp", DESCRIPTION, f"{ACCESS}\nexamples:\n{EXAMPLES}")
+    parser.add_argument(
+        "--connect", metavar="URL", dest="endpoint", help="The server's address; --endpoint is the same."
+    )
+    parser.add_argument(
+        "--agent", metavar="AGENT", help="The agent; else that of the address, else the server's default."
+    )
+    parser.add_argument("--session", metavar="SESSION", help="Open this session when the editor asks for a new one.")
+    add_endpoint_flags(parser)
+    return Command(parser, _run)
+
+
+def _run(arguments: ParsedArguments) -> int:
+    import asyncio
+
+    from sandboxagent.core.discovery import USUAL_SERVER, find_server
+
+    server = find_server(arguments.values, os.environ, complain) or USUAL_SERVER
+    # What matters of it is told otherwise.
+    logging.getLogger("sandboxagent.client").addHandler(logging.NullHandler())
+    try:
+        asyncio.run(_bridge(server, arguments.word("agent"), arguments.word("session")))
+    except ClientError as failure:
+        tell(failure)
+        return EXIT_FAILED
+    return 0
+
+
+# --- what the editor and the server have sent each other --------------------------------------------------------------
+
+
+class UnansweredRequest(NamedTuple):
+    """A request of the editor's that is not answered."""
+
+    method: str
+    session_id: str | None
+    is_renamed: bool
+    """It was one for a new session, and became one for the session that is to be opened."""
+
+
+@dataclass(slots=True, eq=False)
+class OpenQuestion:
+    """A request of the agent's that is not answered."""
+
+    id: "RequestId"
+    answering: "asyncio.Task[object] | None" = None
+    """What gives the editor's answer to the server."""
+
+
+@dataclass(slots=True)
+class MessageLedger:
+    """Lines of an editor become envelopes for the server, and envelopes of the server become lines."""
+
+    session: str | None = None
+    """The session that the editor gets instead of a new one."""
+    last: int = 0
+    """The id of the last event."""
+    sessions: dict[str, int] = field(default_factory=dict[str, int])
+    """Those that the editor is attached to, and the positions up to which it got them from the log."""
+    questions: dict[bytes, OpenQuestion] = field(default_factory=dict[bytes, OpenQuestion])
+    """By their ids as the editor knows them."""
+    _requests: dict[bytes, UnansweredRequest] = field(default_factory=dict[bytes, UnansweredRequest])
+
+    def ask(self, asked: Envelope) -> Envelope:
+        """What the server gets for a request of the editor's."""
+        assert asked.id is not None
+        is_renamed = asked.method == methods.NEW and self.session is not None
+        sent = parse(request(asked.id, methods.RESUME, {"sessionId": self.session})) if is_renamed else asked
+        self._requests[asked.id] = UnansweredRequest(asked.method, sent.session_id, is_renamed)
+        return sent
+
+    def fail(self, id: bytes, error: SandboxAgentError) -> bytes | None:
+        """The line of a request that the server will not answer; None when it has."""
+        if self._requests.pop(id, None) is None:
+            return None
+        return failure(id, OutcomeUnknown() if isinstance(error, ConnectionLost) and error.outcome_unknown else error)
+
+    def incoming(self, arrival: "Arrival") -> bytes | None:
+        """The line of an envelope; None for what is not for the editor."""
+        self.last = max(self.last, arrival.position or 0)
+        try:
+            envelope = parse_answer(arrival.line)
+        except NotAnEnvelope:
+            # A complaint that belongs to no request.
+            return None
+        match envelope.kind:
+            case Kind.REQUEST:
+                return self._question(envelope, arrival.generation)
+            case Kind.RESPONSE:
+                return self._answered(envelope)
+            case Kind.NOTIFICATION:
+                return self._renamed(envelope, arrival.generation)
+
+    def _question(self, envelope: Envelope, generation: int) -> bytes:
+        from sandboxagent.client.incoming import RequestId
+
+        assert envelope.id is not None
+        shown = _name(envelope.id, generation)
+        self.questions[shown] = OpenQuestion(RequestId(generation, envelope.id.decode()))
+        return envelope.line if shown == envelope.id else with_id(envelope.line, shown)
+
+    def _answered(self, envelope: Envelope) -> bytes | None:
+        assert envelope.id is not None
+        if text_at(envelope.error(), "data", "type") == ShuttingDown.slug:
+            # A server that stops says so to all; the outcome is known when it is back.
+            return None
+        asked = self._requests.pop(envelope.id, None)
+        if asked is None or not envelope.succeeded:
+            return None if asked is None else envelope.line
+        found = text_at(envelope.result(), "sessionId") or asked.session_id
+        if found is not None and asked.method in _OPENING:
+            self.sessions[found] = 0
+        elif asked.method == methods.CLOSE and asked.session_id is not None:
+            self.sessions.pop(asked.session_id, None)
+        return with_result(envelope.line, "sessionId", self.session) if asked.is_renamed else envelope.line
+
+    def _renamed(self, envelope: Envelope, generation: int) -> bytes:
+        """A notification; one that withdraws a request names it as the editor knows it."""
+        id = param(envelope.line, "requestId") if envelope.method == methods.CANCEL_REQUEST else None
+        if id is None:
+            return envelope.line
+        shown = _name(id, generation)
+        withdrawn = self.questions.pop(shown, None)
+        if withdrawn is not None and withdrawn.answering is not None:
+            # An answer that the server could not take is of no use any more.
+            withdrawn.answering.cancel()
+        return envelope.line if shown == id else with_param(envelope.line, "requestId", Raw(shown))
+
+    def settle(self, shown: bytes, question: OpenQuestion, *, is_answered: bool) -> None:
+        """An answer is under way no more; a request that it does not fit is open still."""
+        question.answering = None
+        if is_answered and self.questions.get(shown) is question:
+            del self.questions[shown]
+
+    def renew(self) -> list[bytes]:
+        """The server has forgotten the connection, and there is another. Gives the lines that tell the editor so.
+
+        What the agent has asked is withdrawn: what is still open is asked again.
+        """
+        lines = [notification(methods.CANCEL_REQUEST, {"requestId": Raw(id)}) for id in self.questions]
+        self.questions.clear()
+        self.last = 0
+        return lines
+
+
+def _name(id: bytes, generation: int) -> bytes:
+    """What the editor knows an agent's request by: a new connection asks once more what an older one has asked."""
+    return id if generation == 1 else b'"%d/%b"' % (generation - 1, id.replace(b'"', b"'"))
+
+
+# --- stdin and stdout -------------------------------------------------------------------------------------------------
+
+
+async def _bridge(server: "ServerAddress", agent: str | None, session: str | None) -> None:
+    from sandboxagent.client.api import Api
+
+    base, _, named = server.url.partition("/acp")
+    api = Api(base, server.token)
+    try:
+        # A server that is not there, or that wants another token, is reported before the editor says anything.
+        await api.request("GET", "/v1/health")
+        await StdioBridge(api, agent or named.strip("/") or None, session).run()
+    finally:
+        await api.close()
+
+
+class StdioBridge:
+    """Stdio on one side, a connection to a server on the other."""
+
+    def __init__(self, api: "Api", agent: str | None, session: str | None) -> None:
+        import asyncio
+
+        from sandboxagent.client.incoming import Hooks
+        from sandboxagent.client.transport import Transport
+        from sandboxagent.core.tasks import Tasks
+
+        hooks = Hooks(self._received, interrupted=self._interrupted, reopening=self._catch_up)
+        self._transport = Transport(api, hooks, PATIENCE, websocket=True)
+        self._agent = agent
+        self._ledger = MessageLedger(session)
+        self._requests, self._others = Tasks(), Tasks()
+        """Lines on their way: requests, until they are answered, and others, until the server has them."""
+        self._reading: asyncio.Task[None]
+        self._failure: Exception | None = None
+        """Why nothing more can be passed on."""
+
+    async def run(self) -> None:
+        """Pass on what comes, both ways, until stdin ends. Raises ClientError, and OSError of stdout."""
+        import asyncio
+
+        self._reading = asyncio.create_task(self._read_stdin())
+        try:
+            await self._reading
+        except asyncio.CancelledError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+        finally:
+            await self._requests.close()
+            await self._transport.close()
+            await self._others.close()
+
+    async def _read_stdin(self) -> None:
+        import asyncio
+
+        is_open = False
+        async for line in read_lines():
+            if not line.strip():
+                continue
+            try:
+                envelope = parse(line)
+            except NotAnEnvelope as error:
+                complain(f"a line of the editor is left out: {error}")
+                continue
+            if not is_open:
+                is_open = await self._open(envelope)
+                continue
+            # While the server is away, lines wait in the pipe.
+            await self._transport.ready()
+            self._take(envelope)
+        # What was read last is on its way then.
+        await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await self._others.settle()
+
+    async def _open(self, introduction: Envelope) -> bool:
+        """Open the connection with the editor's `initialize`; one that fails may be tried again."""
+        if introduction.method != methods.INITIALIZE or introduction.id is None:
+            raise ClientError("the first line is no initialize")
+        try:
+            response = await self._transport.introduce(_with_agent(introduction, self._agent))
+        except ConnectionLost:
+            raise
+        except ClientError as error:
+            self._write(failure(introduction.id, error))
+            return False
+        self._write(one_line(response.content))
+        return True
+
+    def _take(self, envelope: Envelope) -> None:
+        match envelope.kind:
+            case Kind.REQUEST:
+                self._requests.run(self._ask(self._ledger.ask(envelope)), "pass on a request")
+            case Kind.NOTIFICATION:
+                self._others.run(self._notify(envelope.line), "pass on a notification")
+            case Kind.RESPONSE:
+                question = self._ledger.questions.get(envelope.id or b"")
+                if question is not None and question.answering is None:
+                    question.answering = self._others.run(self._answer(envelope, question), "pass on an answer")
+
+    async def _ask(self, asked: Envelope) -> None:
+        assert asked.id is not None
+        try:
+            await self._transport.forward(asked)
+        except ClientError as error:
+            line = self._ledger.fail(asked.id, error)
+            if line is not None:
+                self._write(line)
+
+    async def _notify(self, line: bytes) -> None:
+        try:
+            await self._transport.hand_in(line, in_order=True)
+        except ClientError as error:
+            complain(f"a notification is left out: {error}")
+
+    async def _answer(self, envelope: Envelope, question: OpenQuestion) -> None:
+        line = with_id(envelope.line, question.id.text.encode())
+        wrong = await self._transport.deliver(question.id, line)
+        self._ledger.settle(envelope.id or b"", question, is_answered=wrong is None)
+
+    # What the transport calls
+
+    def _received(self, arrival: "Arrival") -> None:
+        line = self._ledger.incoming(arrival)
+        if line is not None:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        try:
+            if self._failure is None:
+                sys.stdout.buffer.write(line + b"\n")
+                sys.stdout.buffer.flush()
+        except OSError as error:
+            self._fail(error)
+
+    def _interrupted(self, why: ClientError | None, away: float) -> None:
+        from sandboxagent.client.api import is_passing
+
+        if why is not None and not is_passing(why):
+            self._fail(why)
+        elif away > PATIENCE:
+            self._fail(ClientError(f"the server cannot be reached: {why or 'it ends each stream'}"))
+        elif why is not None and not away:
+            complain("the connection was cut; connecting again")
+
+    async def _catch_up(self, call: "Call") -> None:
+        """Attach a new connection to the editor's sessions, and show what the log has of them since the old one."""
+        from sandboxagent.client.api import is_passing
+
+        complain("the server was restarted; continuing from the log")
+        for session_id in list(self._ledger.sessions):
+            try:
+                await self._show_missed(call, session_id)
+            except ClientError as error:
+                if is_passing(error):
+                    raise
+                complain(f"session {session_id} does not go on: {error}")
+        for line in self._ledger.renew():
+            self._write(line)
+
+    async def _show_missed(self, call: "Call", session_id: str) -> None:
+        from sandboxagent.client.incoming import read_log_page
+
+        position = (await call(methods.ATTACH, {"sessionId": session_id})).get("position")
+        sessions = self._ledger.sessions
+        place = max(self._ledger.last, sessions[session_id]) if isinstance(position, int) else None
+        while place is not None and isinstance(position, int):
+            page = await read_log_page(call, session_id, place, position + 1)
+            if page.gap is not None:
+                self._write(notification(methods.GAP, page.gap))
+            for event in page.events:
+                if event.direction != "fromClient" and "method" in event.envelope and "id" not in event.envelope:
+                    self._write(msgspec.json.encode(event.envelope))
+            place = page.next
+            sessions[session_id] = position if place is None else place
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing more can be passed on."""
+        self._failure = self._failure or error
+        self._reading.cancel()
+
+
+def _with_agent(introduction: Envelope, agent: str | None) -> bytes:
+    """An `initialize` that names an agent, unless it names another one already."""
+    meta = object_at(introduction.params(), "_meta")
+    ours = object_at(meta, META)
+    if agent is None or "agent" in ours:
+        return introduction.line
+    return with_param(introduction.line, "_meta", {**meta, META: {**ours, "agent": agent}})

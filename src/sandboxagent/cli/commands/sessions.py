@@ -1,0 +1,372 @@
+"""Run `sandbox-agent sessions …`: show, name and end sessions."""
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+
+from sandboxagent.cli.call import CalledServer, attempt, call
+from sandboxagent.cli.commands.session_log import print_events
+from sandboxagent.cli.flags import ACCESS, add_endpoint_flags
+from sandboxagent.cli.output import (
+    EXIT_FAILED,
+    one_line,
+    print_facts,
+    print_json,
+    print_table,
+)
+from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
+from sandboxagent.cli.session_lookup import find_session, last_use, list_sessions, read_session
+from sandboxagent.protocol.envelope import Object, list_at, text_at
+from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.protocol.json_bounds import read
+
+if TYPE_CHECKING:
+    from sandboxagent.client import SandboxAgent, SessionInfo
+
+
+TITLES = ("id", "agent", "state", "title", "directory", "used")
+STYLES = {"state": {"running": "green", "waiting": "yellow", "ended": "dim"}}
+
+EXAMPLES = """\
+  sandbox-agent sessions list
+      what there is, newest first
+  sandbox-agent sessions events 0198c2
+      what was said in the session whose id begins with 0198c2
+  sandbox-agent sessions terminate 0198c2
+      end it for good; what was said stays
+"""
+_ID = "Its id or alias, or a unique beginning of one."
+
+
+def group() -> CommandGroup:
+    """All commands about sessions."""
+    return CommandGroup(
+        "sandbox-agent sessions",
+        "See, name and end the sessions of a running server.",
+        EXAMPLES,
+        {
+            "list": Subcommand("all sessions, last used first", _list),
+            "show": Subcommand("details of one session", _show),
+            "events": Subcommand("what was said in a session", _events),
+            "rename": Subcommand("give a session another title", _rename),
+            "set": Subcommand("set metadata of a session", _set),
+            "terminate": Subcommand("end sessions for good; their logs stay", _terminate),
+            "delete": Subcommand("delete sessions and their logs", _delete),
+        },
+    )
+
+
+def _list() -> Command:
+    parser = _parser(
+        "list",
+        "",
+        "List the sessions. A session is running (a turn is under way), waiting (its agent waits for an answer\n"
+        "to a request), idle, or ended. A prompt resumes an idle session, also after its agent or the server has\n"
+        "stopped; one that has ended takes no more prompts.",
+        "  sandbox-agent sessions list --cwd . --agent claude\n"
+        "  sandbox-agent sessions list --json | jq -r '.sessions[] | select(.pending > 0) | .sessionId'\n",
+    )
+    parser.add_argument("--cwd", metavar="PATH", help="Only sessions in this directory.")
+    parser.add_argument("--agent", metavar="AGENT", help="Only sessions of this agent.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Show at most this many, last used first.")
+    return _command(parser, print_sessions)
+
+
+def _show() -> Command:
+    parser = _parser(
+        "show",
+        "SESSION",
+        "Show details of one session.",
+        "  sandbox-agent sessions show 0198c2\n  sandbox-agent sessions show 0198c2 --json | jq .metadata\n",
+    )
+    parser.add_argument("session", metavar="SESSION", help=_ID)
+    return _command(parser, print_session)
+
+
+def _events() -> Command:
+    parser = _parser(
+        "events",
+        "SESSION",
+        "Show the log of a session: messages of clients, its agent and the server, one per line. A line has the\n"
+        "event's number, time and sender; lines that are too long for the terminal are cut.\n"
+        "With --json each line is an object with id, at, direction and envelope.",
+        "  sandbox-agent sessions events 0198c2 --follow\n"
+        "  sandbox-agent sessions events 0198c2 --after 120\n"
+        "  sandbox-agent sessions events 0198c2 --json | jq 'select(.direction == \"fromClient\").envelope'\n",
+    )
+    parser.add_argument("session", metavar="SESSION", help=_ID)
+    parser.add_argument("--after", metavar="ID", type=natural, help="Only events after this one.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Keep printing new events until interrupted.")
+    return _command(parser, print_events, json="Print JSON lines.")
+
+
+def _rename() -> Command:
+    parser = _parser(
+        "rename",
+        "SESSION TITLE",
+        "Give a session another title. Its agent may change it again.",
+        "  sandbox-agent sessions rename 0198c2 'Fix the build'\n",
+    )
+    parser.add_argument("session", metavar="SESSION", help=_ID)
+    parser.add_argument("title", metavar="TITLE", help="The title.")
+    return _command(parser, _rename_session)
+
+
+def _set() -> Command:
+    parser = _parser(
+        "set",
+        "SESSION KEY=TEXT...",
+        "Set metadata of a session; other keys stay. Prints all of it.",
+        "  sandbox-agent sessions set 0198c2 ticket=A-1 owner='Ada L.'\n"
+        '  sandbox-agent sessions set 0198c2 priority:=3 \'labels:=["a", "b"]\'\n'
+        "      numbers, lists and so on, as JSON\n"
+        "  sandbox-agent sessions set 0198c2 ticket:=null\n"
+        "      remove a key\n",
+    )
+    parser.add_argument("session", metavar="SESSION", help=_ID)
+    parser.add_argument("facts", metavar="KEY=TEXT", nargs="+", help="A text value; use KEY:=JSON for anything else.")
+    return _command(parser, _note_facts)
+
+
+def _terminate() -> Command:
+    parser = _parser(
+        "terminate",
+        "SESSION...",
+        "End sessions for good: the turn is cancelled, and the session cannot be resumed. Its log stays.",
+        "  sandbox-agent sessions terminate 0198c2 0198c3\n",
+    )
+    parser.add_argument("sessions", metavar="SESSION", nargs="+", help=_ID)
+    return _command(parser, _terminate_sessions)
+
+
+def _delete() -> Command:
+    parser = _parser(
+        "delete",
+        "SESSION...",
+        "Delete sessions at their agents, and their logs. Where an agent cannot delete, terminate them first.",
+        "  sandbox-agent sessions delete 0198c2\n",
+    )
+    parser.add_argument("sessions", metavar="SESSION", nargs="+", help=_ID)
+    return _command(parser, _delete_sessions)
+
+
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    return Parser(f"sandbox-agent sessions {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+
+
+def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str = "Print JSON.") -> Command:
+    parser.add_argument("--json", action="store_true", help=json)
+    add_endpoint_flags(parser)
+    return Command(parser, act)
+
+
+# --- seeing -----------------------------------------------------------------------------------------------------------
+
+
+def print_sessions(arguments: ParsedArguments) -> int:
+    """All sessions, or those that are asked for; gives the exit code."""
+    agent, cwd, limit = arguments.word("agent"), arguments.word("cwd"), arguments.number("limit")
+    where = os.path.abspath(os.path.expanduser(cwd)) if cwd else None  # noqa: PTH100, PTH111 - no link is resolved
+
+    async def work(remote: CalledServer) -> int:
+        wanted: list[tuple[SessionInfo, Raw]] = []
+        async for raw in list_sessions(remote.api, where):
+            session = read_session(raw)
+            if agent in (None, session.agent):
+                wanted.append((session, raw))
+        wanted.sort(key=lambda each: last_use(each[0]), reverse=True)
+        del wanted[len(wanted) if limit is None else limit :]
+        if arguments.switch("json"):
+            print_json(msgspec.json.encode({"sessions": [raw for _, raw in wanted]}))
+        else:
+            _print_rows([session for session, _ in wanted])
+        return 0
+
+    return call(arguments, work)
+
+
+def print_session(arguments: ParsedArguments) -> int:
+    """One session; gives the exit code."""
+
+    async def work(remote: CalledServer) -> int:
+        found = await find_session(remote.api, arguments.word("session") or "")
+        if arguments.switch("json"):
+            print_json(bytes(found))
+        else:
+            print_facts(_lines(read_session(found)))
+        return 0
+
+    return call(arguments, work)
+
+
+def state(session: "SessionInfo") -> str:
+    """What it does now, in a word. A session whose agent process is gone is idle if a prompt resumes it."""
+    if session.ended:
+        return "idle" if session.resumable else "ended"
+    return "waiting" if session.pending else "running" if session.running else "idle"
+
+
+def age(moment: datetime) -> str:
+    """How long ago something was, in its largest unit."""
+    seconds = max(0, int((datetime.now(moment.tzinfo) - moment).total_seconds()))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def _when(moment: datetime | None) -> str:
+    """A moment as the server writes it, and how long ago that is."""
+    if moment is None:
+        return ""
+    return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({age(moment)} ago)"
+
+
+def _print_rows(sessions: "Sequence[SessionInfo]") -> None:
+    """At a gateway, each with its node."""
+    nodes = [session.node or "" for session in sessions]
+    rows = [_row(session) for session in sessions]
+    if not any(nodes):
+        print_table(TITLES, rows, styles=STYLES)
+        return
+    # Last: the others stand where they always do.
+    print_table((*TITLES, "node"), [(*row, node) for row, node in zip(rows, nodes, strict=True)], styles=STYLES)
+
+
+def _row(session: "SessionInfo") -> tuple[str, ...]:
+    title, cwd = one_line(session.title or ""), one_line(session.cwd)
+    moment = session.updated_at or session.created_at
+    return one_line(session.session_id), session.agent, state(session), title, cwd, age(moment) if moment else ""
+
+
+def _lines(session: "SessionInfo") -> list[tuple[str, str]]:
+    ended, stopped = session.termination_info or {}, session.ended and session.resumable
+    stderr = [str(line) for name in ("head", "tail") for line in list_at(ended, "stderr", name)]
+    how = [
+        text_at(ended, "reason"),
+        "by the " + (text_at(ended, "terminatedBy") or "server"),
+        text_at(ended, "message"),
+    ]
+    return [
+        ("session", one_line(session.session_id)),
+        ("alias", one_line(session.alias or "")),
+        ("agent", session.agent),
+        ("node", session.node or ""),
+        ("state", state(session) + ("; a prompt resumes it" if stopped else "")),
+        ("stopped" if stopped else "ended", ", ".join(one_line(each) for each in how if each) if ended else ""),
+        ("stderr", "\n".join(stderr)),
+        ("title", one_line(session.title or "")),
+        ("directory", one_line(session.cwd)),
+        ("model", session.model or ""),
+        ("mode", session.mode or ""),
+        ("created", _when(session.created_at)),
+        ("updated", _when(session.updated_at)),
+        ("events", str(session.event_count)),
+        ("pending", str(session.pending)),
+        ("metadata", _facts(session.metadata)),
+    ]
+
+
+def _facts(metadata: Object) -> str:
+    """Metadata, a line for each key: texts as they are, anything else as JSON."""
+    return "\n".join(f"{one_line(key)} = {_fact(value)}" for key, value in metadata.items())
+
+
+def _fact(value: object) -> str:
+    return one_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+# --- changing ---------------------------------------------------------------------------------------------------------
+
+
+def _rename_session(arguments: ParsedArguments) -> int:
+    return _set_metadata(arguments, {"title": arguments.word("title")})
+
+
+def _note_facts(arguments: ParsedArguments) -> int:
+    return _set_metadata(arguments, read_facts(arguments.words("facts")))
+
+
+def read_facts(given: Sequence[str]) -> Object:
+    """Facts as they are written on a command line; raises SettingsError."""
+    found: Object = {}
+    for each in given:
+        key, sign, value = each.partition("=")
+        if not sign or not key.removesuffix(":"):
+            raise SettingsError(f"expected KEY=TEXT or KEY:=JSON, got {each!r:.100}")
+        if not key.endswith(":"):
+            found[key] = value
+            continue
+        try:
+            found[key.removesuffix(":")] = read(value.encode(errors="surrogateescape"), object)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise SettingsError(
+                f"{key}= is followed by JSON: {error}; a text is {key.removesuffix(':')}=TEXT"
+            ) from None
+    return found
+
+
+def _set_metadata(arguments: ParsedArguments, metadata: Object) -> int:
+    """Note facts about a session, and print all of them."""
+
+    async def work(remote: CalledServer) -> int:
+        session = read_session(await find_session(remote.api, arguments.word("session") or ""))
+        async with remote.connected(session.agent) as client:
+            asked: Object = {"sessionId": session.session_id, "metadata": metadata}
+            answer = await attempt(remote, client.request("_sandboxagent/session/set_metadata", asked))
+        if answer is None:
+            return EXIT_FAILED
+        if arguments.switch("json"):
+            print_json(msgspec.json.encode(answer))
+        else:
+            noted = msgspec.convert(answer.get("metadata") or {}, Object)
+            print_facts([("session", one_line(session.session_id)), ("metadata", _facts(noted))])
+        return 0
+
+    return call(arguments, work)
+
+
+def _terminate_sessions(arguments: ParsedArguments) -> int:
+    def describe_end(answer: Object) -> str:
+        return "had ended already" if answer.get("alreadyEnded") else "is terminated"
+
+    return _end_each(arguments, lambda client, id: client.sessions.terminate(id), describe_end)
+
+
+def _delete_sessions(arguments: ParsedArguments) -> int:
+    async def delete(client: "SandboxAgent", id: str) -> Object:
+        await client.sessions.delete(id)
+        return {}
+
+    return _end_each(arguments, delete, lambda _: "is deleted")
+
+
+def _end_each(
+    arguments: ParsedArguments,
+    end: "Callable[[SandboxAgent, str], Awaitable[Object]]",
+    describe_end: Callable[[Object], str],
+) -> int:
+    """End every session, on one connection; what is refused for one does not keep the others from it."""
+
+    async def work(remote: CalledServer) -> int:
+        found = [await attempt(remote, find_session(remote.api, name)) for name in arguments.words("sessions")]
+        sessions = {each.session_id: each for each in (read_session(raw) for raw in found if raw is not None)}
+        failed, outcomes = None in found, list[Object]()
+        if sessions:
+            async with remote.connected(next(iter(sessions.values())).agent) as client:
+                for id in sessions:
+                    answer = await attempt(remote, end(client, id), f"{id}: ")
+                    failed |= answer is None
+                    if answer is not None:
+                        outcomes.append({"sessionId": id, **answer})
+                        if not arguments.switch("json"):
+                            print(f"{one_line(id)} {describe_end(answer)}", flush=True)
+        if arguments.switch("json"):
+            print_json(msgspec.json.encode({"sessions": outcomes}))
+        return EXIT_FAILED if failed else 0
+
+    return call(arguments, work)

@@ -1,0 +1,115 @@
+"""Run `sandbox-agent ui`, which opens a server's Inspector in a browser, with the token."""
+
+import html
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+from time import sleep, time
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from sandboxagent.cli.flags import ACCESS, add_endpoint_flags, settings_of
+from sandboxagent.cli.output import complain, describe
+from sandboxagent.cli.parser import Command, ParsedArguments, Parser
+
+if TYPE_CHECKING:
+    from sandboxagent.core.discovery import ServerAddress
+
+DESCRIPTION = """\
+Open the Inspector in your browser: every session of the server, live, and what waits for you. Where
+no browser can be opened, such as over SSH, the link is printed instead. The link has the token in
+its fragment, which browsers keep to themselves: share it like a password. The browser gets it from
+a file that only you can read; the command stays for ten seconds, then removes that file and ends.
+"""
+EXAMPLES = """\
+  sandbox-agent ui
+  sandbox-agent ui 0198c2f4
+      at this session
+  sandbox-agent ui --print
+      only print the link
+"""
+TIME_TO_READ = 10.0
+"""Seconds that a browser has to start and read the page, which has the token in it; then the page is removed."""
+_PREFIX, _SUFFIX = "open", ".html"
+"""Of the page's name in the data directory."""
+
+
+def command() -> Command:
+    """The command, with its flags."""
+    parser = Parser("sandbox-agent ui", DESCRIPTION, f"{ACCESS}\nexamples:\n{EXAMPLES}", "[SESSION]")
+    parser.add_argument("session", nargs="?", metavar="SESSION", help="The session to show; else all of them.")
+    parser.add_argument("--print", action="store_true", help="Print the link, and open nothing.")
+    add_endpoint_flags(parser)
+    return Command(parser, _open)
+
+
+def _open(arguments: ParsedArguments) -> int:
+    from sandboxagent.cli.daemon import ServerFailed, ensure_server
+
+    try:
+        server = ensure_server(arguments, complain)
+    except ServerFailed as failed:
+        describe(str(failed), failed.stderr)
+        return failed.code
+    directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
+    _remove_old_pages(directory)
+    link = write_link(server, arguments.word("session"))
+    if arguments.switch("print") or not _has_browser():
+        print(link)
+        return 0
+    page = write_page(directory, link)
+    try:
+        if _show(page):
+            print(f"opened {server.url}/ui/", flush=True)
+            sleep(TIME_TO_READ)
+        else:
+            complain("no browser opens; here is the link:")
+            print(link)
+    finally:
+        page.unlink(missing_ok=True)
+    return 0
+
+
+def write_link(server: "ServerAddress", session: str | None = None) -> str:
+    """The Inspector's address, with the token in its fragment."""
+    place = f"sessions/{quote(session, safe='')}" if session else ""
+    token = f"#token={quote(server.token, safe='')}" if server.token else ""
+    return f"{server.url}/ui/{place}{token}"
+
+
+def write_page(directory: Path, link: str) -> Path:
+    """A page that leads to the link, for this user alone: other users can read the arguments of a program."""
+    from tempfile import mkstemp
+
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = mkstemp(_SUFFIX, f"{_PREFIX}-", directory)
+    with os.fdopen(descriptor, "w") as file:
+        address = html.escape(link)
+        file.write(
+            '<!doctype html><meta charset="utf-8"><title>Inspector</title><meta name="referrer" content="no-referrer">'
+            f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Open the Inspector</a>\n'
+        )
+    return Path(name)
+
+
+def _remove_old_pages(directory: Path) -> None:
+    """Remove what a command that was killed has left, but no page that a browser may be about to read."""
+    for page in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(OSError):
+            if time() - page.lstat().st_mtime > TIME_TO_READ:
+                page.unlink()
+
+
+def _has_browser() -> bool:
+    """Whether there is a screen to show one on, or you name one."""
+    return sys.platform == "darwin" or any(os.environ.get(n) for n in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _show(page: Path) -> bool:
+    import webbrowser
+
+    try:
+        return webbrowser.open(page.as_uri())
+    except webbrowser.Error:
+        return False

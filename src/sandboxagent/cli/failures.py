@@ -1,0 +1,143 @@
+"""Tell failures of calls in words, as documents for programs, and as exit codes."""
+
+import os
+
+from sandboxagent.cli.output import EXIT_FAILED, describe, one_line
+from sandboxagent.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ForeignAnswer,
+    RequestError,
+    ServerProblem,
+    StartFailed,
+)
+from sandboxagent.core.settings.sources import did_you_mean
+from sandboxagent.protocol.envelope import META, Object, at, list_at, object_at, text_at
+
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that wants you to log in."""
+EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
+CODES = {
+    "end_turn": 0,
+    "max_tokens": EXIT_LIMIT,
+    "max_turn_requests": EXIT_LIMIT,
+    "refusal": EXIT_REFUSED,
+    "cancelled": EXIT_CANCELLED,
+}
+
+Failure = ClientError | ValueError
+"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
+_OURS = "sandbox-agent: "
+_INTERNAL = "Internal error"
+_MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
+
+
+def exit_code(stop_reason: str | None) -> int:
+    """What the end of a turn means to the shell."""
+    return CODES.get(stop_reason or "", EXIT_FAILED)
+
+
+def tell(failure: Failure, about: str = "") -> None:
+    """Say what went wrong, with the end of what a program wrote to stderr; `about` says what it is about."""
+    describe(about + sentence(failure), stderr(failure))
+
+
+def sentence(failure: Failure) -> str:
+    """What went wrong, in one sentence."""
+    match failure:
+        case ForeignAnswer():
+            url = text_at(failure.fields, "url") or "what answers"
+            return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
+        case ServerProblem(status=401):
+            return f"{failure}{_MORE_TOKEN}"
+        case ServerProblem(slug="missing-node"):
+            return f"{failure}; here: --node"
+        case ServerProblem(slug="unknown-agent"):
+            known = [str(name) for name in list_at(failure.fields, "known")]
+            return f"{failure}{did_you_mean(text_at(failure.fields, 'agent') or '', known)}"
+        case StartFailed():
+            return _own_words(failure) or failure.sentence
+        case RequestError():
+            return _of_request(failure)
+        case ClientError():
+            # An embedded server that dies leaves what it wrote on the lines below.
+            return str(failure).partition("\n")[0]
+        case ValueError():
+            return f"the agent's answer is invalid: {one_line(str(failure))[:200]}"
+
+
+def stderr(failure: Failure) -> str | None:
+    """The end of what a failing program wrote."""
+    match failure:
+        case ServerProblem():
+            return _lines(failure.fields.get("stderr"))
+        case StartFailed():
+            return None if _own_words(failure) else failure.stderr
+        case ConnectionLost():
+            return str(failure).partition("\n")[2] or None
+        case RequestError():
+            return _lines(at(failure.data, "stderr"))
+        case ClientError() | ValueError():
+            return None
+
+
+def document(failure: Failure) -> Object:
+    """A failure for programs."""
+    told: Object = {"message": sentence(failure)}
+    match failure:
+        case ServerProblem():
+            return told | {"type": failure.slug, "data": failure.fields}
+        case ConnectionLost():
+            return told | {"type": "connection-lost"}
+        case RequestError():
+            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
+        case ClientError() | ValueError():
+            return told
+
+
+def _of_request(failure: RequestError) -> str:
+    # Agents say what is wrong in many places.
+    further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
+    said = str(failure) or "the agent answered with an error"
+    names = [str(name) for name in list_at(failure.data, META, "credentials")]
+    if mine := [name for name in names if os.environ.get(name)]:
+        flags = " ".join(f"--env {name}" for name in mine)
+        hint = f"; your shell has {', '.join(mine)}: pass it on with {flags}, or run: sandbox-agent daemon restart"
+    elif names or (failure.code == AUTH_REQUIRED and _is_login(said)):
+        hint = "; see: sandbox-agent credentials check"
+    else:
+        hint = ""
+    # It says no more than that something failed, which the details do better.
+    said = said.removeprefix(f"{_INTERNAL}: ") or said
+    if further and said == _INTERNAL:
+        said = further
+    return (f"{said}: {further}" if further and further not in said else said) + hint
+
+
+def is_mentioned_in(failure: Failure, words: str) -> bool:
+    """Whether an agent has mentioned its failure already, in words of its own."""
+    return isinstance(failure, RequestError) and _squeeze(_of_request(failure)) in _squeeze(words)
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _is_login(said: str) -> bool:
+    # The code is also used for other things.
+    return any(word in said.lower() for word in ("auth", "login", "log in", "credential"))
+
+
+def _own_words(failure: StartFailed) -> str:
+    """What a server says that ends because of a mistake, which is for people already."""
+    last = (failure.stderr.strip().splitlines() or [""])[-1]
+    return last.removeprefix(_OURS) if last.startswith(_OURS) else ""
+
+
+def _lines(told: object) -> str | None:
+    if isinstance(told, str):
+        return told
+    parts = object_at(told)
+    head, tail = ([str(line) for line in list_at(parts, name)] for name in ("head", "tail"))
+    between = ["…"] if parts.get("truncated") and head and tail else []
+    return "\n".join([*head, *between, *tail]) or None

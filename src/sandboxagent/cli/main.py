@@ -1,0 +1,108 @@
+"""Run the command `sandbox-agent`: choose a subcommand and report how it fails.
+
+A command's module is imported only when it is called: start-up time is a feature.
+"""
+
+import io
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+from sandboxagent import __version__
+from sandboxagent.cli.parser import Command, CommandGroup, Subcommand
+from sandboxagent.protocol.errors import SandboxAgentError, SettingsError
+
+EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
+
+
+def _in(module: str, name: str) -> Callable[[], Command | CommandGroup]:
+    """Make the command or group of a module, which is imported then."""
+
+    def load() -> Command | CommandGroup:
+        make: Callable[[], Command | CommandGroup] = getattr(import_module(f"sandboxagent.cli.{module}"), name)
+        return make()
+
+    return load
+
+
+EXAMPLES = """\
+  sandbox-agent run mock hello
+      give an agent a prompt; mock needs no account
+  sandbox-agent server
+      run the server, on this machine only
+  sandbox-agent agents install claude
+      install Claude Code before its first use
+  sandbox-agent credentials check
+      see which agents can reach a model
+  sandbox-agent doctor
+      find out why something does not work
+"""
+
+COMMANDS = CommandGroup(
+    "sandbox-agent",
+    "Run and control coding agents inside a sandbox, over HTTP.",
+    EXAMPLES,
+    {
+        "run": Subcommand("give an agent a prompt, or talk to it", _in("commands.run", "run_command")),
+        "attach": Subcommand("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
+        "server": Subcommand("run the server", _in("commands.server", "server_command")),
+        "gateway": Subcommand(
+            "serve the sessions of a fleet of servers at one address", _in("commands.server", "gateway_command")
+        ),
+        "fleet": Subcommand("set up a fleet of servers, or try one out", _in("fleet.command", "group")),
+        "daemon": Subcommand("run the server in the background", _in("commands.daemon", "group")),
+        "agents": Subcommand(
+            "list, install and remove agents; needs no server", _in("commands.agents", "agents_group")
+        ),
+        "credentials": Subcommand("see which credentials agents can find", _in("commands.agents", "credentials_group")),
+        "permissions": Subcommand("check and test permission rules", _in("commands.permissions", "group")),
+        "ui": Subcommand("open the Inspector in a browser", _in("commands.ui", "command")),
+        "sessions": Subcommand("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
+        "fs": Subcommand("view files on a running server, and copy them", _in("commands.fs", "group")),
+        "acp": Subcommand("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),
+        "api": Subcommand("call a running server", _in("commands.api", "group")),
+        "doctor": Subcommand("find problems, and how to fix them", _in("doctor.command", "command")),
+        "completion": Subcommand("set up completion in a shell", _in("completion", "command")),
+    },
+    version=f"sandbox-agent {__version__}",
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; the result is the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # A letter that the terminal does not have is no reason to fail.
+    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        if words[:1] == ["__complete"]:
+            # A shell asks because you pressed the tab key.
+            from sandboxagent.cli.completion import answer
+
+            code = answer(words[1:])
+        else:
+            code = COMMANDS.run(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python would try once more to write what is left, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    except ModuleNotFoundError as error:
+        from sandboxagent.cli.output import EXIT_FAILED, complain
+        from sandboxagent.cli.parser import how_to_install
+
+        remedy = how_to_install(error)
+        if remedy is None:
+            raise
+        complain(remedy)
+        return EXIT_FAILED
+    except SandboxAgentError as error:
+        from sandboxagent.cli.output import EXIT_FAILED, EXIT_MISTAKE, describe
+
+        describe(str(error), error.fields.get("stderr"))
+        return EXIT_MISTAKE if isinstance(error, SettingsError) else EXIT_FAILED
+    return code

@@ -1,0 +1,92 @@
+"""Send HTTP requests to a server on another machine by httpx: TLS, proxies, balancers' cookies.
+
+Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
+imports where click and rich are installed, takes longer still.
+"""
+
+import socket
+import sys
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+from sandboxagent.client.errors import ConnectionLost
+from sandboxagent.client.http import CONNECT, IDLE, MOST_IDLE, Request, Response, reason_of
+
+if "httpx" in sys.modules:
+    import httpx
+else:
+    sys.modules["httpx._main"] = None  # type: ignore[assignment] - so that importing the command line fails
+    try:
+        import httpx
+    finally:
+        del sys.modules["httpx._main"]
+
+# A prompt may wait for hours, and there may be any number of them.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=IDLE)
+# Nothing is sent while a request waits: without these, a peer that vanished would be waited for forever, and a router
+# in between would forget the connection. In seconds; the second name is what macOS calls the first.
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+
+
+class RemoteHttpClient:
+    """Sends requests to a server on another machine."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], *, direct: bool) -> None:
+        self._url = url
+        self.is_direct = direct
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers=headers,
+            timeout=_timeout(None),
+            limits=_LIMITS,
+            transport=_direct(url) if direct else None,
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def exchange(self, request: Request) -> AsyncGenerator[Response]:
+        built = self._client.build_request(
+            request.method,
+            request.path,
+            params=request.query or None,
+            content=request.content,
+            headers=request.headers,
+            timeout=_timeout(request.silence),
+        )
+        with self._translate_failures(request):
+            response = await self._client.send(built, stream=True)
+            try:
+                yield response
+            finally:
+                await response.aclose()
+
+    @contextmanager
+    def _translate_failures(self, request: Request) -> Generator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise ConnectionLost(f"no server answers at {self._url} ({reason_of(error)})") from error
+        except httpx.ReadTimeout as error:
+            raise ConnectionLost(
+                f"{self._url} said nothing for {request.silence:g} s after {request}", outcome_unknown=True
+            ) from error
+        except httpx.RequestError as error:
+            raise ConnectionLost(
+                f"the connection to {self._url} broke during {request} ({reason_of(error)})", outcome_unknown=True
+            ) from error
+
+
+def _timeout(silence: float | None) -> httpx.Timeout:
+    return httpx.Timeout(None, connect=CONNECT, read=silence)
+
+
+def _direct(url: str) -> httpx.AsyncHTTPTransport:
+    """A transport that asks no proxy; without one, httpx takes the proxy that the environment names."""
+    probes = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES.items() if hasattr(socket, name)
+    ]
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
+    # To read the machine's certificates takes longer than to connect.
+    return httpx.AsyncHTTPTransport(verify=url.startswith("https"), limits=_LIMITS, socket_options=options)

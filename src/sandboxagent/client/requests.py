@@ -1,0 +1,444 @@
+"""Answer what agents ask of people (permissions, questions, forms), by handlers or by id.
+
+On any doubt the answer is *reject*: a handler that fails, and an answer that does not fit.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+import msgspec
+from msgspec import ValidationError
+
+from sandboxagent.client.errors import RequestError, ServerProblem
+from sandboxagent.client.incoming import RequestId
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.acp import PermissionOption, ToolCallUpdate
+from sandboxagent.protocol.decode import read
+from sandboxagent.protocol.envelope import META, Object, list_at, object_at, objects_at, text_at
+from sandboxagent.protocol.errors import AlreadyAnswered, NobodyAsked
+
+logger = logging.getLogger(__name__)
+
+
+METHOD_NOT_FOUND = -32601
+REMEMBERED = 1000
+"""How many settled requests are remembered, so that a late answer gets the outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a request, made by its methods; `result` is what goes on the wire."""
+
+    result: Object
+
+    def because(self, reason: str | None) -> "Answer":
+        """The same answer with a person's reason, which the agent and every attached client get."""
+        return self if reason is None else Answer({**self.result, "_meta": {META: {"reason": reason}}})
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRequest:
+    """An agent asks whether it may do something."""
+
+    id: str
+    """Its id, to answer it later: `client.reply_permission(id, …)`. No other request ever has it."""
+    session_id: str
+    tool_call: ToolCallUpdate
+    options: list[PermissionOption]
+
+    def allow(self) -> Answer:
+        """Allow it this once. An agent that offers no such option, or several, is rejected."""
+        return self._only("allow_once")
+
+    def allow_always(self) -> Answer:
+        """Allow it, and what the agent takes for the same, from now on."""
+        return self._only("allow_always")
+
+    def reject(self, *, reason: str | None = None) -> Answer:
+        """Do not allow it; the agent is given the reason."""
+        kinds = [option for option in self.options if option.kind == "reject_once"]
+        return (self.select(kinds[0].option_id) if kinds else self.cancel()).because(reason)
+
+    def select(self, option_id: str) -> Answer:
+        """Choose one of the agent's own options."""
+        return Answer({"outcome": {"outcome": "selected", "optionId": option_id}})
+
+    def cancel(self) -> Answer:
+        """Choose nothing."""
+        return Answer({"outcome": {"outcome": "cancelled"}})
+
+    def _only(self, kind: str) -> Answer:
+        options = [option for option in self.options if option.kind == kind]
+        if len(options) == 1:
+            return self.select(options[0].option_id)
+        logger.warning("rejected: not one %s option session=%s options=%d", kind, self.session_id, len(options))
+        return self.reject()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers that a question offers."""
+
+    id: str
+    label: str
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question; with no options, it is answered by a text."""
+
+    question: str
+    header: str | None
+    options: list[Choice]
+    multi_select: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRequest:
+    """An agent asks one or several questions."""
+
+    id: str
+    """Its id, to answer it later: `client.reply_question(id, …)`. No other request ever has it."""
+    session_id: str
+    prompt: str
+    questions: list[Question]
+    question_id: str | None = None
+    """What the agent calls it, and a `Decision` too; another agent may call its own the same."""
+
+    def answer(self, *answers: str | Sequence[str]) -> Answer:
+        """Answer each question: an option's id or a text of your own, or several where several may be chosen."""
+        lists = [[each] if isinstance(each, str) else list(each) for each in answers]
+        return Answer({"status": "answered", "answers": lists})
+
+    def reject(self, *, reason: str | None = None) -> Answer:
+        """Decline to answer; the agent is given the reason."""
+        return Answer({"status": "rejected"}).because(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitationRequest:
+    """An agent wants a form filled in (`mode` "form"), or an address visited ("url")."""
+
+    id: str
+    """Its id, to answer it later: `client.reply_elicitation(id, …)`. No other request ever has it."""
+    session_id: str | None
+    message: str
+    mode: str
+    schema: Object = field(default_factory=dict[str, object])
+    url: str | None = None
+
+    def accept(self, content: Object | None = None) -> Answer:
+        """Hand in the form."""
+        return Answer({"action": "accept"} if content is None else {"action": "accept", "content": content})
+
+    def decline(self, *, reason: str | None = None) -> Answer:
+        """Say no; the agent is given the reason."""
+        return Answer({"action": "decline"}).because(reason)
+
+    def cancel(self) -> Answer:
+        """Say neither yes nor no."""
+        return Answer({"action": "cancel"})
+
+
+Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
+"""Any request from an agent."""
+Decided = TypeVar("Decided", bound=Awaitable[Answer | None] | Answer | None)
+"""A handler; a decorator returns it unchanged."""
+PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
+"""Answers permissions, async or not; None leaves one open, for `reply_permission`."""
+QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]
+"""Answers questions, async or not; None leaves one open, for `reply_question`."""
+ElicitationHandler: TypeAlias = Callable[[ElicitationRequest], Awaitable[Answer | None] | Answer | None]
+"""Fills in forms, async or not; None leaves one open, for `reply_elicitation`."""
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Who answers; None: see `Asking`."""
+
+    permission: PermissionHandler | None = None
+    question: QuestionHandler | None = None
+    elicitation: ElicitationHandler | None = None
+
+    def of_method(self, method: str) -> object:
+        """The handler for a method's requests; None for one that it has none for, or does not know."""
+        handlers: Object = {
+            methods.REQUEST_PERMISSION: self.permission,
+            methods.REQUEST_QUESTION: self.question,
+            methods.ELICITATION: self.elicitation,
+        }
+        return handlers.get(method)
+
+    def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
+        """The handler for a request, ready to be called."""
+        match request:
+            case PermissionRequest():
+                handler = self.permission
+                return None if handler is None else lambda: handler(request)
+            case QuestionRequest():
+                ask = self.question
+                return None if ask is None else lambda: ask(request)
+            case ElicitationRequest():
+                show = self.elicitation
+                return None if show is None else lambda: show(request)
+
+
+class Asking:
+    """The requests that wait for an answer of this client, and its handlers."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        answer: Callable[[RequestId, Object], Awaitable[None]],
+        reply: Callable[[RequestId, Object], Awaitable[None]],
+        *,
+        alone: bool,
+    ) -> None:
+        self.handlers = handlers
+        self.of_session: dict[str, Handlers] = {}
+        self._send = answer
+        """Sends a `result` or an `error`, however long it takes."""
+        self._reply = reply
+        """Sends a result once, and raises what becomes of it."""
+        self._alone = alone
+        """Whether no other client can be there to answer what we have no handler for."""
+        self._open: dict[RequestId, Request] = {}
+        self._settled: OrderedDict[str, str] = OrderedDict()
+        """What became of the newest requests that are settled, by id."""
+        self._tasks: dict[RequestId, asyncio.Task[None]] = {}
+        """Requests that wait for an answer, including those this client cannot read."""
+        self._working: set[asyncio.Task[None]] = set()
+        """All of them, and those that send an answer."""
+        self._rejections: dict[RequestId, Object] = {}
+        """For answers under way: what is sent instead when one does not fit."""
+        self._warned: set[str] = set()
+
+    def ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
+        """Let an agent's request be answered, in a task of its own: it may wait for a human."""
+        self.withdraw(key)
+        self._tasks[key] = self._start(self._ask(method, params, key, id))
+
+    async def close(self) -> None:
+        """Answer nothing more."""
+        for task in self._working:
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
+    async def _ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
+        """Answer a request; if no handler here does, wait until cancelled."""
+        try:
+            outcome: Object = {"result": await self._result(_request(method, params, id), method, params, key)}
+        except RequestError as error:
+            outcome = {"error": {"code": error.code, "message": error.message, "data": error.data}}
+        finally:
+            if self._tasks.get(key) is asyncio.current_task():
+                del self._tasks[key]
+                self._open.pop(key, None)
+        self._remember(id, "answered")
+        await self._send(key, outcome)
+
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="sandbox-agent answering")
+        self._working.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.info("an answer was not given reason=%s", task.exception())
+
+    def _has_handler(self, method: str, params: Object) -> bool:
+        handlers = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
+        return any(each.of_method(method) is not None for each in (handlers, self.handlers))
+
+    async def _result(self, request: Request | None, method: str, params: Object, key: RequestId) -> Object:
+        if request is None:
+            if self._alone or self._has_handler(method, params):
+                return _unread(method)
+            return await asyncio.Future()  # Another client may understand it.
+        self._open[key] = request
+        answer = await self._answer(request)
+        if answer is None:
+            return await asyncio.Future()  # Deferred: `reply` or a withdrawal cancels this task.
+        self._rejections[key] = rejection(request).result
+        return answer.result
+
+    async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
+        """Answer a request by its id. Raises ServerProblem when it is too late, or the answer does not fit."""
+        for key, request in self._open.items():
+            if request.id == id and (given := answer(request)) is not None:
+                await self._reply(key, given.result)
+                self.withdraw(key, "answered")
+                return
+        if id in self._settled:
+            raise _already_answered(id, self._settled[id])
+        raise _nobody_asked(id)
+
+    def requests(self) -> list[Request]:
+        """What waits for an answer here."""
+        return list(self._open.values())
+
+    def withdraw(self, key: RequestId, outcome: str | None = None) -> None:
+        """It was settled, when an outcome is known; else it is only no longer for this client."""
+        request = self._open.pop(key, None)
+        if request is not None and outcome is not None:
+            self._remember(request.id, outcome)
+        task = self._tasks.pop(key, None)
+        if task is not None:
+            task.cancel()
+
+    def _remember(self, id: str, outcome: str) -> None:
+        self._settled[id] = outcome
+        if len(self._settled) > REMEMBERED:
+            self._settled.popitem(last=False)
+
+    def withdraw_session(self, session_id: str) -> None:
+        """The session's agent no longer sends its requests to this client."""
+        for key in [key for key, request in self._open.items() if request.session_id == session_id]:
+            self.withdraw(key)
+
+    def withdraw_all(self) -> None:
+        """The connection is gone; the server sends open requests again on the next one."""
+        for key in list(self._tasks):
+            self.withdraw(key)
+
+    def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
+        """Send a handler's answer. If it does not fit, reject: the agent must not wait forever."""
+        rejected = self._rejections.pop(key, None)
+        if problem is None or rejected is None:
+            return
+        logger.error("an answer was refused, rejecting instead reason=%s", problem)
+        self._start(self._reject(key, rejected))
+
+    async def _reject(self, key: RequestId, rejected: Object) -> None:
+        await self._reply(key, rejected)
+
+    async def _answer(self, request: Request) -> Answer | None:
+        handlers = self.of_session.get(request.session_id or "", Handlers())
+        decide = handlers.decide(request) or self.handlers.decide(request)
+        if decide is None:
+            return self._unhandled(request)
+        try:
+            decided = decide()
+            return _check_answer(await decided if inspect.isawaitable(decided) else decided)
+        except Exception:
+            logger.exception("a handler failed, rejecting request=%s session=%s", request.id, request.session_id)
+            return rejection(request)
+
+    def _unhandled(self, request: Request) -> Answer | None:
+        session = request.session_id or ""
+        kind = type(request).__name__.removesuffix("Request").lower()
+        if session not in self._warned:
+            self._warned.add(session)
+            what = "rejected" if self._alone else "left open for other clients"
+            logger.warning("no handler on_%s, so it is %s session=%s", kind, what, session)
+        return rejection(request) if self._alone else None
+
+
+def _already_answered(id: str, outcome: str) -> ServerProblem:
+    detail = f"the request {id} is settled, and its outcome is {outcome}; there is nothing left to answer"
+    return ServerProblem(AlreadyAnswered.slug, AlreadyAnswered.title, 409, detail, {"outcome": outcome})
+
+
+def _nobody_asked(id: str) -> ServerProblem:
+    detail = (
+        f"nothing of this kind waits here under the id {id}; attach to its session, and answer what it asks then: "
+        "a request that is still open comes again, under the same id unless the server was restarted"
+    )
+    return ServerProblem(NobodyAsked.slug, NobodyAsked.title, 404, detail)
+
+
+def _check_answer(answer: object) -> Answer | None:
+    if answer is None:
+        return None
+    if isinstance(answer, Answer):
+        msgspec.json.encode(answer.result)  # What cannot be written would never reach the agent.
+        return answer
+    raise TypeError(f"a handler gives what its request's methods make, such as request.reject(), not {answer!r:.100}")
+
+
+def _unread(method: str) -> Object:
+    """The result for a request that this client cannot read: no handler gets to see it."""
+    match method:
+        case methods.REQUEST_PERMISSION:
+            return {"outcome": {"outcome": "cancelled"}}
+        case methods.REQUEST_QUESTION:
+            return {"status": "rejected"}
+        case _:
+            raise RequestError(METHOD_NOT_FOUND, "Method not found", {"method": method})
+
+
+def rejection(request: Request) -> Answer:
+    """The answer that declines a request."""
+    match request:
+        case PermissionRequest() | QuestionRequest():
+            return request.reject()
+        case ElicitationRequest():
+            return request.decline()
+
+
+def _request(method: str, params: Object, id: str) -> Request | None:
+    """What an agent asks; None if this client cannot read it."""
+    try:
+        return _read(method, params, id)
+    except ValidationError:
+        logger.exception("a request cannot be read method=%s session=%s", method, text_at(params, "sessionId"))
+        return None
+
+
+def _read(method: str, params: Object, id: str) -> Request | None:
+    session_id = text_at(params, "sessionId")
+    match method:
+        case methods.REQUEST_PERMISSION:
+            tool_call = read(params.get("toolCall"), ToolCallUpdate)
+            return PermissionRequest(id, session_id or "", tool_call, _options(params))
+        case methods.REQUEST_QUESTION:
+            name, prompt = text_at(params, "questionId"), text_at(params, "prompt") or ""
+            return QuestionRequest(id, session_id or "", prompt, _questions(params), name)
+        case methods.ELICITATION:
+            mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
+            schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
+            return ElicitationRequest(id, session_id, message, mode, schema, url)
+        case _:
+            return None
+
+
+def _options(params: Object) -> list[PermissionOption]:
+    options: list[PermissionOption] = []
+    for option in objects_at(params, "options"):
+        try:
+            options.append(read(option, PermissionOption))
+        except ValidationError:
+            # From a newer protocol: this client cannot know what it allows.
+            logger.warning("an option of a permission cannot be read kind=%s", option.get("kind"))
+    return options
+
+
+def _questions(params: Object) -> list[Question]:
+    asked = objects_at(params, "questions")
+    if not asked:
+        options = [
+            Choice(id, label)
+            for pair in list_at(params, "options")
+            for id, label in [msgspec.convert(pair, tuple[str, str])]
+        ]
+        return [Question(text_at(params, "prompt") or "", None, options, multi_select=False)]
+    return [
+        Question(
+            text_at(each, "question") or "",
+            text_at(each, "header"),
+            [
+                Choice(text_at(option, "id") or "", text_at(option, "label") or "", text_at(option, "description"))
+                for option in objects_at(each, "options")
+            ],
+            multi_select=each.get("multiSelect") is True,
+        )
+        for each in asked
+    ]

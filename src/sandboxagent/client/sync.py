@@ -1,0 +1,407 @@
+"""Offer the SDK to scripts without async: a thread runs the event loop, and every call waits.
+
+Methods have the names, arguments and failures of the async ones, whose docstrings hold here, too. What is an async
+iterator there is an iterator here.
+"""
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import PurePath
+from typing import Generic, Literal, ParamSpec, TypeAlias, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from sandboxagent.client import agents as _agents
+from sandboxagent.client import files as _files
+from sandboxagent.client import session as _session
+from sandboxagent.client import sessions as _sessions
+from sandboxagent.client import turn as _turn
+from sandboxagent.client.client import BUFFER, RECONNECT_TIMEOUT
+from sandboxagent.client.client import SandboxAgent as AsyncSandboxAgent
+from sandboxagent.client.errors import InvalidCall
+from sandboxagent.client.requests import (
+    Answer,
+    ElicitationRequest,
+    PermissionRequest,
+    QuestionRequest,
+    Request,
+)
+from sandboxagent.client.transport import SILENCE
+from sandboxagent.client.updates import PromptBlock, TurnEnded, TurnItem
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+Q = TypeVar("Q", bound=Request)
+
+Handler = Callable[[Q], Answer | None]
+"""Runs in its own thread, so it may block, for example to ask a person. If it raises, the request is rejected."""
+PermissionHandler: TypeAlias = Handler[PermissionRequest]
+QuestionHandler: TypeAlias = Handler[QuestionRequest]
+ElicitationHandler: TypeAlias = Handler[ElicitationRequest]
+Decided = TypeVar("Decided", bound=Answer | None)
+
+
+class SandboxAgent:
+    """A client of one server."""
+
+    def __init__(self, portal: BlockingPortal, client: AsyncSandboxAgent) -> None:
+        self._client = client
+        self.url = client.url
+        self.token = client.token
+        self.agents = Agents(portal, client.agents)
+        self.sessions = Sessions(portal, client.sessions)
+        self.files = Files(portal, client.files)
+        self.health = _waiting(portal, client.health)
+        self.nodes = _waiting(portal, client.nodes)
+        self.reply_permission = _waiting(portal, client.reply_permission)
+        self.reject_permission = _waiting(portal, client.reject_permission)
+        self.reply_question = _waiting(portal, client.reply_question)
+        self.reject_question = _waiting(portal, client.reject_question)
+        self.reply_elicitation = _waiting(portal, client.reply_elicitation)
+        self.reject_elicitation = _waiting(portal, client.reject_elicitation)
+        self.pending = _waiting(portal, client.pending)
+        self.requests = _there(portal, client.requests)
+        self.request = _waiting(portal, client.request)
+        self.notify = _waiting(portal, client.notify)
+        self.tap = client.tap
+
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
+        """Let this handler answer what agents want to be allowed; may be used as a decorator."""
+        self._client.on_permission(_run_in_thread(handler))
+        return handler
+
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
+        """Let this handler answer agents' questions; may be used as a decorator."""
+        self._client.on_question(_run_in_thread(handler))
+        return handler
+
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
+        """Let this handler fill in agents' forms; the server must know of it before the first session."""
+        self._client.on_elicitation(_run_in_thread(handler))
+        return handler
+
+    @staticmethod
+    @contextmanager
+    def connect(
+        url: str,
+        token: str | None = None,
+        *,
+        agent: str | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        transport: Literal["http", "websocket"] = "http",
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        silence_timeout: float = SILENCE,
+        buffer: int = BUFFER,
+    ) -> "Generator[SandboxAgent]":
+        """A client of a server that runs; its sessions and turns go on when the block ends."""
+        opened = AsyncSandboxAgent.connect(
+            url,
+            token,
+            agent=agent,
+            on_permission=on_permission and _run_in_thread(on_permission),
+            on_question=on_question and _run_in_thread(on_question),
+            on_elicitation=on_elicitation and _run_in_thread(on_elicitation),
+            name=name,
+            user=user,
+            transport=transport,
+            reconnect_timeout=reconnect_timeout,
+            silence_timeout=silence_timeout,
+            buffer=buffer,
+        )
+        with _opened(opened) as client:
+            yield client
+
+    @staticmethod
+    @contextmanager
+    def start(
+        *,
+        agent: str | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
+        data_dir: str | PurePath | None = None,
+        options: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        buffer: int = BUFFER,
+    ) -> "Generator[SandboxAgent]":
+        """Start a private server on a free port, with its own token; it stops when the block or your process ends.
+
+        Its sessions are deleted when it stops, unless `data_dir` says where to keep them.
+        """
+        opened = AsyncSandboxAgent.start(
+            agent=agent,
+            on_permission=on_permission and _run_in_thread(on_permission),
+            on_question=on_question and _run_in_thread(on_question),
+            on_elicitation=on_elicitation and _run_in_thread(on_elicitation),
+            data_dir=data_dir,
+            options=options,
+            env=env,
+            buffer=buffer,
+        )
+        with _opened(opened) as client:
+            yield client
+
+
+class Agents:
+    """The agents of a server."""
+
+    def __init__(self, portal: BlockingPortal, agents: _agents.Agents) -> None:
+        self._portal = portal
+        self._agents = agents
+        self.list = _waiting(portal, agents.list)
+        self.get = _waiting(portal, agents.get)
+        self.models = _waiting(portal, agents.models)
+        self.stderr = _waiting(portal, agents.stderr)
+        self.install = _iterating(portal, agents.install)
+
+    def of_node(self, node: str) -> "Agents":
+        """The agents of one node of a fleet; a gateway has to know which one when there are several."""
+        return Agents(self._portal, self._agents.of_node(node))
+
+
+class Sessions:
+    """All sessions of a server."""
+
+    def __init__(self, portal: BlockingPortal, sessions: _sessions.Sessions) -> None:
+        session = functools.partial(Session, portal)
+        self.create = _waiting(portal, sessions.create, session)
+        self.attach = _waiting(portal, sessions.attach, session)
+        self.resume = _waiting(portal, sessions.resume, session)
+        self.fork = _waiting(portal, sessions.fork, session)
+        self.list = _iterating(portal, sessions.list)
+        self.watch = _iterating(portal, sessions.watch)
+        self.get = _waiting(portal, sessions.get)
+        self.terminate = _waiting(portal, sessions.terminate)
+        self.delete = _waiting(portal, sessions.delete)
+
+
+class Session:
+    """One conversation with one agent."""
+
+    def __init__(self, portal: BlockingPortal, session: _session.Session) -> None:
+        self._portal = portal
+        self._session = session
+        self.id = session.id
+        self.agent = session.agent
+        self.cwd = session.cwd
+        self.warnings = session.warnings
+        self.files = Files(portal, session.files)
+        self.cancel = _waiting(portal, session.cancel)
+        self.updates = _iterating(portal, session.updates)
+        self.history = _iterating(portal, session.history)
+        self.follow = _iterating(portal, session.follow)
+        self.pending = _waiting(portal, session.pending)
+        self.requests = _there(portal, session.requests)
+        self.models = _waiting(portal, session.models)
+        self.set_model = _waiting(portal, session.set_model)
+        self.modes = _waiting(portal, session.modes)
+        self.set_mode = _waiting(portal, session.set_mode)
+        self.set_config_option = _waiting(portal, session.set_config_option)
+        self.set_metadata = _waiting(portal, session.set_metadata)
+        self.info = _waiting(portal, session.info)
+        self.fork = _waiting(portal, session.fork, functools.partial(Session, portal))
+        self.close = _waiting(portal, session.close)
+        self.terminate = _waiting(portal, session.terminate)
+        self.detach = _waiting(portal, session.detach)
+
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
+        """Let this handler answer permissions of this session."""
+        self._session.on_permission(_run_in_thread(handler))
+        return handler
+
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
+        """Let this handler answer questions of this session."""
+        self._session.on_question(_run_in_thread(handler))
+        return handler
+
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
+        """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
+        self._session.on_elicitation(_run_in_thread(handler))
+        return handler
+
+    @property
+    def config_options(self) -> list[_session.ConfigOption]:
+        """The settings that its agent offers, as they were when this was made, or when one was set here."""
+        return self._session.config_options
+
+    def prompt(
+        self,
+        prompt: str | Sequence[PromptBlock],
+        attachments: Sequence[str | PurePath | _session.Attachment] = (),
+        meta: Mapping[str, object] | None = None,
+    ) -> "Turn":
+        """Send a prompt; iterate for its updates, or use its `result` or `text`."""
+        return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
+
+
+class Turn(Iterator[TurnItem]):
+    """A prompt under way: iterate for its updates, of which the last is `TurnEnded`."""
+
+    def __init__(self, portal: BlockingPortal, turn: _turn.Turn) -> None:
+        self._items = _Items(portal, turn)
+        self.text = _waiting(portal, turn.text)
+        self.cancel = _waiting(portal, turn.cancel)
+        self._portal = portal
+        self._turn = turn
+
+    def __next__(self) -> TurnItem:
+        return next(self._items)
+
+    def result(self) -> TurnEnded:
+        """Its end."""
+        return _wait(self._portal, functools.partial(_end, self._turn))
+
+
+class Files:
+    """Files of the server's machine."""
+
+    def __init__(self, portal: BlockingPortal, files: _files.Files) -> None:
+        self._portal = portal
+        self._files = files
+        self.read = _waiting(portal, files.read)
+        self.read_text = _waiting(portal, files.read_text)
+        self.stream = _iterating(portal, files.stream)
+        self.write = _waiting(portal, files.write)
+        self.list = _iterating(portal, files.list)
+        self.stat = _waiting(portal, files.stat)
+        self.mkdir = _waiting(portal, files.mkdir)
+        self.move = _waiting(portal, files.move)
+        self.delete = _waiting(portal, files.delete)
+        self.upload = _waiting(portal, files.upload)
+        self.download = _waiting(portal, files.download)
+        self.upload_archive = _waiting(portal, files.upload_archive)
+        self.download_archive = _iterating(portal, files.download_archive)
+        self.search = _iterating(portal, files.search)
+        self.watch = _iterating(portal, files.watch)
+
+    def of_node(self, node: str) -> "Files":
+        """Files of one node of a fleet; a gateway has to know which one when there are several."""
+        return Files(self._portal, self._files.of_node(node))
+
+
+class _Items(Iterator[T], Generic[T]):
+    def __init__(self, portal: BlockingPortal, items: AsyncIterator[T]) -> None:
+        self._portal = portal
+        self._items = items
+
+    def __next__(self) -> T:
+        try:
+            return _wait(self._portal, functools.partial(_step, self._items))
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+async def _step(items: AsyncIterator[T]) -> T:
+    return await anext(items)
+
+
+async def _end(turn: _turn.Turn) -> TurnEnded:
+    return await turn
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _wait(portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> T:
+    """Do it where the event loop runs, and wait for its end."""
+    with _usable():
+        doing = portal.start_task_soon(call)
+    try:
+        return doing.result()
+    except BaseException:
+        # Ctrl-C: an abandoned call must not keep running and consume what is meant for other callers.
+        doing.cancel()
+        raise
+
+
+@contextmanager
+def _usable() -> Generator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # The portal's own words are not for users of the SDK.
+        raise InvalidCall("this client is closed, or called from one of its own callbacks") from error
+
+
+def _waiting(
+    portal: BlockingPortal, method: Callable[P, Awaitable[T]], then: Callable[[T], R] = _same
+) -> Callable[P, R]:
+    """A method of the async client that comes back with its result; `then` makes of it what it is here."""
+
+    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await method(*args, **kwargs)
+
+    @functools.wraps(method)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> R:
+        return then(_wait(portal, functools.partial(called, *args, **kwargs)))
+
+    return wait
+
+
+def _there(portal: BlockingPortal, method: Callable[P, T]) -> Callable[P, T]:
+    """A method that does not wait, called where the event loop runs."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # In a list: a portal waits for whatever can be awaited.
+        with _usable():
+            doing = portal.start_task_soon(lambda: [method(*args, **kwargs)])
+        return doing.result()[0]
+
+    return call
+
+
+def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) -> Callable[P, Iterator[T]]:
+    """A method that gives an async iterator; here it is one that waits."""
+    begin = _there(portal, method)
+
+    @functools.wraps(method)
+    def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _Items(portal, begin(*args, **kwargs))
+
+    return iterate
+
+
+def _run_in_thread(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
+    if inspect.iscoroutinefunction(handler):
+        raise InvalidCall("a handler of the sync client is a plain function; async ones are for the async client")
+
+    def decide(request: Q) -> Awaitable[Answer | None]:
+        decision: Future[Answer | None] = Future()
+        # Not from a pool: any number of handlers may wait for a person, and must not keep the script from exiting.
+        threading.Thread(target=_decide, args=(handler, request, decision), daemon=True).start()
+        return asyncio.wrap_future(decision)
+
+    return decide
+
+
+def _decide(handler: Handler[Q], request: Q, decision: "Future[Answer | None]") -> None:
+    if not decision.set_running_or_notify_cancel():
+        return
+    try:
+        decision.set_result(handler(request))
+    except BaseException as error:
+        failure = RuntimeError(f"the handler raised {error!r}")
+        failure.__cause__ = error
+        decision.set_exception(failure)
+
+
+@contextmanager
+def _opened(opened: AbstractAsyncContextManager[AsyncSandboxAgent]) -> Generator[SandboxAgent]:
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(opened) as client:
+        yield SandboxAgent(portal, client)

@@ -1,0 +1,573 @@
+"""Speak JSON-RPC over `/v1/rpc` by POST and a stream or by a WebSocket, and reconnect after cuts.
+
+What breaks is mended here: the stream continues after the last event, requests are repeated under their key, and a
+connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work.
+Envelopes are made of methods and params, or passed on as they are. Knows nothing of sessions, and answers nothing.
+"""
+
+import asyncio
+import itertools
+import logging
+import random
+import secrets
+from contextlib import aclosing, nullcontext, suppress
+from functools import partial
+
+import msgspec
+
+from sandboxagent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
+from sandboxagent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
+from sandboxagent.client.http import Response
+from sandboxagent.client.incoming import HOLD, Arrival, Hooks, RequestId, StreamOrder, decode
+from sandboxagent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.protocol import headers as names
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import Envelope, Object, object_at, text_at
+from sandboxagent.protocol.errors import (
+    AlreadyAnswered,
+    LogUnavailable,
+    NobodyAsked,
+    NodeUnreachable,
+    UnknownConnection,
+    WrongAnswer,
+)
+from sandboxagent.protocol.methods import READS
+
+logger = logging.getLogger(__name__)
+
+PATH = "/v1/rpc"
+
+LASTING = 5.0
+"""Seconds after which a request that breaks was one that the server had, while the stream is there."""
+LONGEST_ANSWER_PAUSE = 30.0
+"""Seconds between two tries to give an answer that cannot be taken yet, at most: a node may be away for days."""
+GOODBYE = 5.0
+"""Seconds that a client which is closed waits for a server that does not say goodbye."""
+SILENCE = 60.0
+"""Seconds without a sign of life after which a socket is taken for dead; the server sends one every 15."""
+AGENT_START = 5
+"""How many times longer than a socket may be silent an agent may take to start."""
+SOCKET_AGAIN = 30.0
+"""Seconds after which a WebSocket that once worked is tried again, while HTTP does the work."""
+
+INTERNAL_ERROR = -32603
+"""JSON-RPC's code for an error that has none."""
+
+ACCEPTED = 202
+
+_LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
+_STILL_OPEN = frozenset({LogUnavailable.slug, NodeUnreachable.slug})
+"""Refusals of an answer that is taken later."""
+
+
+class Transport:
+    """One client's way to the server, which lives as long as the client wants it to."""
+
+    def __init__(
+        self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE, *, websocket: bool = False
+    ) -> None:
+        self._api = api
+        self._hooks = hooks
+        self._patience = patience
+        self._silence = silence
+        self._wants_socket = websocket
+        """Whether it is worth trying to open a WebSocket."""
+        self._upgrades = False
+        """A WebSocket was open once."""
+        self._socket: ClientSocket | None = None
+        self._outbox = Outbox(patience)
+        self._wanted = asyncio.Event()
+        """Set when a request waits for a WebSocket."""
+        self._expected = Expected()
+        self._ids = itertools.count()
+        self._initialize: bytes | None = None
+        self._id: str | None = None
+        self.generation = 0
+        """How many connections there have been."""
+        self._opening = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._tasks = Tasks()
+        self._seen: int | None = None
+        """The last event of this connection's stream."""
+        self._listening = False
+        """Whether a stream over HTTP is there."""
+        self._was_there = False
+        """Whether there was a stream since this was looked at."""
+        self._there = asyncio.Event()
+        """Set while there is a stream."""
+        self._posting = asyncio.Lock()
+        """Held while one of the envelopes that have an order is handed to the server by POST."""
+        self.stream_order = StreamOrder(min(HOLD, patience))
+        self._closed = False
+        self._failure: ConnectionLost | None = None
+        """Why the server is gone."""
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when there is no longer any point in waiting for the server."""
+
+    # JSON-RPC
+
+    async def open(self, params: Object) -> None:
+        """Open the connection with the params of `initialize`; the same are sent whenever it is opened again.
+
+        Raises:
+            RequestError: the agent did not want to be initialized.
+            ServerProblem: the server refuses.
+            ConnectionLost: it cannot be reached.
+        """
+        id = next(self._ids)
+        response = await self.introduce(self._written({"id": id, "method": methods.INITIALIZE, "params": params}))
+        self._result(self._reply_in(response), id, self.generation)
+
+    async def request(self, method: str, params: Object) -> object:
+        """The result of a request, once everything that came before its response has been received.
+
+        Raises:
+            RequestError: the method failed.
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer.
+        """
+        id = next(self._ids)
+        body = self._written({"id": id, "method": method, "params": params})
+        outgoing = _outgoing_request(body, method, text_at(params, "sessionId"))
+        reply, generation = await self._send(outgoing, id)
+        # An old connection brings nothing more, and readers of the log put its pages in order themselves.
+        if generation == self.generation and method != methods.EVENTS:
+            in_order = await self.stream_order.after(reply.last_event)
+            if not in_order:
+                self._hooks.missed()
+        return self._result(reply, id, generation)
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification. Raises as `request` does."""
+        await self.hand_in(self._written({"method": method, "params": params}))
+
+    async def answer(self, id: RequestId, outcome: Object) -> None:
+        """Answer a request of an agent with a `result` or an `error`, however long it takes.
+
+        The agent does not ask again. If the answer does not fit, the hook `answered` reports it.
+        """
+        body = self._written({"id": msgspec.json.decode(id.text), **outcome})
+        wrong = None
+        try:
+            wrong = await self.deliver(id, body)
+        finally:
+            self._hooks.answered(id, wrong)
+
+    async def reply(self, id: RequestId, result: Object) -> None:
+        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
+        body = self._written({"id": msgspec.json.decode(id.text), "result": result})
+        await self.hand_in(body, id.generation)
+
+    # Envelopes as they are: what comes is for the hook `received`, answers among it
+
+    async def introduce(self, line: bytes) -> Response:
+        """Open the connection with this `initialize`, now and whenever it is opened again; the response to it.
+
+        Raises as `open` does.
+        """
+        self._initialize = line
+        return await self._open(0)
+
+    def adopt(self, id: str, after: int | None) -> None:
+        """Take a connection over that is open: its events after one of them, and how to open it is not known here."""
+        self._id, self._seen = id, after
+        self.generation += 1
+        self.stream_order = StreamOrder()
+        self.stream_order.brought(after or 0)
+        self._follow_anew()
+
+    async def ready(self) -> None:
+        """Wait until the stream is there."""
+        await self._there.wait()
+
+    async def forward(self, request: Envelope) -> None:
+        """Send a request as it is, and wait until its answer has been received. Raises as `request` does."""
+        outgoing = _outgoing_request(request.line, request.method, request.session_id)
+        outgoing.silent = outgoing.in_order = True
+        reply, generation = await self._send(outgoing, msgspec.json.decode(request.id or b"null"))
+        await self._arrive(reply, generation)
+
+    async def pass_on(self, line: bytes) -> None:
+        """Send whatever it is by POST, until the server has it. Raises as `request` does."""
+        receipt = secrets.token_urlsafe(16)
+        reply, generation = await self._post(Outgoing(line, receipt=receipt, silent=True, in_order=True))
+        if reply.envelope is not None:
+            await self._arrive(reply, generation)
+
+    async def hand_in(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
+        """Send what has no answer, until the server has it. Raises as `request` does."""
+        receipt = secrets.token_urlsafe(16)
+        await self._send(Outgoing(line, receipt=receipt, only_on=only_on, in_order=in_order), receipt)
+
+    async def deliver(self, id: RequestId, line: bytes) -> ServerProblem | None:
+        """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self.hand_in(line, id.generation)
+            except ServerProblem as problem:
+                if problem.slug not in _STILL_OPEN:
+                    if problem.slug not in {*_LATE, WrongAnswer.slug}:
+                        logger.error("an answer is refused problem=%s", problem)
+                    return problem if problem.slug == WrongAnswer.slug else None
+                reason: ClientError = problem
+            except ConnectionLost as lost:
+                if self._closed or self._failure is not None or id.generation != self.generation:
+                    return None
+                reason = lost
+            else:
+                return None
+            logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
+            await asyncio.wait([self._over], timeout=pause)
+            pause = min(2 * pause, LONGEST_ANSWER_PAUSE)
+
+    async def close(self) -> None:
+        """Close the connection; sessions and their turns continue."""
+        if self._closed:
+            return
+        self._closed = True
+        self._let_go(ConnectionLost("this client was closed before the server had answered", outcome_unknown=True))
+        said_goodbye = self._socket is not None
+        if self._socket is not None:
+            await self._socket.close(goodbye=True)
+        await self._tasks.close()
+        if self._id is not None and self._initialize is not None and not said_goodbye:
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
+
+    def give_up(self, failure: ConnectionLost) -> None:
+        """The server is gone for good: fail every pending wait."""
+        self._failure = failure
+        if self._following is not None:
+            self._following.cancel()
+        self._let_go(failure)
+
+    def _let_go(self, failure: ConnectionLost) -> None:
+        self.stream_order.release()
+        self._outbox.close(failure)
+        self._expected.fail(failure)
+        if not self._over.done():
+            self._over.set_result(None)
+
+    # Sending
+
+    def _written(self, members: Object) -> bytes:
+        envelope: Object = {"jsonrpc": "2.0", **members}
+        body = msgspec.json.encode(envelope)
+        self._hooks.sent(envelope)
+        return body
+
+    def _result(self, reply: SocketReply, id: int, generation: int) -> object:
+        envelope = reply.envelope
+        if envelope is None or "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
+            raise foreign(self._api.url, 200, "application/json", msgspec.json.encode(envelope))
+        if not reply.on_stream:
+            self._hooks.received(Arrival(envelope, None, reply.data, generation))
+        return _outcome(envelope)
+
+    async def _arrive(self, reply: SocketReply, generation: int) -> None:
+        """Hand out a response that the stream does not bring, after what came before it."""
+        if not reply.on_stream and reply.envelope is not None:
+            await self.stream_order.after(reply.last_event)
+            self._hooks.received(Arrival(reply.envelope, None, reply.data, generation))
+
+    async def _call(self, id: str, method: str, params: Object) -> Object:
+        """The result of a request on a connection that nothing else uses yet."""
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params})
+        reply = await self._try(id, Outgoing(body))
+        return object_at(_outcome(reply.envelope or {}))
+
+    async def _send(self, outgoing: Outgoing, awaited: object) -> tuple[SocketReply, int]:
+        """Send until there is an answer, and on which connection. The stream may bring it under `awaited`.
+
+        Raises:
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer for too long.
+        """
+        with self._expected.expecting(outgoing, awaited):
+            while self._wants_socket and not self._listening and not outgoing.by_post:
+                self._usable(outgoing)
+                # What is to be sent now does not wait for the next try of a socket, which may be seconds away.
+                self._wanted.set()
+                reply = await self._outbox.send(outgoing)
+                if reply is not None:
+                    return reply, self.generation
+            return await self._post(outgoing)
+
+    async def _post(self, outgoing: Outgoing) -> tuple[SocketReply, int]:
+        """The same by POST."""
+        clock = asyncio.get_running_loop().time
+        failing_since, pause, renewed = clock(), FIRST_PAUSE, False
+        while True:
+            id = self._usable(outgoing)
+            tried_at, generation = clock(), self.generation
+            try:
+                return await self._try(id, outgoing), generation
+            except ClientError as error:
+                if not self._may_pass(error):
+                    raise
+                lost = error
+            if not _is_unknown(lost):
+                outgoing.sent_on = generation if _may_have_happened(lost) else outgoing.sent_on
+            else:
+                try:
+                    await self._renew(generation)
+                except ClientError as error:
+                    if not is_passing(error):
+                        raise
+                    lost = error
+                else:
+                    # A server that forgets each connection at once is not asked without a pause.
+                    renewed, again = True, renewed
+                    if not again:
+                        continue
+            # A request may have been waiting for hours: only the time the server is unreachable counts.
+            if self._was_reached(lost, clock() - tried_at):
+                failing_since = clock()
+            if self._failure or self._closed or clock() - failing_since > self._patience:
+                raise self._failure or lost
+            await asyncio.wait([self._over], timeout=pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _may_pass(self, error: ClientError) -> bool:
+        """Whether trying again may help: a connection that was not opened here cannot be opened again."""
+        return is_passing(error) and (self._initialize is not None or not _is_unknown(error))
+
+    def _was_reached(self, lost: ClientError, lasted: float) -> bool:
+        """Whether the server was there though a try was cut off: some proxies cut whatever waits for a while."""
+        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING, self._patience / 2)
+        return in_passing or lasted > self._patience
+
+    def _usable(self, outgoing: Outgoing) -> str:
+        """The id of the connection. Raises ConnectionLost when there is none, or another one than is wanted."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closed or self._id is None:
+            raise ConnectionLost("this client is closed")
+        obstacle = find_obstacle(outgoing, self.generation)
+        if obstacle is not None:
+            raise obstacle
+        return self._id
+
+    async def _try(self, id: str, outgoing: Outgoing) -> SocketReply:
+        headers = {names.CONNECTION_ID: id, "Content-Type": "application/json"}
+        if outgoing.key is not None:
+            headers[names.IDEMPOTENCY_KEY] = outgoing.key
+        if outgoing.silent:
+            # An answer may take hours. After a long silence the stream is to bring it, which shows that it is alive.
+            headers[names.PREFER] = names.RESPOND_ASYNC
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            async with self._posting if outgoing.in_order else nullcontext():
+                response = await self._api.request(
+                    "POST", PATH, content=outgoing.body, headers=headers, silence=self._silence
+                )
+        except ConnectionLost:
+            outgoing.silent = outgoing.silent or clock() - began >= self._silence
+            raise
+        if outgoing.receipt is not None and not response.content:
+            return SocketReply(None, b"", 0, on_stream=False)
+        return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
+
+    def _reply_in(self, response: Response) -> SocketReply:
+        try:
+            envelope = decode(response.content)
+        except (ValueError, RecursionError) as error:
+            raise self._api.foreign(response, response.content) from error
+        return SocketReply(envelope, response.content, _last_event(response), on_stream=False)
+
+    # The connection
+
+    async def _renew(self, generation: int) -> None:
+        if generation == self.generation:
+            logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
+            async with self._opening:
+                # Unless it was opened again meanwhile.
+                if generation == self.generation:
+                    await self._open(generation)
+
+    async def _open(self, generation: int) -> Response:
+        """Open a connection, the first or the next."""
+        # The task that opens it again waits already, and knows for how long.
+        response = await retry(self._introduce, self._patience if generation == 0 else 0)
+        id = response.headers.get(names.CONNECTION_ID)
+        if id is None:
+            raise self._api.foreign(response, response.content)
+        if generation != 0:
+            await self._hooks.reopening(partial(self._call, id))
+        if self._closed:
+            raise ConnectionLost("this client is closed")
+        self._id, self._seen = id, None
+        self.generation += 1
+        self.stream_order.begin()
+        if generation != 0:
+            # Before the waiters for the old stream continue: what it did not bring is in the log.
+            self._hooks.lost()
+            self.stream_order.release()
+            self._expected.fail(ConnectionLost("the server went away before it had answered", outcome_unknown=True))
+        self.stream_order.brought(_last_event(response))
+        self._follow_anew()
+        return response
+
+    async def _introduce(self) -> Response:
+        headers = {"Content-Type": "application/json"}
+        silence = AGENT_START * self._silence
+        return await self._api.request("POST", PATH, content=self._initialize, headers=headers, silence=silence)
+
+    # The stream
+
+    def _follow_anew(self) -> None:
+        """Read this connection's stream, and stop reading an older one."""
+        if self._following is not None and self._following is asyncio.current_task():
+            return
+        if self._following is not None:
+            self._following.cancel()
+        self._following = self._tasks.run(self._follow(), "sandbox-agent stream")
+
+    async def _follow(self) -> None:
+        clock = asyncio.get_running_loop().time
+        pause, renewed, there_at = FIRST_PAUSE, False, clock()
+        while True:
+            generation, seen = self.generation, self._seen
+            failure: ClientError | None = None
+            self._wanted.clear()
+            try:
+                await self._listen()
+            except ClientError as error:
+                failure = await self._refused(error, generation)
+            except Exception:
+                logger.exception("the stream cannot be read")
+            away = 0.0 if self._was_there else clock() - there_at
+            if self._was_there:
+                self._was_there, there_at = False, clock()
+            if away > self._patience:
+                self._expected.fail(ConnectionLost(f"{self._api.url} cannot be reached", outcome_unknown=True))
+            if generation == self.generation:
+                self._hooks.interrupted(failure, away)
+            if generation == self.generation and seen != self._seen:
+                pause, renewed = FIRST_PAUSE, False
+            elif generation != self.generation and not renewed:
+                renewed = True
+            else:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - not all come at once
+                        await self._wanted.wait()
+                pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _refused(self, error: ClientError, generation: int) -> ClientError:
+        """What is in the way now: a connection that is not known is opened again."""
+        if self._may_pass(error) and _is_unknown(error):
+            try:
+                await self._renew(generation)
+            except ClientError as failure:
+                error = failure
+        if is_passing(error):
+            logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
+        else:
+            logger.warning("the stream is refused reason=%s", error)
+            # A reader learns why when it requests the log.
+            self._hooks.missed()
+        return error
+
+    async def _listen(self) -> None:
+        """Read events until the stream ends. Raises why it did."""
+        if not self._wants_socket or not await self._listen_by_socket():
+            await self._listen_by_stream()
+
+    async def _listen_by_socket(self) -> bool:
+        """False when no WebSocket gets through."""
+        assert self._id is not None
+        place = f"{PATH}?after={self._seen}" if self._seen is not None else PATH
+        opening = self._api.open_socket(place, {names.CONNECTION_ID: self._id}, self._silence)
+        socket, generation = await opening, self.generation
+        if socket is None:
+            return False
+        self._upgrades = self._was_there = True
+        self._there.set()
+        self._socket = socket
+        self._outbox.opened(socket.write, generation)
+        try:
+            async for event in socket.events():
+                if event is not None and generation == self.generation:
+                    self._receive(*event)
+        finally:
+            self._socket = None
+            self._there.clear()
+            self._outbox.gone(too_large=socket.was_too_large)
+            await socket.close(goodbye=self._closed)
+        return True
+
+    async def _listen_by_stream(self) -> None:
+        assert self._id is not None
+        headers = {names.CONNECTION_ID: self._id, "Accept": EVENT_STREAM}
+        if self._seen is not None:
+            headers[names.RESUME_AFTER] = str(self._seen)
+        async with (
+            self._api.stream("GET", PATH, headers=headers, silence=self._silence) as response,
+            aclosing(read_events(response)) as stream,
+        ):
+            self._listening = self._was_there = True
+            self._there.set()
+            self._outbox.hand_over()
+            if self._wants_socket and not self._upgrades:
+                self._wants_socket = False
+                logger.warning("no WebSocket gets through, perhaps because of a proxy; going on over HTTP")
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SOCKET_AGAIN if self._wants_socket else None):
+                        async for event in stream:
+                            if not event.id.isdecimal():
+                                raise self._api.foreign(response, event.data.encode())
+                            self._receive(int(event.id), event.data)
+            finally:
+                self._listening = False
+                self._there.clear()
+
+    def _receive(self, position: int, data: str) -> None:
+        if self._seen is not None and position <= self._seen:
+            return
+        self._seen = position
+        try:
+            envelope = decode(data)
+        except (ValueError, RecursionError):
+            logger.exception("an event cannot be read position=%d", position)
+            self._hooks.missed()
+        else:
+            if not self._expected.bring(envelope, data, position):
+                self._hooks.received(Arrival(envelope, position, data, self.generation))
+        self.stream_order.brought(position)
+
+
+def _is_unknown(error: ClientError) -> bool:
+    return isinstance(error, ServerProblem) and error.slug == UnknownConnection.slug
+
+
+def _may_have_happened(error: ClientError) -> bool:
+    return not isinstance(error, ConnectionLost) or error.outcome_unknown
+
+
+def _last_event(response: Response) -> int:
+    value = response.headers.get(names.LAST_EVENT, "")
+    return int(value) if value.isdecimal() else 0
+
+
+def _outgoing_request(body: bytes, method: str, session_id: str | None) -> Outgoing:
+    """Under its key a request can be repeated, for as long as the connection or the session is there."""
+    key = None if method in READS else secrets.token_urlsafe(16)
+    return Outgoing(body, key, repeatable_elsewhere=method in READS or session_id is not None)
+
+
+def _outcome(envelope: Object) -> object:
+    """The result in a response; raises RequestError when it is an error."""
+    if envelope.get("error") is None:
+        return envelope.get("result")
+    error = object_at(envelope, "error")
+    code, message = error.get("code"), error.get("message")
+    raise RequestError(
+        code if isinstance(code, int) else INTERNAL_ERROR,
+        message if isinstance(message, str) else "Error",
+        error.get("data"),
+    )

@@ -1,0 +1,129 @@
+"""Delete trees of any depth, whatever others do to them meanwhile.
+
+It goes by descriptors and follows no link. Everything here blocks.
+"""
+
+import errno
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from sandboxagent.protocol.errors import ShuttingDown
+
+DEEPEST = 32
+"""Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
+ROUNDS = 16
+"""How often a directory is emptied into which others write."""
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+logger = logging.getLogger(__name__)
+
+
+def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
+    """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
+    if not _unlink(directory, name):
+        _Removal(stopped).tree(directory, name, 0)
+
+
+def discard(path: Path) -> None:
+    """Delete as much as possible of what is at a path; never raises, but logs why something is left."""
+    removal = _Removal(lambda: False, go_on=True)
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not _unlink(directory, os.fsencode(path.name)):
+                removal.tree(directory, os.fsencode(path.name), 0)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        removal.failure = removal.failure or error
+    if removal.failure is not None:
+        logger.warning("not deleted path=%s reason=%s", path, removal.failure.strerror)
+
+
+class _Removal:
+    def __init__(self, stopped: Callable[[], bool], *, go_on: bool = False) -> None:
+        self.failure: OSError | None = None
+        """Why something is left, when the rest was to be deleted all the same."""
+        self._stopped = stopped
+        self._go_on = go_on
+        self._top = -1
+        self._lifted = False
+
+    def tree(self, directory: int, name: bytes, depth: int) -> None:
+        try:
+            node = os.open(name, _OPEN, dir_fd=directory)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            # It was one a moment ago.
+            _unlink(directory, name)
+            return
+        try:
+            if depth == 0:
+                self._top = node
+            self._empty_and_remove(directory, name, node, depth)
+        finally:
+            os.close(node)
+
+    def _empty_and_remove(self, directory: int, name: bytes, node: int, depth: int) -> None:
+        rounds = 0
+        while rounds < ROUNDS:
+            self._lifted = self._lifted and depth > 0
+            self._empty(node, depth)
+            try:
+                os.rmdir(name, dir_fd=directory)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                # What was lifted is here now; everything else was put here by others, or could not be deleted.
+                if self._lifted and depth == 0:
+                    continue
+                if self.failure is not None:
+                    return
+                rounds += 1
+            else:
+                return
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    def _empty(self, node: int, depth: int) -> None:
+        with os.scandir(node) as entries:
+            for entry in entries:
+                if self._stopped():
+                    raise ShuttingDown
+                try:
+                    self._remove_entry(node, os.fsencode(entry.name), depth)
+                except OSError as error:
+                    if not self._go_on:
+                        raise
+                    self.failure = error
+
+    def _remove_entry(self, node: int, name: bytes, depth: int) -> None:
+        if _unlink(node, name):
+            return
+        if depth < DEEPEST:
+            self.tree(node, name, depth + 1)
+        else:
+            self._lift(node, name)
+
+    def _lift(self, node: int, name: bytes) -> None:
+        lifted = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
+        with suppress(FileNotFoundError):
+            os.rename(name, lifted, src_dir_fd=node, dst_dir_fd=self._top)
+            self._lifted = True
+
+
+def _unlink(directory: int, name: bytes) -> bool:
+    """False for a directory."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        return False
+    return True

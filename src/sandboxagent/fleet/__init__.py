@@ -1,0 +1,1 @@
+"""Many machines: the bus, a gateway, and a server as a node."""

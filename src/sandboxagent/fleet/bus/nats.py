@@ -1,0 +1,369 @@
+"""Connect the bus to NATS JetStream 2.12 or newer: requests, answers and subscriptions.
+
+The only module that imports its client.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
+from sandboxagent.fleet.bus.dial import Dialer
+from sandboxagent.fleet.bus.interface import (
+    AT_ONCE,
+    MOST_BYTES,
+    WAITING,
+    BusError,
+    BusRefused,
+    Handler,
+    Hearer,
+    Nowhere,
+    StopHearing,
+    Unreachable,
+)
+from sandboxagent.fleet.bus.jetstream import MARKERS, JetStream, JetStreamTable
+from sandboxagent.fleet.bus.jetstream_api import PATIENCE, NatsMessage, make, nanoseconds
+
+logger = logging.getLogger(__name__)
+
+OLDEST = (2, 12)
+"""The first version of the server that appends several messages in one step."""
+CONNECT = 3
+"""Seconds that one server may take; then the next one is tried."""
+FIRST_CONNECT = 5.0
+"""How long the first connection may take."""
+PING_EVERY = 2
+"""Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
+LEAST_PAYLOAD = 2 * MOST_BYTES
+"""Bytes that servers have to take in one message: a body, and what goes with it."""
+_ENLARGE = "set max_payload to 1MB or more in their configuration"
+MOST_ERRORS = 10
+"""Errors of a connection that are remembered."""
+REPORT_EVERY = 10.0
+"""Seconds between two reports of messages that found no room."""
+
+
+async def connect(
+    servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, proxy: str | None = None
+) -> "NatsBus":
+    """Connect; raises Unreachable, or Refused.
+
+    It is refused by servers that do not take the credentials or large messages, and with credentials of another member.
+    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
+    with the seed of a key. `proxy` is the address of an HTTP proxy.
+    """
+    is_seed = credentials is not None and holds_seed(credentials)
+    errors: list[Exception] = []
+    refusal = f"{', '.join(servers)}: {explain_refusal(credentials)}"
+
+    async def report(error: Exception) -> None:
+        if isinstance(error, nats.errors.SlowConsumerError):
+            bus.overflow(error.sub, error.subject)
+            return
+        errors.append(error)
+        del errors[:-MOST_ERRORS]
+        if is_denial(error):
+            bus.denied = str(error)
+        # Before, it becomes part of what is raised.
+        logger.log(
+            logging.WARNING if bus.was_connected else logging.DEBUG,
+            "bus disturbed reason=%s",
+            error or type(error).__name__,
+        )
+        is_gone = isinstance(error, OSError) and credentials is not None and error.filename == str(credentials)
+        if bus.was_connected and (is_gone or is_refusal(error)):
+            bus.lose(f"the credentials cannot be read: {error}" if is_gone else refusal)
+
+    async def close() -> None:
+        last = client.last_error
+        bus.lose(refusal if last and is_refusal(last) else f"the servers ended the connection: {last}")
+
+    async def check_again() -> None:
+        bus.cut_at = None
+        # When servers end a connection because of a message that is too large now, their reason may be lost on the way.
+        if client.max_payload < LEAST_PAYLOAD:
+            bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
+
+    async def note_cut() -> None:
+        # Also called for a server that is reached, and lost again before it has taken us.
+        if bus.cut_at is None:
+            bus.cut_at = asyncio.get_running_loop().time()
+
+    client = Dialer(proxy)
+    bus = NatsBus(client)
+    try:
+        # A client that comes back for ever also tries to come for ever.
+        async with asyncio.timeout(FIRST_CONNECT):
+            await client.connect(
+                list(servers),
+                name=name,
+                inbox_prefix=inbox,
+                error_cb=report,
+                closed_cb=close,
+                disconnected_cb=note_cut,
+                reconnected_cb=check_again,
+                connect_timeout=CONNECT,
+                reconnect_to_server_handler=client.rota.choose,
+                max_reconnect_attempts=-1,
+                ping_interval=PING_EVERY,
+                max_outstanding_pings=2,
+                user_credentials=str(credentials) if credentials and not is_seed else None,
+                nkeys_seed=str(credentials) if credentials and is_seed else None,
+            )
+    except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
+        await client.close()
+        if any(is_refusal(each) for each in (*errors, error)):
+            raise BusRefused(refusal) from error
+        reasons = {_explain_failure(each) for each in (*errors, error) if not isinstance(each, TimeoutError)}
+        raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
+    if client.max_payload < LEAST_PAYLOAD:
+        await client.close()
+        raise BusRefused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
+    if not await bus.may_hear(client.new_inbox()):
+        await client.close()
+        node = name if inbox == subjects.inbox_of_node(name) else None
+        raise BusRefused(f"{', '.join(servers)}: {explain_denial(credentials, node)}")
+    bus.was_connected = True
+    return bus
+
+
+def _explain_payload(most: int) -> str:
+    return f"the NATS servers take messages of {most} bytes at most; {_ENLARGE}"
+
+
+def _explain_failure(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "no NATS server listens there; start it, or name another one with --join"
+    if isinstance(error, socket.gaierror):
+        return f"there is no such host ({error.strerror})"
+    return str(error) or type(error).__name__
+
+
+class NatsBus:
+    """One connection to the servers."""
+
+    def __init__(self, client: Client) -> None:
+        self.was_connected = False
+        self.cut_at: float | None = None
+        """When the connection was lost, by the event loop's clock."""
+        self.denied = ""
+        """The newest thing that the servers did not allow, in their words."""
+        self._client = client
+        self._tasks = Tasks()
+        self._losers: dict[Subscription, Callable[[str], None]] = {}
+        """Who learns of messages that found no room, by subscription."""
+        self._overflowed, self._report_at = 0, 0.0
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    def lose(self, reason: str) -> None:
+        """Give the connection up for good."""
+        if not self._lost.done():
+            self._lost.set_result(reason)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the servers can be reached right now."""
+        return self._client.is_connected
+
+    @property
+    def cut_off_for(self) -> float:
+        """Seconds since the servers cannot be reached; 0 while they can."""
+        return 0.0 if self.cut_at is None else asyncio.get_running_loop().time() - self.cut_at
+
+    async def may_hear(self, subject: str) -> bool:
+        """Whether the servers let this member subscribe to a subject."""
+        end = await self._subscribe(subject, _ignore)
+        await self._settle()
+        await end()
+        return subject.lower() not in self.denied
+
+    def check_version(self) -> None:
+        """Raises Refused for servers that cannot do what gateways need."""
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < OLDEST:
+            found, needed = f"{version.major}.{version.minor}", ".".join(map(str, OLDEST))
+            raise BusRefused(f"the NATS server is {found}; version {needed} or newer is needed")
+
+    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+        return (await self.ask(subject, body, None, patience)).data
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
+        """A request, with headers; the whole answer."""
+        if subject.lower() in self.denied:
+            # Rights may have been given since. If not, the servers say so again.
+            self.denied = ""
+        try:
+            answer = await self._client.request(
+                subject, body, timeout=patience, headers=None if headers is None else dict(headers)
+            )
+            return _arrival(answer)
+        except nats.errors.NoRespondersError as error:
+            raise Nowhere(subject) from error
+        except nats.errors.MaxPayloadError as error:
+            raise BusRefused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            if subject.lower() in self.denied:
+                # They say so without an answer, in small letters.
+                raise BusRefused(f"the credentials do not allow it: {self.denied}") from error
+            raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
+
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        try:
+            await self._client.publish(subject, body, reply, None if headers is None else dict(headers))
+        except (nats.errors.Error, OSError) as error:
+            raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
+
+    def overflow(self, subscription: Subscription, subject: str) -> None:
+        """A message found no room."""
+        lost = self._losers.get(subscription)
+        if lost is not None:
+            lost(subject)
+            return
+        self._overflowed += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._report_at:
+            logger.warning("messages dropped count=%d subject=%s reason=no room", self._overflowed, subject)
+            self._overflowed, self._report_at = 0, now + REPORT_EVERY
+
+    async def serve(
+        self,
+        subject: str,
+        handler: Handler,
+        *,
+        answers: Callable[[str], str] | None = None,
+        waiting: int = WAITING,
+        at_once: int = AT_ONCE,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
+        places = asyncio.Semaphore(at_once)
+
+        async def answer(message: Msg) -> None:
+            try:
+                await self._answer(message, handler)
+            finally:
+                places.release()
+
+        async def take(message: Msg) -> None:
+            if answers is not None and message.reply and not message.reply.startswith(answers(message.subject) + "."):
+                if lost is None:
+                    logger.warning("request dropped subject=%s reason=answer wanted elsewhere", message.subject)
+                else:
+                    lost(message.subject)
+                return
+            await places.acquire()
+            self._tasks.run(answer(message), f"answer {message.subject}")
+
+        end = await self._subscribe(subject, take, waiting, lost)
+        await self._settle()
+        return end
+
+    async def _settle(self) -> None:
+        """Wait until the server knows of a subscription. The client's own ping may overtake what it has not written."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while self._client.pending_data_size and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        with suppress(nats.errors.Error):
+            await self._client.flush(timeout=round(PATIENCE))
+
+    async def _answer(self, message: Msg, handler: Handler) -> None:
+        try:
+            answer = await handler(message.subject, message.data)
+            if answer is not None and message.reply:
+                await self.publish(message.reply, answer)
+        except BusError as error:
+            logger.warning("request not answered subject=%s reason=%s", message.subject, error)
+        except Exception:
+            logger.exception("request failed subject=%s", message.subject)
+
+    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+        # That nothing hears a subject comes as a message without a body, and a header.
+        async def hand_over(message: NatsMessage) -> None:
+            take(message.subject, message.data)
+
+        return await self.subscribe(subject, hand_over)
+
+    async def subscribe(
+        self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        """Take messages in order; returns what ends that."""
+
+        async def hand_over(message: Msg) -> None:
+            await take(_arrival(message))
+
+        return await self._subscribe(subject, hand_over)
+
+    async def _subscribe(
+        self,
+        subject: str,
+        take: Callable[[Msg], Awaitable[None]],
+        waiting: int = WAITING,
+        lost: Callable[[str], None] | None = None,
+    ) -> StopHearing:
+        # One parameter that is not used here has half a type.
+        subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
+        subscription = await subscribe(subject, cb=take, pending_bytes_limit=waiting)
+        if lost is not None:
+            self._losers[subscription] = lost
+
+        async def end() -> None:
+            self._losers.pop(subscription, None)
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+        return end
+
+    def new_inbox(self) -> str:
+        """A subject that no other message goes to."""
+        return self._client.new_inbox()
+
+    async def stream(
+        self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float, replicas: int = 1
+    ) -> JetStream:
+        self.check_version()
+        limits = {"max_bytes": max_bytes, "max_age": nanoseconds(max_age), "num_replicas": replicas}
+        await make(self, {"name": name, "subjects": list(subjects), "allow_atomic": True, **limits})
+        return JetStream(self, name)
+
+    async def table(self, name: str, replicas: int = 1) -> JetStreamTable:
+        self.check_version()
+        limits = {"max_msgs_per_subject": 1, "subject_delete_marker_ttl": nanoseconds(MARKERS)}
+        await make(self, {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "num_replicas": replicas, **limits})
+        return JetStreamTable(self, name)
+
+    def open_stream(self, name: str) -> JetStream:
+        """A stream that is there already, as it is."""
+        return JetStream(self, name)
+
+    def open_table(self, name: str) -> JetStreamTable:
+        """A table that is there already, as it is."""
+        return JetStreamTable(self, name)
+
+    async def close(self) -> None:
+        self._tasks.cancel()
+        # uvloop has an error of its own for a socket that is closed already.
+        with suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
+            await self._client.close()
+
+
+async def _ignore(message: Msg) -> None:
+    pass
+
+
+def _arrival(message: Msg) -> NatsMessage:
+    return NatsMessage(message.subject, message.reply, message.headers or {}, message.data)

@@ -1,0 +1,238 @@
+"""Route a gateway's HTTP requests: answer them here, or pass them to the node that they are for.
+
+Nodes answer requests about files and agents, and OpenCode's API: which node is meant is found out here. The OpenAPI
+document has these routes as a server has them, with `node`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+from urllib.parse import unquote, unquote_plus
+
+import msgspec
+from starlette.requests import Request
+
+from sandboxagent.core.threads import Pool, Pools
+from sandboxagent.fleet.bus.subjects import is_name
+from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.tunnels import NodeFlows
+from sandboxagent.fleet.gateway.views import GatewayViews
+from sandboxagent.protocol import headers
+from sandboxagent.protocol.errors import (
+    BadRequest,
+    FleetUnreachable,
+    MissingNode,
+    NodeUnreachable,
+    NoNode,
+    SessionNotFound,
+    TooMany,
+    UnknownSession,
+)
+from sandboxagent.server.agents.installs import AgentInstalls
+from sandboxagent.server.agents.views import AgentViews
+from sandboxagent.server.http.acp import PATH as ACP
+from sandboxagent.server.http.acp import Acp
+from sandboxagent.server.http.app import FrontDoor
+from sandboxagent.server.http.asgi import Receive, Scope, Send, header, json_headers, respond
+from sandboxagent.server.http.auth import OPENCODE, OPENCODE_HEALTH, Guard, is_opencode
+from sandboxagent.server.http.health import HealthCheck
+from sandboxagent.server.http.posts import Post
+from sandboxagent.server.http.routes import make_control_app
+from sandboxagent.server.http.rpc import PATH as RPC
+from sandboxagent.server.http.rpc import Rpc
+from sandboxagent.server.http.ui import Ui
+from sandboxagent.server.http.views import Endpoint, Installs, Views, read_query
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.listing import Inventory
+
+PATIENCE = 3.0
+"""Seconds for which requests wait for NATS: so long a lost connection may take to come back, by another server."""
+NODE = "Which node; needed when there are several, and no `sessionId` says it."
+
+_FORWARDED = re.compile(r"/v1/(fs|agents)(/.*)?", re.DOTALL)
+_AT_NODE = re.compile(rb"/opencode/@(?P<node>[^/]*)(?P<rest>/.*)?", re.DOTALL)
+_SECRETS = ("auth_token",)
+"""Names in a query whose values are for the gateway alone."""
+
+
+def is_forwarded(path: str) -> bool:
+    """Whether a node answers requests for this path."""
+    return _FORWARDED.fullmatch(path) is not None or is_opencode(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarding:
+    """Knows the nodes and the sessions."""
+
+    roster: Roster
+    flows: NodeFlows
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Have the node answer that is meant. Raises MissingNode, NoNode, NodeUnreachable, SessionNotFound, TooMany."""
+        query = _without_secrets(scope["query_string"])
+        if not is_opencode(scope["path"]):
+            node = self._choose(scope)
+            await self.flows.proxy(node, {**scope, "query_string": query}, receive, send)
+            return
+        at = _AT_NODE.fullmatch(scope["raw_path"])
+        if at is None:
+            node, target = self._choose_for_opencode(scope), scope["raw_path"]
+        else:
+            node, target = _read_name(unquote(at["node"].decode("latin-1"))), OPENCODE.encode() + (at["rest"] or b"")
+        await self.flows.proxy(node, {**scope, "raw_path": target, "query_string": query}, receive, send)
+
+    def _choose(self, scope: Scope) -> str:
+        query = read_query(Request(scope))
+        named, session_id = query.get("node"), query.get("sessionId")
+        if session_id is None:
+            return self._only_node() if named is None else _read_name(named)
+        try:
+            owner = self.roster.session(session_id).node
+        except UnknownSession:
+            raise SessionNotFound(session_id.encode(errors="replace").decode()) from None
+        if named not in (None, owner):
+            raise BadRequest("node is not the one that has the session", parameter="node", node=owner)
+        return owner
+
+    def _choose_for_opencode(self, scope: Scope) -> str:
+        """OpenCode's programs know no nodes: the one that has all sessions of the directory, or the only one."""
+        if scope["path"] == OPENCODE_HEALTH and self.roster.leases:
+            return min(self.roster.leases)
+        query = read_query(Request(scope))
+        if "node" in query:
+            return _read_name(query["node"])
+        given = header(scope, headers.raw(headers.OPENCODE_DIRECTORY)) or b""
+        directory = query.get("directory") or unquote(given.decode("latin-1"), errors="surrogateescape")
+        owners = self.roster.owners(directory) if directory else set[str]()
+        return owners.pop() if len(owners) == 1 else self._only_node()
+
+    def _only_node(self) -> str:
+        nodes = list(self.roster.leases)
+        if not nodes:
+            raise NoNode("the fleet has no node")
+        if len(nodes) > 1:
+            raise MissingNode(len(nodes))
+        return nodes[0]
+
+
+def _read_name(text: str) -> str:
+    """What a client calls a node. Raises NoNode; then the text may hold what UTF-8 cannot."""
+    if not is_name(text):
+        raise NoNode(f"no node can be called {text[:40]!a}")
+    return text
+
+
+def _without_secrets(query: bytes) -> bytes:
+    parts = query.split(b"&")
+    return b"&".join(part for part in parts if unquote_plus(part.partition(b"=")[0].decode("latin-1")) not in _SECRETS)
+
+
+_PROBLEMS = (MissingNode, NoNode, NodeUnreachable, FleetUnreachable, SessionNotFound, TooMany)
+T = TypeVar("T")
+
+
+def describe_forwarded() -> list[Endpoint]:
+    """Endpoints that nodes answer, with `node`: handlers are those of a server that has nothing, and are not called."""
+    # Much to import, for a document that is seldom read.
+    from sandboxagent.server.files.search import Searches
+    from sandboxagent.server.files.upload import UploadLimits
+    from sandboxagent.server.files.watch import Watches
+    from sandboxagent.server.http.archives import Archives
+    from sandboxagent.server.http.files import FileRoutes, Paths
+    from sandboxagent.server.http.search import SearchRoute
+    from sandboxagent.server.http.watch import Watching
+
+    paths, pool = _absent(Paths), Pool("none", 1)
+    views = Views(
+        _absent(Hub),
+        _absent(Inventory),
+        _absent(AgentViews),
+        Installs(_absent(AgentInstalls), 0),
+        _absent(HealthCheck),
+        Path(),
+        pool,
+    )
+    tables = (
+        views,
+        FileRoutes(paths, None, 0, Pools()),
+        Archives(paths, _absent(UploadLimits), 0, pool),
+        SearchRoute(paths, _absent(Searches)),
+        Watching(paths, _absent(Watches), 0),
+    )
+    return [
+        replace(each, query={**each.query, "node": NODE}, problems=tuple(dict.fromkeys((*each.problems, *_PROBLEMS))))
+        for table in tables
+        for each in table.endpoints()
+        if is_forwarded(each.path)
+    ]
+
+
+def _absent(kind: type[T]) -> T:
+    """What stands for a part that is not there."""
+    return cast("T", object())
+
+
+class GatewayApp(FrontDoor):
+    """The ASGI app of a gateway."""
+
+    def __init__(
+        self,
+        guard: Guard,
+        rpc: Rpc,
+        acp: Acp,
+        views: GatewayViews,
+        forwarding: Forwarding,
+        ui: Ui,
+        cut_off_for: Callable[[], float],
+    ) -> None:
+        """`cut_off_for` says for how many seconds NATS cannot be reached."""
+        super().__init__(guard)
+        self._cut_off_for = cut_off_for
+        self._rpc = rpc
+        self._acp = acp
+        self._views = views
+        self._forwarding = forwarding
+        self._control = make_control_app(views.endpoints(), ui, describe_forwarded)
+
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        if path == RPC:
+            return self._rpc
+        return self._acp if path == ACP or path.startswith(f"{ACP}/") else None
+
+    def read_envelopes(self, transport: Rpc | Acp, scope: Scope) -> Callable[[Post], None]:
+        self._check_fleet()
+        return partial(self._take, super().read_envelopes(transport, scope))
+
+    def _take(self, take: Callable[[Post], None], post: Post) -> None:
+        try:
+            self._check_fleet()
+        except FleetUnreachable as error:
+            post.refuse(error)
+        else:
+            take(post)
+
+    def _check_fleet(self) -> None:
+        if self._cut_off_for() > PATIENCE:
+            raise FleetUnreachable
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        transport = self.transport_of(path)
+        if transport is not None or is_forwarded(path):
+            self._check_fleet()
+        if transport is not None:
+            await transport(scope, receive, send)
+        elif path == "/v1/health" and method == "GET":
+            await _send_json(send, self._views.health())
+        elif is_forwarded(path):
+            await self._forwarding(scope, receive, send)
+        else:
+            await self._control(scope, receive, send)
+
+
+async def _send_json(send: Send, value: object) -> None:
+    body = msgspec.json.encode(value)
+    await respond(send, 200, json_headers(body), body)

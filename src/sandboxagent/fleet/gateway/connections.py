@@ -1,0 +1,474 @@
+"""Keep all connections at a gateway, from the fleet's table and its stream.
+
+Every gateway serves every connection: the fleet's table knows it.
+
+What a connection reads follows from the stream alone: nodes write there to which sessions it is attached, and what is
+for it alone. So it goes on at another gateway where it was.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Coroutine
+
+import msgspec
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import BusError, Conflict, StreamFollowing, Table, TableEntry
+from sandboxagent.fleet.gateway.connection import AttachmentLog, FleetConnection, restore
+from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.feed import EVERYTHING, Feed
+from sandboxagent.fleet.gateway.node_loss import Endings, Promises, Withdrawals
+from sandboxagent.fleet.gateway.ordering import Settling
+from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.messages import AttachmentChange, StreamOpened, Visit
+from sandboxagent.protocol.envelope import Envelope
+from sandboxagent.protocol.errors import LogUnavailable, SandboxAgentError, UnknownConnection
+from sandboxagent.server.http.stream import TAKEN_OVER
+from sandboxagent.server.log.event import session_channel
+from sandboxagent.server.sessions.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds that the word of a new session waits for what was said before."""
+KNOWN_GUESTS = 50_000
+"""How many guests at other gateways are remembered, so that the table is not asked about each."""
+
+
+class FleetConnections:
+    """The connections of this gateway's clients, and the port to them that transports stand on."""
+
+    def __init__(self, gateway: str, feed: Feed, roster: Roster, table: Table, own: OwnEvents, ttl: float) -> None:
+        self.stopping = False
+        self._gateway = gateway
+        self._feed = feed
+        feed.fell_behind = self._begin_anew
+        self._roster = roster
+        self._table = table
+        self._own = own
+        self.settling = Settling(feed)
+        self.promises = Promises(feed, own, roster.fetch_run)
+        self.endings = Endings(feed, own)
+        self.withdrawals = Withdrawals(feed, own, roster.fetch_run)
+        self._ttl = ttl
+        self._by_tag: dict[str, FleetConnection] = {}
+        self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
+        """By connection id: a wrong one with the right tag must not get into the way of the right one."""
+        self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._watchers: list[Callable[[FleetConnection], None]] = []
+        self._stream_watchers: list[Callable[[FleetConnection], None]] = []
+        self._opened: Callable[[str, str], Awaitable[None]] = _ignore
+        self._tasks = Tasks()
+        self._watching: StreamFollowing | None = None
+        roster.watch(self._take_node)
+        for node in roster.leases:
+            self._take_node(node)
+
+    async def start(self) -> None:
+        """Follow the fleet's table: another gateway may close a connection, or introduce it to more nodes."""
+        self._watching = await self._table.watch(self._take_entry)
+
+    async def close_all(self) -> None:
+        if self._watching is not None:
+            await self._watching.close()
+
+    def all(self) -> list[FleetConnection]:
+        return list(self._by_tag.values())
+
+    # The port of the transports
+
+    @property
+    def position(self) -> int:
+        return self._feed.position
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def make_id(self) -> str:
+        return f"g{secrets.token_hex(8)}.{secrets.token_urlsafe(24)}"
+
+    async def has_sent(self, position: int) -> bool:
+        return position <= self._feed.position or position <= await self._feed.refresh()
+
+    async def find(self, connection_id: str) -> FleetConnection | None:
+        """Here, or in the fleet's table. Raises LogUnavailable."""
+        tag, _, _ = connection_id.partition(".")
+        connection = self._by_tag.get(tag)
+        if connection is None or connection_id in self._loading:
+            # Not before it is known what it reads: a stream would pass over events of its sessions.
+            connection = await self._load(tag, connection_id)
+        if connection is None or not connection.is_called(connection_id):
+            return None
+        connection.used_at = time.monotonic()
+        return connection
+
+    def look_up(self, connection_id: str) -> FleetConnection | None:
+        connection = self._by_tag.get(connection_id.partition(".")[0])
+        if connection is None or connection_id in self._loading:
+            return None
+        if not connection.is_called(connection_id):
+            raise UnknownConnection
+        connection.used_at = time.monotonic()
+        return connection
+
+    async def close(self, connection: Connection, reason: str) -> None:
+        """Close it in the whole fleet."""
+        if not isinstance(connection, FleetConnection) or connection.closed:
+            return
+        self._drop(connection, reason)
+        for watcher in self._watchers:
+            watcher(connection)
+        try:
+            await self._table.delete(connection.tag)
+            for source in (subjects.GATEWAY, *connection.guests):
+                await self._own.purge(connection.tag, source)
+        except BusError as error:
+            # The table forgets it by itself, and the stream what is old.
+            logger.info("connection not removed connection=%s reason=%s", connection.tag, error)
+
+    async def committed(self, position: int) -> None:
+        """Nothing to wait for: what comes from a node is safe."""
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """As above."""
+        callback(None)
+
+    def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """As above."""
+        callback(None)
+
+    def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
+        self._own.tell(connection.tag, line, session_id)
+
+    def session_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
+        """The response that names a new session has gone out: its node, which holds the updates until then, is told."""
+        self._spawn(self._tell_opened(connection, node, session_id))
+
+    async def _tell_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
+        # On the stream, the updates are to come after it.
+        await self._own.all_kept(connection.tag, PATIENCE)
+        await self._opened(node, session_id)
+
+    def find_session(self, name: str) -> str | None:
+        seen = self._roster.find(name)
+        return None if seen is None else seen.session_id
+
+    # Opening
+
+    async def open(self, connection_id: str, agent: str, envelope: Envelope, home: str | None) -> FleetConnection:
+        """A new one, which every gateway knows from now on. Raises LogUnavailable."""
+        position = await self._feed.refresh()
+        connection = FleetConnection(
+            connection_id=connection_id,
+            tag=connection_id.partition(".")[0],
+            agent=agent,
+            used_at=time.monotonic(),
+            opened_at=position,
+            initialize=envelope.line,
+            home=home,
+            guests={} if home is None else {home: ""},
+        )
+        connection.introduce(envelope.params())
+        await self._save(connection)
+        self._by_tag[connection.tag] = connection
+        try:
+            await self._follow(connection, subjects.GATEWAY, *connection.guests)
+        except BaseException:
+            self._drop(connection, "it could not be read")
+            raise
+        return connection
+
+    async def add_node(self, connection: FleetConnection, node: str) -> None:
+        """Let a node speak to it, and hear that. Raises LogUnavailable."""
+        if node in connection.guests:
+            return
+        connection.guests[node] = ""
+        try:
+            await self._save(connection)
+            await self._follow(connection, node)
+        except BaseException:
+            # As if nothing had happened: the next call tries all of it again.
+            self._unfollow(connection, node)
+            connection.guests.pop(node, None)
+            raise
+
+    async def _save(self, connection: FleetConnection) -> None:
+        """Write its record; what other gateways have added stays in it. Raises UnknownConnection, LogUnavailable."""
+        while True:
+            value, expected = connection.record(), connection.revision
+            try:
+                connection.revision = await self._table.put(connection.tag, value, expected=expected, ttl=self._ttl)
+                connection.kept_at = time.monotonic()
+            except Conflict:
+                entry = await self._get(connection.tag)
+                if entry is None or entry.value is None:
+                    self._drop(connection, "the client closed the connection")
+                    raise UnknownConnection from None
+                self._take_visit(connection, entry.value, entry.revision)
+            except BusError as error:
+                raise LogUnavailable.of_fleet(error) from error
+            else:
+                return
+
+    async def _get(self, tag: str) -> TableEntry | None:
+        try:
+            return await self._table.get(tag)
+        except BusError as error:
+            raise LogUnavailable.of_fleet(error) from error
+
+    async def keep(self, connection: FleetConnection) -> bool:
+        """Keep it in the table for as long as it is used; whether it was time for that. Raises LogUnavailable."""
+        overdue = time.monotonic() - connection.kept_at > self._ttl / 3
+        if overdue:
+            await self._save(connection)
+        return overdue
+
+    def watch_closed(self, watcher: Callable[[FleetConnection], None]) -> None:
+        """Call back for connections that their clients have closed here."""
+        self._watchers.append(watcher)
+
+    def watch_opened(self, watcher: Callable[[str, str], Awaitable[None]]) -> None:
+        """Hear of a node's new session whose client has the response that names it. One can."""
+        self._opened = watcher
+
+    def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
+        """Call back for connections whose clients begin to read here."""
+        self._stream_watchers.append(watcher)
+
+    # Coming from another gateway
+
+    async def _load(self, tag: str, connection_id: str) -> FleetConnection | None:
+        loading = self._loading.get(connection_id)
+        if loading is None:
+            loading = self._loading[connection_id] = asyncio.create_task(self._load_once(tag, connection_id))
+            loading.add_done_callback(lambda _: self._loading.pop(connection_id, None))
+        return await asyncio.shield(loading)
+
+    async def _load_once(self, tag: str, connection_id: str) -> FleetConnection | None:
+        entry = await self._get(tag) if subjects.is_tag(tag) else None
+        if entry is None or entry.value is None:
+            return None
+        connection = restore(connection_id, entry.value, entry.revision, time.monotonic())
+        if connection is None:
+            return None
+        self._by_tag[tag] = connection
+        try:
+            await self._follow(connection, subjects.GATEWAY, *connection.guests)
+            await self.settling.settled(connection)
+        except BaseException:
+            self._drop(connection, "it could not be read")
+            raise
+        if connection.closed:
+            raise LogUnavailable.of_fleet("the connection was closed here while it was read")
+        logger.info("connection taken over connection=%s", tag)
+        return connection
+
+    async def _follow(self, connection: FleetConnection, *sources: str) -> None:
+        """Hear what nodes and gateways say to it, and to what it is attached there; begin with what was said.
+
+        What the first source has said is taken in before all others: gateways say which sessions were gone, and when,
+        which decides what nodes have meant.
+        """
+        if connection.closed:
+            return
+        writers = [AttachmentLog(self, connection, source) for source in sources]
+        for writer in writers:
+            self._feed.follow(writer.own, connection)
+            self._feed.follow(writer.attachments, writer)
+        # All at once: the stream's reader learns of them in one step.
+        await self._feed.complete(name for writer in writers for name in (writer.own, writer.attachments))
+        first, *others = writers
+        await self._begin(connection, first)
+        await asyncio.gather(*(self._begin(connection, each) for each in others))
+
+    async def _begin(self, connection: FleetConnection, writer: AttachmentLog) -> None:
+        """Take in what one of them has said so far."""
+        after, through = connection.opened_at, self._feed.reach([writer.attachments])
+        while after < through and (chunks := await self._feed.page([writer.attachments], after, through)):
+            for chunk in chunks:
+                writer.take(chunk, old=True)
+            after = chunks[-1].last
+        if connection.closed:
+            return
+        writer.begin()
+        for session_id in connection.gone:
+            connection.apply_gone(session_id, EVERYTHING)
+        self.settling.begin(connection, writer.own, connection.opened_at)
+        if connection.stream is not None:
+            connection.stream.look_back()
+
+    def _unfollow(self, connection: FleetConnection, source: str) -> None:
+        self._feed.unfollow(subjects.connection_events(connection.tag, source), connection)
+        if self._by_tag.get(connection.tag, connection) is connection:
+            # One follower alone takes these in. That of a client that has come back meanwhile is not ours.
+            self._feed.drop(subjects.attachments(connection.tag, source))
+
+    async def _join(self, connection: FleetConnection, node: str) -> None:
+        try:
+            await self._follow(connection, node)
+        except BaseException:
+            # Its client comes back, and it is read anew.
+            self._drop(connection, "it could not be read")
+            raise
+        finally:
+            connection.joining -= {node}
+            if connection.stream is not None:
+                connection.stream.look_back()
+
+    def is_incomplete(self, connection: Connection) -> bool:
+        """Whether its streams have to wait: they would pass over events of a node that is not heard here yet."""
+        return isinstance(connection, FleetConnection) and bool(connection.joining)
+
+    def take_attachment(self, connection: FleetConnection, node: str, said: AttachmentChange, position: int) -> None:
+        """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
+        session_id, channel = said.session_id, session_channel(said.session_id)
+        owner = self._roster.find(session_id)
+        if connection.closed or (owner is not None and owner.node != node):
+            return
+        connection.apply_gone(session_id, position)
+        if not said.attached:
+            if said.deleted:
+                # Its client hears of that now, and must not find the session any more; the list follows.
+                self._roster.drop(session_id)
+            if connection.attached(session_id):
+                # Followed still: its stream may have to read what came before. See `release`.
+                connection.end_attachment(session_id, position)
+        elif connection.attached(session_id):
+            connection.note_attached(session_id, node, position)
+        elif not connection.is_full(node):
+            connection.note_attached(session_id, node, position)
+            if connection.is_full(node):
+                logger.warning("no more attachments connection=%s node=%s", connection.tag, node)
+            self._feed.follow(channel, connection)
+            self.settling.begin(connection, channel, position)
+            if connection.stream is not None:
+                # What was said since has come by already, or comes by pages.
+                connection.stream.look_back()
+
+    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
+        """Its client reads at some gateway: a stream at another one is dead, or about to be.
+
+        Not one whose own word comes later: this gateway is behind, and the client has come here since.
+        """
+        if said.id == connection.announced:
+            connection.announced = ""
+        if said.gateway != self._gateway and connection.stream is not None and not connection.announced:
+            connection.stream.close(TAKEN_OVER)
+
+    def announce_stream(self, connection: Connection) -> None:
+        """Its client reads here, from wherever it likes: also what came before it was detached from a session."""
+        assert isinstance(connection, FleetConnection)
+        stream, id = connection.stream, secrets.token_hex(8)
+
+        async def has_left() -> bool:
+            return connection.stream is not stream
+
+        kept = self._own.announce(connection.tag, msgspec.json.encode(StreamOpened(self._gateway, id)), unless=has_left)
+        connection.announced = "" if kept.done() else id
+        for session_id, windows in connection.windows.items():
+            end = windows[-1].end
+            if end is None or not connection.has_read(end):
+                self._feed.follow(session_channel(session_id), connection)
+        for watcher in self._stream_watchers:
+            watcher(connection)
+
+    def release(self, connection: FleetConnection) -> None:
+        """Stop following sessions that it was detached from, when its stream has come past that."""
+        for session_id, windows in connection.windows.items():
+            end = windows[-1].end
+            if end is not None and connection.has_read(end):
+                self._feed.unfollow(session_channel(session_id), connection)
+
+    def handed_over(self, session_id: str) -> int:
+        """Everything of a session up to here has come to those that follow it here."""
+        return self._feed.handed_over(session_channel(session_id))
+
+    # Guests
+
+    async def is_guest(self, node: str, tag: str) -> bool:
+        """Whether a connection was introduced to a node. Raises BusError."""
+        connection = self._by_tag.get(tag)
+        if (node, tag) in self._known_guests or (connection is not None and node in connection.guests):
+            return True
+        entry = await self._table.get(tag)
+        if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
+            return False
+        self._known_guests[node, tag] = None
+        while len(self._known_guests) > KNOWN_GUESTS:
+            self._known_guests.popitem(last=False)
+        return True
+
+    # Its end here
+
+    def close_unused(self) -> None:
+        """Forget those that no client uses here; the table keeps them for another gateway, for a while."""
+        now = time.monotonic()
+        for connection in self.all():
+            if connection.stream is None and not connection.busy and now - connection.used_at > self._ttl:
+                self._drop(connection, "it was not used")
+            else:
+                self.release(connection)
+
+    def _take_entry(self, entry: TableEntry) -> None:
+        """Of the fleet's table: another gateway may have closed it, or introduced it to another node."""
+        connection = self._by_tag.get(entry.key)
+        if connection is None or entry.revision <= connection.revision:
+            return
+        if entry.value is None:
+            self._drop(connection, "the client closed the connection")
+            return
+        self._take_visit(connection, entry.value, entry.revision)
+
+    def _take_visit(self, connection: FleetConnection, value: bytes, revision: int) -> None:
+        """What other gateways have written of it: hear the nodes to which they have introduced it."""
+        connection.revision = revision
+        for node in msgspec.json.decode(value, type=Visit).nodes:
+            if node not in connection.guests:
+                connection.guests[node] = ""
+                connection.joining |= {node}
+                connection.unread |= {node}
+                if connection.stream is not None:
+                    connection.stream.look_back()
+                self._spawn(self._join(connection, node))
+
+    def _take_node(self, node: str) -> None:
+        lease = self._roster.leases.get(node)
+        if lease is not None:
+            self._feed.progress.begin_run(node, lease.nonce)
+
+    def _drop(self, connection: FleetConnection, reason: str) -> None:
+        if self._by_tag.get(connection.tag) is not connection:
+            return
+        del self._by_tag[connection.tag]
+        logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
+        connection.closed = True
+        self.settling.drop(connection)
+        for channel in connection.channels():
+            self._feed.unfollow(channel, connection)
+        for source in (subjects.GATEWAY, *connection.guests):
+            self._unfollow(connection, source)
+        if connection.stream is not None:
+            connection.stream.close(reason)
+
+    def _begin_anew(self) -> None:
+        """The feed has missed something. Clients come back by id, and their connections are read again."""
+        for connection in self.all():
+            self._drop(connection, "the gateway fell behind")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.run(_tolerate(work), "follow a connection")
+
+
+async def _tolerate(work: Coroutine[None, None, None]) -> None:
+    try:
+        await work
+    except (SandboxAgentError, BusError) as error:
+        logger.warning("connection not followed reason=%s", error)
+
+
+async def _ignore(node: str, session_id: str) -> None:
+    """Until it is known who hears of it."""

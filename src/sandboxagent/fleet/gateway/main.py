@@ -1,0 +1,209 @@
+"""Construct and run a gateway."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import time
+
+import msgspec
+import uvloop
+
+from sandboxagent.core.settings import Settings
+from sandboxagent.core.threads import Pool
+from sandboxagent.fleet import messages
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import BusError, BusRefused
+from sandboxagent.fleet.bus.nats import NatsBus, connect
+from sandboxagent.fleet.gateway.app import Forwarding, GatewayApp
+from sandboxagent.fleet.gateway.connections import FleetConnections
+from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.feed import Feed
+from sandboxagent.fleet.gateway.ingest import LEASE, Ingest
+from sandboxagent.fleet.gateway.intake import Intake
+from sandboxagent.fleet.gateway.limits import Marks, NodeLimits
+from sandboxagent.fleet.gateway.methods import GatewayMethods
+from sandboxagent.fleet.gateway.node_calls import GuestCalls
+from sandboxagent.fleet.gateway.owners import TABLE as OWNERS
+from sandboxagent.fleet.gateway.owners import Owners
+from sandboxagent.fleet.gateway.placement import Presence
+from sandboxagent.fleet.gateway.registry import ORDERS, Orders, Roster
+from sandboxagent.fleet.gateway.requests import FleetCalls
+from sandboxagent.fleet.gateway.shares import TABLE as USAGE
+from sandboxagent.fleet.gateway.shares import Shares
+from sandboxagent.fleet.gateway.tunnels import NodeFlows
+from sandboxagent.fleet.gateway.validate import Quotas
+from sandboxagent.fleet.gateway.views import GatewayViews
+from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.server.http.acp import Acp
+from sandboxagent.server.http.auth import Guard
+from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.ports import Delivery
+from sandboxagent.server.http.rpc import Rpc
+from sandboxagent.server.http.stream import StreamLimits, Streams
+from sandboxagent.server.http.ui import Ui
+from sandboxagent.server.listen import announce, make_server, open_listener, set_up_logging
+
+logger = logging.getLogger(__name__)
+
+BEACON_EVERY = 1.0
+CLEAN_EVERY = 10.0
+UI_THREADS = 2
+MOST_ANSWERED = 64 << 20
+"""Bytes of a node's answer to one envelope."""
+
+
+def run(settings: Settings) -> int:
+    """Serve until stopped; returns the exit code."""
+    if not settings.join:
+        raise SettingsError("a gateway needs --join, the address of a NATS server of the fleet")
+    set_up_logging(settings)
+    try:
+        listener = open_listener(settings)
+    except OSError as error:
+        raise SettingsError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from error
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(settings, listener))
+        except BusError as error:
+            raise SettingsError(f"cannot join the fleet: {error}") from error
+    return 0
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    name = f"g-{secrets.token_hex(6)}"
+    bus = await connect(settings.join, subjects.inbox_of_gateway(name), name, settings.creds, settings.join_proxy)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(bus.close)
+        await _serve_on(settings, listener, bus, name, stopping)
+
+
+async def _serve_on(
+    settings: Settings, listener: socket.socket, bus: NatsBus, name: str, stopping: asyncio.Event
+) -> None:
+    replicas = settings.replicas
+    events = await bus.stream(
+        "EV",
+        [subjects.EVENTS],
+        max_bytes=settings.log_max_bytes,
+        max_age=settings.log_max_age,
+        replicas=replicas,
+    )
+    leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
+    owners = Owners(await bus.table(OWNERS, replicas), events)
+    usage = await bus.table(USAGE, replicas)
+    shares = Shares(name, usage, events, owners, most=settings.log_max_bytes, max_age=settings.log_max_age)
+    await shares.start()
+    visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
+    given = Orders()
+    await given.start(await bus.table(ORDERS, replicas))
+    roster = Roster(given, require_pins=settings.require_pins, most=settings.node_sessions)
+    await roster.start(leases, listed)
+    feed = Feed(events, settings.replay_bytes, longest=settings.node_line, dropped=owners.dropped)
+    await feed.start()
+    quotas = Quotas(settings.node_rate, time.monotonic)
+    limits = NodeLimits(settings.node_sessions, settings.node_views, settings.session_view, settings.node_line)
+    marks = Marks(time.monotonic)
+    feed.gave_up = lambda node: marks.note(node, "it has begun too many long lines that it has not ended (--node-line)")
+    own_events = OwnEvents(events)
+    connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
+    await connections.start()
+    presence = Presence(name, bus)
+    known = (roster.leases, connections.is_guest, presence.is_there)
+    ingest = Ingest(
+        *(name, events, owners, leases, listed, *known),
+        roster=roster,
+        quotas=quotas,
+        limits=limits,
+        marks=marks,
+        orders=given,
+        shares=shares,
+    )
+    intake = Intake(name, bus, ingest.take, quotas, roster, leases, time.monotonic, LEASE)
+    await intake.start()
+    stream_limits = StreamLimits(
+        settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
+    )
+    streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
+    flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
+    flows.stray, intake.silenced = quotas.stray, flows.silence
+    guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
+    own_methods = GatewayMethods(feed, roster, owners)
+    calls = FleetCalls(
+        *(name, connections, guests, own_methods, roster, presence.answers, keys),
+        settings.log_max_age,
+        settings.default_agent,
+    )
+    delivery = Delivery(connections, calls, settings.stream_requests)
+    lines = Pool("lines", 1)
+    duplex = Duplex(connections, calls, streams, delivery, lines, settings.max_body)
+    shared = (connections, calls, streams, delivery, duplex, lines, settings.max_body)
+    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
+    hosts = {host.lower() for host in settings.allow_host}
+    guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    views = GatewayViews(
+        name,
+        roster,
+        flows,
+        lambda: None if bus.connected else "NATS cannot be reached; see whether the servers which --join names run",
+    )
+    ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
+    app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui, lambda: bus.cut_off_for)
+    server = make_server(app, settings)
+    clocks = [
+        asyncio.create_task(each)
+        for each in (
+            streams.run(),
+            server.sockets.run(),
+            flows.run(),
+            shares.run(),
+            _show(bus, name, intake),
+            _keep(connections, guests),
+        )
+    ]
+    await server.start(listener)
+    announce(settings, listener, name)
+    lost = asyncio.create_task(bus.lost())
+    told = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait([lost, told], return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            # Its supervisor starts it again, and has the reason.
+            raise BusRefused(lost.result())
+    finally:
+        lost.cancel()
+        told.cancel()
+        connections.stopping = True
+        streams.close("the gateway is stopping")
+        await server.stop()
+        for clock in clocks:
+            clock.cancel()
+        await connections.close_all()
+        await feed.close()
+        await roster.close()
+        await shares.close()
+        await intake.close()
+        await given.close()
+
+
+async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
+    """Tell nodes once a second that this gateway is there."""
+    beacon = msgspec.msgpack.encode(messages.Beacon(name, messages.OLDEST, messages.PROTOCOL))
+    while True:
+        await intake.renew()
+        with contextlib.suppress(BusError):
+            await bus.publish(subjects.BEACON, beacon)
+        await asyncio.sleep(BEACON_EVERY)
+
+
+async def _keep(connections: FleetConnections, guests: GuestCalls) -> None:
+    """Keep what is used, and forget the rest."""
+    while True:
+        await asyncio.sleep(CLEAN_EVERY)
+        connections.close_unused()
+        await guests.keep_all()

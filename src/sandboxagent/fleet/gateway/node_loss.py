@@ -1,0 +1,296 @@
+"""Settle the requests, sessions and questions of a lost node, and tell each client once.
+
+A request that the node had accepted is answered in its place. A session that it lost with its disk has ended. What its
+agents had asked is withdrawn when it was started anew or forgotten; until then it stays, for a node that is merely away
+may come back in the same run, and takes the answers then.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+from msgspec import Raw
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import Unreachable
+from sandboxagent.fleet.gateway.connection import (
+    MOST_PENDING,
+    FleetConnection,
+    Own,
+    Promise,
+    answered,
+    drop_oldest,
+    requested,
+    withdrawn,
+)
+from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.feed import EVERYTHING, Feed
+from sandboxagent.fleet.messages import Answered, Attaches, Gone, SentTo
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import META, failure, notification, parse, same_id, text_at
+from sandboxagent.protocol.errors import LogUnavailable, NodeLost, NotAnEnvelope
+from sandboxagent.protocol.request_ids import run_of
+from sandboxagent.server.log.event import Chunk
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds that the word of an accepted request waits until all gateways can know of it."""
+PAUSE = 0.5
+"""Seconds until a stream that could not be read is read again."""
+_OUTCOME = {META: {"outcome": "cancelled", "answeredBy": None}}
+
+
+class Promises:
+    """What gateways tell each other about requests, by the stream."""
+
+    def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
+        """`fetch_run` says which run of a node has its lease. Raises LogUnavailable."""
+        self._feed = feed
+        self._own = own
+        self._fetch_run = fetch_run
+        self._tasks = Tasks()
+
+    def note_asked(self, connection: FleetConnection, id: bytes, node: str) -> None:
+        """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
+
+        Where a single node can speak to it, they know already.
+        """
+        connection.note_asked(id, node)
+        if connection.guests.keys() - {node}:
+            self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
+
+    async def note_attaching(self, connection: FleetConnection, id: bytes) -> None:
+        """The response to a request of its client names a position: all gateways know that before it comes.
+
+        Raises LogUnavailable.
+        """
+        await self._announce(connection, Attaches(same_id(id).decode()))
+
+    async def note_accepted(self, connection: FleetConnection, id: bytes, promise: Promise) -> None:
+        """A run of a node has promised a response on the stream. When it is lost, any gateway says so.
+
+        All of them can know that before the client learns that its request is accepted. Raises LogUnavailable.
+        """
+        if self._has_come(connection, same_id(id), promise):
+            return
+        connection.note_asked(id, promise.node, promise.run, promise.after)
+        await self._announce(connection, SentTo(same_id(id).decode(), promise.node, promise.run, promise.after))
+
+    async def _announce(self, connection: FleetConnection, said: SentTo | Attaches) -> None:
+        kept = self._own.announce(connection.tag, msgspec.json.encode(said))
+        await asyncio.wait([kept], timeout=PATIENCE)
+        if not (kept.done() and kept.result()):
+            raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")
+
+    def _has_come(self, connection: FleetConnection, id: bytes, promise: Promise) -> bool:
+        """Whether the response was quicker than the word that it is promised."""
+        channel = subjects.connection_events(connection.tag, promise.node)
+        chunks, _ = self._feed.in_memory([channel], promise.after, EVERYTHING) or ((), False)
+        return any(id in answered(chunk) for chunk in chunks)
+
+    def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
+        """Answer in the place of a node that is lost; of several gateways that do, the first."""
+        self._tasks.run(self._tell_lost(connection, lost, node), f"tell what {node} lost")
+
+    async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
+        while not connection.closed:
+            try:
+                run, known = await self._fetch_run(node), await self._answered(connection, node)
+            except LogUnavailable as error:
+                logger.info("lost responses wait connection=%s reason=%s", connection.tag, error)
+                await asyncio.sleep(PAUSE)
+                continue
+            for id, promise in lost.items():
+                if promise.run == run:
+                    # It is there: this gateway does not know it yet.
+                    connection.note_promise(id, promise)
+                elif known.get(id, 0) <= promise.after:
+                    unless = partial(self._is_answered, connection, node, id, promise.after)
+                    self._own.tell(connection.tag, failure(id, NodeLost(node)), None, unless=unless)
+            return
+
+    async def _is_answered(self, connection: FleetConnection, node: str, id: bytes, after: int) -> bool:
+        try:
+            known = await self._answered(connection, node)
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        # What was closed meanwhile could not be read.
+        return connection.closed or known.get(id, 0) > after
+
+    async def _answered(self, connection: FleetConnection, node: str) -> dict[bytes, int]:
+        """Requests of its client that a node has answered on the stream, or a gateway in its place; and where, last."""
+        found: dict[bytes, int] = {}
+
+        def note(chunk: Chunk) -> bool:
+            for id in answered(chunk):
+                found[id] = max(found.get(id, 0), chunk.last)
+            return False
+
+        for source in (subjects.GATEWAY, node):
+            channel = subjects.connection_events(connection.tag, source)
+            await self._feed.catch_up(channel)
+            await self._feed.last_meant(channel, connection.opened_at, note)
+        return found
+
+
+class Endings:
+    """What clients learn of sessions that a node lost with its disk."""
+
+    def __init__(self, feed: Feed, own: OwnEvents) -> None:
+        self._feed = feed
+        self._own = own
+
+    async def catch_up(self, connection: FleetConnection, node: str) -> int:
+        """Learn what a node has said of its attachments so far, and up to which position. Raises LogUnavailable."""
+        await self._feed.catch_up(subjects.attachments(connection.tag, node))
+        return self._feed.position
+
+    def tell_gone(self, connection: FleetConnection, session_id: str, known_at: int) -> None:
+        """Tell a client that a session cannot go on; of several gateways that find out, the first does.
+
+        `known_at` is what `catch_up` gave before the node said so: what the node attaches later is another session.
+        """
+        ended = {
+            "sessionId": session_id,
+            "reason": "deleted",
+            "terminatedBy": "daemon",
+            "message": "its node no longer has this session",
+        }
+        begun = connection.attached_since(session_id)
+        if not 0 < begun <= known_at:
+            return
+        gone = msgspec.json.encode(Gone(session_id, known_at))
+        # First what its client hears: if this gateway ends in between, another one says the rest.
+        self._own.tell(
+            connection.tag,
+            notification(methods.ENDED, ended),
+            session_id,
+            unless=partial(self._knows, connection, session_id, begun, known_at),
+        )
+        self._own.announce(connection.tag, gone, unless=partial(self._is_gone, connection, session_id, begun))
+
+    async def _knows(self, connection: FleetConnection, session_id: str, after: int, known_at: int) -> bool:
+        """Whether its client has been told since it was attached, or has another session of this id by now.
+
+        Raises Unreachable.
+        """
+        channel = subjects.connection_events(connection.tag, subjects.GATEWAY)
+        try:
+            await self._feed.catch_up(channel)
+            told = await self._feed.last_meant(channel, after, lambda chunk: _ends(chunk, session_id))
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        return connection.closed or told > 0 or connection.attached_since(session_id) > known_at
+
+    async def _is_gone(self, connection: FleetConnection, session_id: str, after: int) -> bool:
+        """Whether gateways know it since a position. Raises Unreachable."""
+        try:
+            await self._feed.catch_up(subjects.attachments(connection.tag, subjects.GATEWAY))
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        return connection.closed or any(position > after for _, position in connection.gone.get(session_id, ()))
+
+
+def _ends(chunk: Chunk, session_id: str) -> bool:
+    return chunk.session_id == session_id and any(_is_ending(line) for line in chunk.lines)
+
+
+def _is_ending(line: bytes) -> bool:
+    try:
+        envelope = parse(line)
+    except NotAnEnvelope:
+        return False
+    return envelope.method == methods.ENDED and text_at(envelope.params(), "reason") == "deleted"
+
+
+class Withdrawals:
+    """What clients learn of requests that they can no longer answer."""
+
+    def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
+        """`fetch_run` says which run of a node has its lease, None while one may come back. Raises LogUnavailable."""
+        self._feed = feed
+        self._own = own
+        self._fetch_run = fetch_run
+        self._reading = asyncio.Lock()
+
+    def note_answered(self, connection: FleetConnection, id: bytes) -> None:
+        """Its client has answered a request; all gateways learn of it."""
+        connection.note_settled([id])
+        self._own.announce(connection.tag, msgspec.json.encode(Answered(id.decode())))
+
+    def may_have(self, connection: FleetConnection, node: str) -> bool:
+        """Whether its client may have been asked by agents of a node, and not have answered yet."""
+        return node in connection.unread or bool(connection.requests.get(node))
+
+    async def withdraw(self, connection: FleetConnection, node: str) -> None:
+        """Another run of a node may have its lease, or none ever: withdraw what others have asked this client."""
+        while not connection.closed:
+            try:
+                await self._read(connection, node)
+                asked = dict(connection.requests.get(node, {}))
+                # In this order: what comes in meanwhile may have been asked by a later run.
+                run = await self._fetch_run(node)
+            except LogUnavailable as error:
+                logger.info("requests not withdrawn yet connection=%s reason=%s", connection.tag, error)
+                await asyncio.sleep(PAUSE)
+                continue
+            for id, session_id in asked.items() if run is not None else ():
+                if run_of(id) != run:
+                    self._withdraw_one(connection, node, id, session_id)
+            return
+
+    def _withdraw_one(self, connection: FleetConnection, node: str, id: bytes, session_id: str | None) -> None:
+        """It counts as withdrawn when the stream has brought that, from here or from another gateway."""
+        line = notification(methods.CANCEL_REQUEST, {"requestId": Raw(id), "_meta": _OUTCOME})
+        unless = partial(self._is_settled, connection, node, id)
+        self._own.tell(connection.tag, line, session_id, unless=unless)
+
+    async def _read(self, connection: FleetConnection, node: str) -> None:
+        """Find out what its client was asked before the connection came to this gateway. Raises LogUnavailable."""
+        if node not in connection.unread:
+            return
+        # One at a time: it may take many pages, and clients that have come to this gateway at once wait for theirs.
+        async with self._reading:
+            if node in connection.unread and not connection.closed:
+                await self._read_pages(connection, node)
+
+    async def _read_pages(self, connection: FleetConnection, node: str) -> None:
+        answers = subjects.attachments(connection.tag, subjects.GATEWAY)
+        own = [subjects.connection_events(connection.tag, source) for source in (node, subjects.GATEWAY)]
+        channels = [*own, answers]
+        for channel in channels:
+            await self._feed.catch_up(channel)
+        asked: dict[bytes, str | None] = {}
+        after, through = connection.opened_at, max(map(self._feed.handed_over, channels))
+        while after < through and (chunks := await self._feed.page(channels, after, through)):
+            for chunk in chunks:
+                if chunk.channel != answers:
+                    asked.update(requested(chunk))
+                for id in _answered(chunk) if chunk.channel == answers else withdrawn(chunk):
+                    asked.pop(id, None)
+                drop_oldest(asked, MOST_PENDING)
+            after = chunks[-1].last
+        connection.unread -= {node}
+        connection.note_requests(asked)
+
+    async def _is_settled(self, connection: FleetConnection, node: str, id: bytes) -> bool:
+        """Whether another gateway has withdrawn a request. Raises Unreachable."""
+        try:
+            await self._feed.catch_up(subjects.connection_events(connection.tag, subjects.GATEWAY))
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        return connection.closed or id not in connection.requests.get(node, {})
+
+
+def _answered(chunk: Chunk) -> Iterator[bytes]:
+    """The ids of requests that a client has answered, of what gateways tell each other."""
+    for line in chunk.lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            said = msgspec.json.decode(line, type=Own)
+            if isinstance(said, Answered):
+                yield same_id(said.id.encode())

@@ -1,0 +1,477 @@
+"""Take requests, notifications and answers of a gateway's clients, and answer or forward them.
+
+The node that has a session decides everything about it: which prompt runs, which answer came first, what was asked for
+before under the same key. Gateways find that node, and keep nothing.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+from sandboxagent import __version__
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import BusError, Conflict, Table
+from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
+from sandboxagent.fleet.gateway.connections import FleetConnections
+from sandboxagent.fleet.gateway.ingest import IsThere
+from sandboxagent.fleet.gateway.methods import GatewayMethods
+from sandboxagent.fleet.gateway.node_calls import GuestCalls, Refusal
+from sandboxagent.fleet.gateway.placement import Wish, place
+from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.tunnels import NodeAnswer
+from sandboxagent.fleet.messages import Introduced
+from sandboxagent.protocol import headers, methods
+from sandboxagent.protocol.envelope import (
+    META,
+    Envelope,
+    Kind,
+    Object,
+    failure,
+    object_at,
+    objects_at,
+    parse_answer,
+    same_id,
+    success,
+    text_at,
+    with_result,
+)
+from sandboxagent.protocol.errors import (
+    InvalidParams,
+    LogUnavailable,
+    MissingAgent,
+    NobodyAsked,
+    NodeUnreachable,
+    NoNode,
+    NotAnEnvelope,
+    RpcError,
+    SandboxAgentError,
+)
+from sandboxagent.protocol.request_ids import asker
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.dispatch import check_size
+from sandboxagent.server.sessions.reply import Answer, AnsweredOnStream, Reply
+
+logger = logging.getLogger(__name__)
+
+LISTED = 2.0
+"""Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
+MOST_SILENT = 4
+"""Nodes that may be found silent before one is taken as it is."""
+KNOCK_AFTER = 0.25
+"""Seconds after which a node that has not greeted a client yet is asked whether it is there, again and again."""
+ONE_OF_MANY = 10.0
+"""Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
+_LAST_EVENT = headers.raw(headers.LAST_EVENT)
+_KEY = headers.raw(headers.IDEMPOTENCY_KEY)
+_ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
+_FINISHED_HERE = (methods.NEW, methods.FORK)
+"""Requests whose response waits for the fleet's list, which no node sees."""
+_LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
+
+
+class FleetCalls:
+    """The way in for envelopes from clients of a gateway."""
+
+    def __init__(
+        self,
+        gateway: str,
+        connections: FleetConnections,
+        guests: GuestCalls,
+        own: GatewayMethods,
+        roster: Roster,
+        answers: IsThere,
+        keys: Table,
+        keys_ttl: float,
+        default_agent: str | None,
+    ) -> None:
+        """`answers` says whether a run of a node answers at the moment."""
+        self._gateway = gateway
+        self._connections = connections
+        self._guests = guests
+        self._methods = own
+        self._own = own.table()
+        self._without_node = own.table_without_node()
+        self._roster = roster
+        self._answers = answers
+        self._keys = keys
+        self._keys_ttl = keys_ttl
+        self._default_agent = default_agent
+        self._random = random.SystemRandom()
+        self._tasks = Tasks()
+
+    # Connections
+
+    async def open(
+        self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
+    ) -> tuple[FleetConnection, Answer]:
+        """`initialize`: a connection, with a home among the nodes. Without any node, it is good for reading.
+
+        Raises what becomes an HTTP problem.
+        """
+        assert envelope.id is not None
+        check_size(envelope)
+        wish = Wish.read(envelope.params(), agent or self._default_agent)
+        if wish.agent is None:
+            raise MissingAgent
+        id = connection_id or self._connections.make_id()
+        if not self._roster.leases and not wish.is_particular:
+            connection = await self._connections.open(id, wish.agent, envelope, None)
+            return connection, Answer(success(envelope.id, self._greeting()))
+        home = self._pick(wish, set())
+        connection = await self._connections.open(id, wish.agent, envelope, home)
+        try:
+            home, introduced = await self._settle(connection, home, wish)
+        except BaseException:
+            await self._connections.close(connection, "it was not opened")
+            raise
+        connection.agent = introduced.agent
+        return connection, Answer(_response(home, envelope, bytes(introduced.greeting)).line)
+
+    async def _settle(self, connection: FleetConnection, home: str, wish: Wish) -> tuple[str, Introduced]:
+        """Find a node that greets its client. One that falls silent keeps no client waiting, unless no other fits."""
+        silent: set[str] = set()
+        while home not in silent and len(silent) < MOST_SILENT:
+            try:
+                return home, await self._greet(connection, home)
+            except NodeUnreachable:
+                silent.add(home)
+                connection.home = home = self._pick(wish, silent)
+        return home, await self._guests.introduce(connection, home, greet=True)
+
+    async def _greet(self, connection: FleetConnection, node: str) -> Introduced:
+        """Raises NodeUnreachable also when the node falls silent: a greeting may take long, an answer may not."""
+        greeting = asyncio.create_task(self._guests.introduce(connection, node, greet=True))
+        try:
+            while not (await asyncio.wait([greeting], timeout=KNOCK_AFTER))[0]:
+                lease = self._roster.leases.get(node)
+                is_silent = lease is not None and not await self._answers(node, lease.nonce)
+                if is_silent and not greeting.done():
+                    raise NodeUnreachable(node, "does not answer")
+            return greeting.result()
+        finally:
+            greeting.cancel()
+
+    def _greeting(self) -> Object:
+        ours = {"version": __version__, "gateway": self._gateway, "extensions": {"methods": list(self._own)}}
+        return {
+            "protocolVersion": 1,
+            "agentCapabilities": {"sessionCapabilities": {"list": {}}, "_meta": {META: ours}},
+            "agentInfo": {"name": "sandbox-agent gateway", "version": __version__},
+            "authMethods": [],
+        }
+
+    # Requests
+
+    def submit(
+        self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
+    ) -> Reply:
+        """Take a request; its answer comes from here or from a node, and the bus has to be asked for it.
+
+        With `on_stream`, a node puts the response there, whatever becomes of this gateway.
+        """
+        assert isinstance(connection, FleetConnection)
+        reply = Reply()
+        self._tasks.run(self._work(connection, envelope, key, reply, on_stream=on_stream), envelope.method)
+        return reply
+
+    async def _work(
+        self, connection: FleetConnection, envelope: Envelope, key: str | None, reply: Reply, *, on_stream: bool
+    ) -> None:
+        try:
+            is_at_node = on_stream and await self.begin(connection, envelope, key)
+            reply.accept(0)
+            if is_at_node:
+                reply.set_exception(AnsweredOnStream())
+            else:
+                reply.set_result(await self._answer(connection, envelope, key))
+        except Exception as error:
+            reply.set_exception(error)
+
+    async def _answer(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
+        assert envelope.id is not None
+        method = self._own.get(envelope.method)
+        try:
+            if method is not None or envelope.session_id is None:
+                check_size(envelope)
+            if method is not None:
+                connection.note_asked(envelope.id, subjects.GATEWAY)
+                return Answer(success(envelope.id, await method(connection, envelope)))
+            return await self._forward(connection, envelope, key)
+        except (RpcError, NoNode) as error:
+            return Answer(failure(envelope.id, error))
+
+    async def _forward(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
+        assert envelope.id is not None
+        if _is_about_all(envelope):
+            return await self._all_pending(connection, envelope)
+        node = await self.node_for(connection, envelope, key)
+        without = self._without_node.get(envelope.method)
+        if without is not None and node not in self._roster.leases:
+            return Answer(success(envelope.id, await without(connection, envelope)))
+        session_id = envelope.session_id and self._connections.find_session(envelope.session_id)
+        attached = session_id is not None and connection.attached(session_id)
+        answer = await self._request(connection, node, envelope, key)
+        if answer.status != 200:
+            raise Refusal(answer)
+        response = _response(node, envelope, answer.body)
+        line = response.line
+        await self._connections.settling.caught_up(connection, node, _position(answer), session_id)
+        if response.succeeded:
+            await self._until_listed(node, envelope, response)
+            line = self._with_lost_alias(envelope, response)
+            if envelope.method == methods.ATTACH:
+                line = self._with_position(connection, node, attached, response)
+            if envelope.method in methods.MAKE_SESSIONS:
+                made = text_at(response.result(), "sessionId") or ""
+                return Answer(line, session_opened=partial(self._connections.session_opened, connection, node, made))
+        return Answer(line)
+
+    async def _request(
+        self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
+    ) -> NodeAnswer:
+        assert envelope.id is not None
+        self._connections.promises.note_asked(connection, envelope.id, node)
+        under = [] if key is None else [(_KEY, key.encode("latin-1"))]
+        repeatable = key is not None or envelope.method in methods.READS
+        return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
+
+    async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
+        """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
+        assert envelope.id is not None
+        if envelope.method in self._own or envelope.method in _FINISHED_HERE or _is_about_all(envelope):
+            return False
+        node = await self.node_for(connection, envelope, key)
+        if envelope.method in self._without_node and node not in self._roster.leases:
+            return False
+        if envelope.method == methods.ATTACH:
+            if connection.is_full(node):
+                # It may be attached to no more; that is found out here.
+                return False
+            await self._connections.promises.note_attaching(connection, envelope.id)
+        after = self._connections.position
+        answer = await self._request(connection, node, envelope, key, _ASYNC)
+        if answer.status != 202:
+            raise Refusal(answer)
+        try:
+            promise = Promise(node, answer.run, after)
+            await self._connections.promises.note_accepted(connection, envelope.id, promise)
+        finally:
+            # That run may have ended before its promise was noted.
+            self._guests.fail_unanswered(connection, node)
+        return True
+
+    async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:
+        """What waits anywhere in the fleet, of nodes that are there."""
+        assert envelope.id is not None
+        nodes = (self._roster.nodes_with_pending() | set(connection.guests)) & set(self._roster.leases)
+        found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
+        return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
+
+    async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[Object]:
+        """What waits at one node; nothing of one that does not answer in time, or not with a list."""
+        try:
+            async with asyncio.timeout(ONE_OF_MANY):
+                answer = await self._request(connection, node, envelope, None)
+            result = _response(node, envelope, answer.body).result() if answer.status == 200 else {}
+        except (SandboxAgentError, TimeoutError) as error:
+            logger.info("pending requests not listed node=%s reason=%s", node, error)
+            return []
+        pending = objects_at(result, "pending")
+        return [each for each in pending if self._may_name(node, text_at(each, "sessionId"))]
+
+    def _may_name(self, node: str, session_id: str | None) -> bool:
+        """Whether a session may be one of a node: it is listed as that, or not at all."""
+        seen = None if session_id is None else self._roster.find(session_id)
+        return seen is None or seen.node == node
+
+    async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
+        """Clients find what they have changed in the lists of this gateway; or, if its node is slow, a moment later."""
+        made = text_at(response.result(), "sessionId") if envelope.method in _LISTING else None
+        is_listed = self._listing_of(envelope, response, made)
+        if is_listed is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LISTED):
+                    await self._roster.until(is_listed)
+        if made is not None and await self._methods.owner(made) not in (node, None):
+            # Some agents count their sessions, the same on every machine.
+            raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
+
+    def _listing_of(self, envelope: Envelope, response: Envelope, made: str | None) -> Callable[[], bool] | None:
+        """Tells whether the list shows what a request has changed; None when it changes nothing of that."""
+        name = made or envelope.session_id or ""
+        match envelope.method:
+            case methods.NEW | methods.FORK | methods.LOAD | methods.RESUME:
+                return None if made is None else lambda: self._roster.find(name) is not None
+            case methods.DELETE:
+                return lambda: self._roster.find(name) is None
+            case methods.SET_METADATA:
+                metadata = response.result().get("metadata")
+                return lambda: self._roster.view(name).get("metadata") == metadata
+            case methods.TERMINATE | methods.CLOSE:
+                return lambda: self._roster.view(name).get("ended") is not False
+            case _:
+                return None
+
+    def _with_lost_alias(self, envelope: Envelope, response: Envelope) -> bytes:
+        """The answer to `session/new`; it says so when another session of the fleet was quicker to get its alias."""
+        alias = _alias_of(envelope)
+        seen = None if alias is None else self._roster.find(text_at(response.result(), "sessionId") or "")
+        if seen is None or seen.alias == alias:
+            return response.line
+        meta = object_at(response.result(), "_meta")
+        ours = object_at(meta, META)
+        said = ours.get("warnings")
+        warnings = [*(cast("list[object]", said) if isinstance(said, list) else ())]
+        warnings.append(f"requestedSessionId {alias!r} is taken in this fleet by now; the session goes by its id alone")
+        return with_result(response.line, "_meta", meta | {META: ours | {"warnings": warnings}})
+
+    def _with_position(self, connection: FleetConnection, node: str, attached: bool, response: Envelope) -> bytes:
+        """A node's positions are its own: its clients here know others.
+
+        A stream brings what comes after the beginning of the window, so that is where pages end; for a client that was
+        `attached` before, where its stream is by now.
+        """
+        session_id = text_at(response.result(), "session", "sessionId") or ""
+        if not connection.attached(session_id) and connection.is_full(node):
+            raise RpcError(f"the session {session_id} cannot be followed: this client follows too many of {node}")
+        windows = connection.windows.get(session_id)
+        start = windows[-1].start if windows else connection.last_event
+        position = max(start, self._connections.handed_over(session_id)) if attached else start
+        return with_result(response.line, "position", position)
+
+    # Where to
+
+    async def node_for(self, connection: FleetConnection, envelope: Envelope, key: str | None = None) -> str:
+        """The node that an envelope is for: its session's, the one that fits a new session, else the home.
+
+        Raises NoNode, NodeUnreachable or LogUnavailable.
+        """
+        if envelope.method == methods.NEW:
+            return await self._place(connection, envelope, key)
+        if envelope.session_id is not None:
+            owner = await self._methods.owner(envelope.session_id)
+            if owner is not None:
+                return owner
+        if connection.home is None:
+            raise NoNode("no node was there when this connection was opened; open another one")
+        return connection.home
+
+    def _pick(self, wish: Wish, silent: set[str]) -> str:
+        """Raises NoNode."""
+        return place(self._roster.leases, self._roster.closed(), wish, self._random, silent)
+
+    async def _choose(self, wish: Wish) -> str:
+        """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.
+
+        Raises NoNode.
+        """
+        silent: set[str] = set()
+        while True:
+            node = self._pick(wish, silent)
+            if node in silent or len(silent) == MOST_SILENT:
+                return node
+            if await self._answers(node, self._roster.leases[node].nonce):
+                return node
+            silent.add(node)
+
+    async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
+        wish = Wish.read(envelope.params(), connection.agent)
+        if key is None:
+            await self._check_alias(envelope)
+            return await self._choose(wish)
+        # The same key leads to the same node, through every gateway: that node knows what came of it.
+        name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
+        try:
+            kept = await self._keys.get(name)
+            if kept is None:
+                await self._check_alias(envelope)
+                node = await self._choose(wish)
+                with suppress(Conflict):
+                    await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
+                    return node
+                kept = await self._keys.get(name)
+        except BusError as error:
+            raise LogUnavailable.of_fleet(error) from error
+        if kept is None or kept.value is None:
+            raise LogUnavailable.of_fleet("the table of keys has lost one")
+        return kept.value.decode()
+
+    async def _check_alias(self, envelope: Envelope) -> None:
+        """A node knows its own sessions alone. Raises InvalidParams, as a server does."""
+        alias = _alias_of(envelope)
+        if alias is not None and await self._methods.owner(alias) is not None:
+            raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
+
+    # What has no response
+
+    async def notify(self, connection: Connection, envelope: Envelope) -> None:
+        """Pass a notification on. Errors are only logged: a notification has no response."""
+        assert isinstance(connection, FleetConnection)
+        try:
+            if envelope.method == methods.CANCEL_REQUEST:
+                check_size(envelope)
+                # Which node works on it, only nodes know.
+                nodes = [node for node in connection.guests if node in self._roster.leases]
+                await asyncio.gather(*(self._notify_one_of_many(connection, node, envelope) for node in nodes))
+            else:
+                node = await self.node_for(connection, envelope)
+                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except SandboxAgentError as error:
+            logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
+
+    async def _notify_one_of_many(self, connection: FleetConnection, node: str, envelope: Envelope) -> None:
+        try:
+            async with asyncio.timeout(ONE_OF_MANY):
+                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except (SandboxAgentError, TimeoutError) as error:
+            logger.info("notification dropped method=%s node=%s reason=%s", envelope.method, node, error)
+
+    async def answer(self, connection: Connection, envelope: Envelope) -> None:
+        """Bring an answer to the node whose agent asked. That node takes the first one, and refuses all others."""
+        assert isinstance(connection, FleetConnection)
+        assert envelope.id is not None
+        node = asker(envelope.id)
+        if node is None or node not in connection.guests:
+            raise NobodyAsked(envelope.id.decode())
+        try:
+            answer = await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except RpcError as error:
+            # The node has gone while it may have taken it: the same again, when it is back, changes nothing.
+            raise NodeUnreachable(node, "is gone") from error
+        if answer.status != 202:
+            raise Refusal(answer)
+        self._connections.withdrawals.note_answered(connection, envelope.id)
+
+
+def _alias_of(envelope: Envelope) -> str | None:
+    """The alias that a new session is to have."""
+    if envelope.method != methods.NEW:
+        return None
+    return text_at(object_at(envelope.params(), "_meta", META), "requestedSessionId")
+
+
+def _is_about_all(envelope: Envelope) -> bool:
+    """Whether every node has a part of the answer."""
+    return envelope.method == methods.PENDING and envelope.session_id is None
+
+
+def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:
+    """What a node has answered, if it is a response to this request. Raises NodeUnreachable."""
+    assert envelope.id is not None
+    with suppress(NotAnEnvelope):
+        response = parse_answer(line)
+        if response.kind is Kind.RESPONSE and response.id is not None and same_id(response.id) == same_id(envelope.id):
+            return response
+    raise NodeUnreachable(node, "sends what makes no sense")
+
+
+def _position(answer: NodeAnswer) -> int:
+    values: Mapping[bytes, bytes] = {name.lower(): value for name, value in answer.headers}
+    value = values.get(_LAST_EVENT, b"0")
+    return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -1,0 +1,194 @@
+"""Limit what a gateway accepts from a node, in size and in what it may say to one client.
+
+Pure.
+
+A node asks under its own name, and speaks of its own sessions. One that floods costs no other one anything.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from sandboxagent.fleet import messages
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import Kind, param, parse
+from sandboxagent.protocol.errors import NotAnEnvelope
+from sandboxagent.protocol.request_ids import asker
+
+LONGEST_ID = 256
+"""Bytes of a request's id; those that nodes make have at most some 80."""
+LONGEST_SESSION_ID = 1024
+BURST = 2.0
+"""Seconds' worth that a node may send at once."""
+LEAST = 1024
+"""Bytes that the smallest request counts as."""
+MOST_OPEN = 16
+"""Requests of one node that are under way at once; an honest one has three."""
+REQUESTS = {messages.LOG: 1000.0, messages.BEAT: 5.0, messages.FACTS: 100.0}
+"""Requests of each kind that a node may send in a second; an honest one waits for each answer."""
+BURSTS = 5.0
+"""Seconds' worth of them that it may send at once."""
+NUISANCES = 100.0
+"""Messages that make no sense, or come although their node has to wait, that a node may send at once …"""
+FORGIVEN = 10.0
+"""… and in a second. With more it floods."""
+STRAYS = 200.0
+"""Pieces of flows that are not there that a node may send in a second."""
+ASIDE = 30.0
+"""Seconds for which a node that floods is set aside."""
+MOST_NODES = 10_000
+"""Nodes that are remembered."""
+_ASCII_ESCAPE = re.compile(rb"\\u00[0-7]")
+"""One that may stand for a letter of a name that we look for."""
+
+
+class Forged(Exception):
+    """A node says what only another one could, or what no honest one would."""
+
+
+def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
+    """The sessions that lines are about: the node must have all of them. Raises Forged for what no node may say."""
+    named: set[str] = set()
+    for line in lines:
+        try:
+            envelope = parse(line)
+        except NotAnEnvelope as error:
+            raise Forged(f"not an envelope: {error}") from error
+        asked = envelope.id if envelope.kind is Kind.REQUEST else None
+        if envelope.method == methods.CANCEL_REQUEST:
+            asked = param(line, "requestId") or b"null"
+        if asked is not None and len(asked) > LONGEST_ID:
+            raise Forged("the id of a request is too long")
+        if asked is not None and asker(asked) != node:
+            raise Forged("the id of a request names another node")
+        if envelope.session_id is not None:
+            if len(envelope.session_id) > LONGEST_SESSION_ID:
+                raise Forged("the id of a session is too long")
+            named.add(envelope.session_id)
+    return named
+
+
+def may_be_read_by_all(lines: Iterable[bytes]) -> bool:
+    """Whether lines may be on the channel of a session: notifications alone.
+
+    What asks a client, answers it, or withdraws something comes to that client by itself, and is checked on its way
+    into the stream: else a node could ask under an id that leads to another one.
+    """
+    for line in lines:
+        # Nearly no line goes further than this: it is looked at for every update.
+        names = b'"id"' in line or b"cancel_request" in line or (b"\\u00" in line and _ASCII_ESCAPE.search(line))
+        if names and not _is_plain(line):
+            return False
+    return True
+
+
+def _is_plain(line: bytes) -> bool:
+    try:
+        envelope = parse(line)
+    except NotAnEnvelope:
+        return False
+    return envelope.kind is Kind.NOTIFICATION and envelope.method != methods.CANCEL_REQUEST
+
+
+class _Bucket:
+    """So many a second, and more at once after a rest."""
+
+    __slots__ = ("at", "left", "most", "rate")
+
+    def __init__(self, rate: float, most: float, now: float) -> None:
+        self.rate = rate
+        self.most = most
+        self.left = most
+        self.at = now
+
+    def fill(self, now: float) -> float:
+        """What is left."""
+        self.left = min(self.most, self.left + (now - self.at) * self.rate)
+        self.at = now
+        return self.left
+
+    def take(self, now: float, cost: float = 1.0) -> bool:
+        """Whether something was left before this was taken."""
+        is_there = self.fill(now) > 0
+        self.left -= cost if is_there else 0
+        return is_there
+
+
+class _Account:
+    __slots__ = ("aside_until", "blame", "bytes", "open", "requests", "strays")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.bytes = _Bucket(rate, rate * BURST, now)
+        self.requests = {verb: _Bucket(each, each * BURSTS, now) for verb, each in REQUESTS.items()}
+        self.blame = _Bucket(FORGIVEN, NUISANCES, now)
+        self.strays = _Bucket(STRAYS, STRAYS * BURSTS, now)
+        self.open = 0
+        self.aside_until = now
+
+
+def _tell_nobody(node: str, reason: str) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Quotas:
+    """Buckets for each node, filled at one rate. One that goes on although it has to wait is set aside."""
+
+    rate: int
+    """Bytes a second."""
+    clock: Callable[[], float]
+    set_aside: Callable[[str, str], None] = _tell_nobody
+    """Called for a node that floods, with the reason."""
+    _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
+
+    def begin(self, node: str, size: int, verb: str = messages.LOG) -> str | None:
+        """Count a request; returns why it has to wait, or None, and then `end` has to follow."""
+        account, now = self._account(node), self.clock()
+        why = self._refuse(node, account, verb, now)
+        if why is not None:
+            self.blame(node, "it sends on although it has to wait")
+            return why
+        account.bytes.left -= max(size, LEAST)
+        account.open += 1
+        return None
+
+    def _refuse(self, node: str, account: _Account, verb: str, now: float) -> str | None:
+        if account.open >= MOST_OPEN:
+            return f"{node} has {account.open} requests under way at this gateway; it sends one after another"
+        if account.bytes.fill(now) <= 0:
+            return f"{node} publishes more than {self.rate} bytes a second, which is what this gateway takes of a node"
+        if not account.requests[verb].take(now):
+            return f"{node} asks this gateway more than {REQUESTS[verb]:g} times a second for the same ({verb})"
+        return None
+
+    def end(self, node: str) -> None:
+        """A request that was counted is answered."""
+        self._accounts[node].open -= 1
+
+    def blame(self, node: str, reason: str) -> None:
+        """Count a message that an honest node sends seldom, or never."""
+        account, now = self._account(node), self.clock()
+        if now >= account.aside_until and not account.blame.take(now):
+            account.aside_until = now + ASIDE
+            account.blame = _Bucket(FORGIVEN, NUISANCES, account.aside_until)
+            self.set_aside(node, reason)
+
+    def stray(self, node: str) -> None:
+        """Count a piece of a flow that is not there: an honest node sends some for each that a client gives up."""
+        if not self._account(node).strays.take(self.clock()):
+            self.blame(node, "it sends into flows that are not there")
+
+    def is_aside(self, node: str) -> bool:
+        """Whether a node is set aside."""
+        account = self._accounts.get(node)
+        return account is not None and self.clock() < account.aside_until
+
+    def _account(self, node: str) -> _Account:
+        account = self._accounts.get(node)
+        if account is None:
+            now = self.clock()
+            if len(self._accounts) >= MOST_NODES:
+                kept = {name: each for name, each in self._accounts.items() if each.open or now < each.aside_until}
+                self._accounts = kept
+            account = self._accounts[node] = _Account(self.rate, now)
+        return account

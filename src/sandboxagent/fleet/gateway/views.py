@@ -1,0 +1,145 @@
+"""Answer health, nodes and sessions at a gateway.
+
+Its endpoints are a table, as a server has one.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+import msgspec
+from msgspec import UNSET, Raw
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandboxagent import __version__
+from sandboxagent.fleet.bus.interface import MOST_BYTES
+from sandboxagent.fleet.gateway.registry import Roster, Seen
+from sandboxagent.fleet.gateway.tunnels import Caller, NodeRequest
+from sandboxagent.fleet.messages import Lease
+from sandboxagent.protocol.errors import (
+    BadRequest,
+    InvalidParams,
+    NodeUnreachable,
+    NotFound,
+    SessionNotFound,
+    TooMany,
+    UnknownSession,
+)
+from sandboxagent.protocol.json_bounds import read_answer
+from sandboxagent.protocol.views import AgentHealth, GatewayHealth, NodesView, NodeView, SessionsView, SessionView
+from sandboxagent.server.http.views import Endpoint, json_response
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds that a node has for the facts of a session, which the list has, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayViews:
+    """The handlers. `trouble` says why the bus is not well."""
+
+    gateway: str
+    roster: Roster
+    caller: Caller
+    trouble: Callable[[], str | None]
+    started_at: float = field(default_factory=time.monotonic)
+
+    def endpoints(self) -> list[Endpoint]:
+        page = {
+            "cursor": "`nextCursor` of the page before.",
+            "cwd": "Only sessions of this directory.",
+            "changedAfter": "`changes` of an earlier list: only what has changed since, if this gateway still knows.",
+        }
+        return [
+            Endpoint(
+                "GET", "/v1/health", self.get_health, "Whether the gateway is well, and what it sees.", GatewayHealth
+            ),
+            Endpoint("GET", "/v1/nodes", self.get_nodes, "The nodes that are there.", NodesView),
+            Endpoint("GET", "/v1/nodes/{node}", self.get_node, "One node.", NodeView, problems=(NotFound,)),
+            Endpoint(
+                "GET",
+                "/v1/sessions",
+                self.get_sessions,
+                "The sessions of all nodes, newest first, each with its `node`.",
+                SessionsView,
+                page,
+            ),
+            Endpoint(
+                "GET",
+                "/v1/sessions/{id}",
+                self.get_session,
+                "One session, with its `node`.",
+                SessionView,
+                problems=(SessionNotFound,),
+            ),
+        ]
+
+    async def get_health(self, request: Request) -> Response:
+        return json_response(self.health())
+
+    def health(self) -> GatewayHealth:
+        nodes = self.roster.leases
+        trouble = self.trouble() or (None if nodes else "no node is there")
+        return GatewayHealth(
+            "ok" if trouble is None else "degraded",
+            __version__,
+            int((time.monotonic() - self.started_at) * 1000),
+            self.gateway,
+            len(nodes),
+            self.roster.count,
+            sum(lease.running for lease in nodes.values()),
+            _agents(nodes.values()),
+            UNSET if trouble is None else trouble,
+        )
+
+    async def get_nodes(self, request: Request) -> Response:
+        return json_response(NodesView(self.roster.nodes()))
+
+    async def get_node(self, request: Request) -> Response:
+        name: str = request.path_params["node"]
+        found = next((each for each in self.roster.nodes() if each.node == name), None)
+        if found is None:
+            raise NotFound(f"/v1/nodes/{name}")
+        return json_response(found)
+
+    async def get_sessions(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            found = self.roster.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
+        except InvalidParams as error:
+            raise BadRequest(str(error), **error.fields) from error
+        return json_response(found)
+
+    async def get_session(self, request: Request) -> Response:
+        """As its node has it now; as it is listed while the node is away, or answers with nothing of use."""
+        try:
+            seen = self.roster.session(request.path_params["id"])
+        except UnknownSession:
+            raise SessionNotFound(request.path_params["id"]) from None
+        return json_response(await self._ask_node(seen) or seen.view)
+
+    async def _ask_node(self, seen: Seen) -> Mapping[str, object] | None:
+        asked = NodeRequest("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await self.caller.call(seen.node, asked, most=MOST_BYTES)
+            view = read_answer(answer.body, dict[str, Raw])
+            session_id = msgspec.json.decode(view.get("sessionId", b"null"))
+        except (NodeUnreachable, TooMany, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.info("session as listed session=%s node=%s reason=%s", seen.session_id, seen.node, error)
+            return None
+        return {**view, "node": seen.node} if (answer.status, session_id) == (200, seen.session_id) else None
+
+
+def _agents(leases: Iterable[Lease]) -> list[AgentHealth]:
+    installed: set[str] = set()
+    started: set[str] = set()
+    for lease in leases:
+        installed |= set(lease.agents)
+        started |= set(lease.started)
+    return [AgentHealth(agent, agent in installed, agent in started) for agent in sorted(installed | started)]

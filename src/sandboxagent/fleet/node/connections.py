@@ -1,0 +1,83 @@
+"""Serve connections of clients at gateways, which their gateways introduce to this node.
+
+A guest is a connection like any other, but that it has no stream here: what is for it alone goes into the fleet's
+stream. Only what came through the fleet gets here; the guard is the gateway's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from sandboxagent.fleet.bus.subjects import is_tag
+from sandboxagent.fleet.messages import Introduced, Introduction, Opened
+from sandboxagent.protocol.envelope import META, parse, text_at
+from sandboxagent.protocol.errors import BadRequest, MethodNotAllowed
+from sandboxagent.protocol.json_bounds import read
+from sandboxagent.server.http.asgi import App, Receive, Scope, Send, json_headers, respond
+from sandboxagent.server.http.body import ClientGone, read_body
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.requests import FromClient
+
+T = TypeVar("T")
+
+PATH = "/fleet/guests"
+OPENED = "/fleet/opened"
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """`POST /fleet/guests` makes one known, as often as a gateway likes."""
+
+    node: str
+    hub: Hub
+    from_client: FromClient
+    max_body: int
+
+    @property
+    def routes(self) -> Mapping[str, App]:
+        """What is for gateways alone, by path."""
+        return {PATH: self, OPENED: self.session_opened}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            asked = await self._read(scope, receive, Introduction)
+        except ClientGone:
+            return
+        if not is_tag(asked.tag):
+            raise BadRequest("the tag of a guest is one that a gateway makes")
+        body = msgspec.json.encode(await self._introduce(asked))
+        await respond(send, 200, json_headers(body), body)
+
+    async def session_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /fleet/opened`: a gateway has given out the response that names a new session."""
+        try:
+            said = await self._read(scope, receive, Opened)
+        except ClientGone:
+            return
+        self.hub.held_updates.release(said.session_id)
+        await respond(send, 204, [])
+
+    async def _read(self, scope: Scope, receive: Receive, kind: type[T]) -> T:
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], scope["path"], "POST")
+        try:
+            return read(await read_body(scope, receive, self.max_body), kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"not what gateways send: {error}") from error
+
+    async def _introduce(self, asked: Introduction) -> Introduced:
+        envelope = parse(bytes(asked.initialize))
+        params = envelope.params()
+        agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
+        if asked.greet:
+            running, answer = await self.from_client.greet(envelope, asked.agent)
+            agent, greeting = running.agent.id, Raw(answer.line)
+        connection = self.hub.connections.find(asked.connection_id)
+        known = connection is not None
+        if connection is None:
+            connection = self.hub.connections.open(agent, params, asked.connection_id, asked.tag)
+        connection.used_at = self.hub.monotonic()
+        return Introduced(known, connection.agent, greeting)

@@ -1,0 +1,503 @@
+"""Join a node to a fleet: choose a gateway, keep the lease, publish, and list the sessions.
+
+Everything goes out: a node needs no port that others can reach.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from sandboxagent import __version__
+from sandboxagent.core.threads import Pool
+from sandboxagent.fleet import messages
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
+from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
+from sandboxagent.fleet.node.publisher import NodeOutbox
+from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.protocol.errors import LogUnavailable
+from sandboxagent.protocol.json_bounds import read
+from sandboxagent.protocol.views import SessionView
+from sandboxagent.server.log.journal import Group
+from sandboxagent.server.log.log import Log
+from sandboxagent.server.sessions.session import iso
+
+logger = logging.getLogger(__name__)
+
+BEAT_EVERY = 2.0
+PATIENCE = 1.0
+"""How long a gateway may take for an answer before another one is asked."""
+SILENCE = 3.0
+"""A gateway without a beacon for so long is not asked."""
+RETRY = 1.0
+"""Seconds before what failed is tried again."""
+FACTS_EVERY = 0.25
+SAVE_EVERY = 1.0
+SAVE_PATIENCE = 2.0
+"""Seconds that a node that stops waits for the disk to have what it remembers."""
+LEAST_WEIGHT = 2 << 10
+"""Bytes that a session counts at least, of those that are listed with one request: so they are not many."""
+MOST_DELETED = 10_000
+"""Sessions that are still to be taken off the list, as far as a node remembers them between runs."""
+FILE = "fleet.json"
+
+
+class NodeMemory(Struct, rename="camel"):
+    """What a node remembers of its fleet between runs."""
+
+    node: str
+    published: int = 0
+    revision: int = 0
+    deleted: list[str] = msgspec.field(default_factory=list[str])
+
+
+class Memory:
+    """That, in a file; a little behind is fine, because the stream knows better."""
+
+    def __init__(self, path: Path | None, node: str) -> None:
+        self._path = path
+        self.deleted: dict[str, None] = {}
+        """Sessions that were deleted and are still to be taken off the fleet's list."""
+        self._kept = NodeMemory(node)
+        self._saved_at = 0.0
+        self._pool = Pool("fleet", 1)
+        self._unwritten: bytes | None = None
+        """What is to be written when the thread is free."""
+        self._writing: asyncio.Future[None] | None = None
+        """While a thread writes."""
+        if path is None:
+            return
+        try:
+            kept = read(path.read_bytes(), NodeMemory)
+        except FileNotFoundError:
+            return
+        except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+            logger.warning("what was kept of the fleet is not readable reason=%s", error)
+            return
+        if kept.node == node:
+            self._kept = kept
+            self.deleted = dict.fromkeys(kept.deleted)
+
+    @property
+    def position(self) -> int:
+        return self._kept.published
+
+    @property
+    def revision(self) -> int:
+        return self._kept.revision
+
+    def save(self, position: int) -> None:
+        self._kept.published = position
+        if time.monotonic() - self._saved_at > SAVE_EVERY:
+            self.write()
+
+    def save_revision(self, revision: int) -> None:
+        self._kept.revision = revision
+        self.write()
+
+    def note_deleted(self, session_ids: Iterable[str]) -> None:
+        self.deleted |= dict.fromkeys(session_ids)
+        self.write()
+
+    def note_unlisted(self, session_ids: Iterable[str]) -> None:
+        for session_id in session_ids:
+            self.deleted.pop(session_id, None)
+        self.write()
+
+    def write(self) -> None:
+        self._saved_at = time.monotonic()
+        if self._path is None:
+            return
+        self._kept.deleted = list(islice(self.deleted, MOST_DELETED))
+        self._unwritten = msgspec.json.encode(self._kept)
+        if self._writing is None:
+            self._write_on(self._path)
+
+    def _write_on(self, path: Path) -> None:
+        """Have a thread write the newest. What came before that need not be written."""
+        content, self._unwritten = self._unwritten, None
+        if content is None:
+            self._writing = None
+            return
+        self._writing = writing = self._pool.start(_replace, path, content)
+        writing.add_done_callback(lambda _: self._write_on(path))
+
+    async def written(self) -> None:
+        """Wait until the disk has it all; not for long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SAVE_PATIENCE):
+                while self._writing is not None:
+                    await asyncio.wait({self._writing})
+
+
+def _replace(path: Path, content: bytes) -> None:
+    temporary = path.with_name(f"{path.name}.new")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        logger.warning("where the fleet has our log is not kept reason=%s", error)
+
+
+@dataclass(slots=True)
+class Gateways:
+    """The gateways that send beacons, and the one that this node asks."""
+
+    clock: Callable[[], float]
+    heard: dict[str, float] = field(default_factory=dict[str, float])
+    current: str | None = None
+
+    def take_beacon(self, beacon: messages.Beacon) -> bool:
+        """Whether we can talk to it."""
+        if not beacon.oldest <= messages.PROTOCOL <= beacon.newest or not subjects.is_name(beacon.gateway):
+            return False
+        self.heard[beacon.gateway] = self.clock()
+        return True
+
+    def choose(self) -> str | None:
+        """The one of last time while it is there; else any."""
+        now = self.clock()
+        self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE}
+        if self.current not in self.heard:
+            self.current = secrets.choice(sorted(self.heard)) if self.heard else None
+        return self.current
+
+    def leave(self, name: str) -> None:
+        """It did not answer: another one is asked, if there is one."""
+        self.heard.pop(name, None)
+        if self.current == name:
+            self.current = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a node names and describes itself."""
+
+    node: str
+    labels: dict[str, str]
+    agents: Callable[[], list[str]]
+    running: Callable[[], int]
+    started: Callable[[], list[str]] = list
+    run: str = field(default_factory=partial(secrets.token_urlsafe, 12))
+    """By which this run of it is told from all others; what its agents ask has it in its id."""
+
+
+class Membership:
+    """The node's side of a fleet. `Log.publisher` is one of these."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        connect: Callable[[], Awaitable[Bus]],
+        log: Log,
+        view: Callable[[str], SessionView | None],
+        sessions: Callable[[], Iterable[str]],
+        memory: Memory,
+        backlog: int,
+        retry: float = RETRY,
+        flows: Flows | None = None,
+    ) -> None:
+        self.clash: str | None = None
+        """Why this node has no lease."""
+        self._identity = identity
+        self._connect = connect
+        self._log = log
+        self._view = view
+        self._sessions = sessions
+        self._memory = memory
+        self._most_waiting = backlog
+        self._retry = retry
+        self._flows = flows
+        self._nonce = identity.run
+        self._since = iso(time.time())
+        self._gateways = Gateways(time.monotonic)
+        self._bus: Bus | None = None
+        self._heard = asyncio.Event()
+        self._leased = asyncio.Event()
+        self._changed: dict[str, None] = {}
+        self._facts_wanted = asyncio.Event()
+        self._unpublished: deque[tuple[int, int]] = deque()
+        self._waiting = 0
+        self._counted = 0
+        self._outbox = NodeOutbox(identity.node, log, memory, self._publish)
+        self._connecting: str | None = "not connected yet"
+        self._unheard: str | None = None
+        """Why the last beat got no answer."""
+        self._failed: str | None = None
+
+    # What the log asks
+
+    @property
+    def published(self) -> int:
+        return self._outbox.published
+
+    @property
+    def is_idle(self) -> bool:
+        return self._outbox.is_idle
+
+    @property
+    def full(self) -> bool:
+        return self._waiting > self._most_waiting
+
+    def committed(self, group: Group) -> None:
+        """Note what has to be published, and whose facts may have changed."""
+        for chunk in group.chunks:
+            if chunk.last <= self._counted:
+                continue
+            self._counted = chunk.last
+            self._unpublished.append((chunk.last, chunk.size))
+            self._waiting += chunk.size
+            if chunk.session_id is not None:
+                self._changed[chunk.session_id] = None
+        for session_id in group.sessions:
+            self._changed[session_id] = None
+        if group.deleted:
+            self._changed |= dict.fromkeys(group.deleted)
+            self._memory.note_deleted(group.deleted)
+        self._outbox.notify()
+        if self._changed:
+            self._facts_wanted.set()
+
+    async def drained(self, position: int) -> None:
+        """Wait until everything up to a position is in the stream."""
+        await self._outbox.drained(position)
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the fleet does not see what happens here."""
+        return self._failed or self.clash or self._connecting or self._unheard or self._outbox.failure
+
+    # Its life
+
+    async def run(self) -> None:
+        """Until cancelled. What fails is begun again: the stream knows what it has."""
+        try:
+            while True:
+                await self._try_to_take_part()
+                _end_if_cancelled()
+                await asyncio.sleep(self._retry)
+        finally:
+            # Also of a node that was never connected: what it has deleted is still to be taken off the list.
+            await self._memory.written()
+
+    async def _try_to_take_part(self) -> None:
+        try:
+            await self._take_part()
+        except LogUnavailable as error:
+            self._failed = str(error)
+            logger.warning("fleet waits for the log reason=%s", error)
+        except BusError as error:
+            self._failed = str(error)
+            logger.warning("fleet lost reason=%s", error)
+        except Exception:
+            self._failed = "it failed; see the server's log"
+            logger.exception("taking part in the fleet failed")
+
+    async def _take_part(self) -> None:
+        self._changed |= dict.fromkeys(self._sessions()) | self._memory.deleted
+        self._facts_wanted.set()
+        self._failed = None
+        bus = self._bus = await self._reach()
+        await bus.serve(subjects.run_of_node(self._identity.node, self._nonce), self._answer_knock)
+        running = [self._beat(), self._outbox.run(), self._list(), self._count_down(), _until_lost(bus)]
+        if self._flows is not None:
+            await self._flows.start(bus, self._nonce)
+            running.append(self._flows.run())
+        # Last: when this is known to the servers, so is everything before it.
+        await bus.serve(subjects.BEACON, self._take_beacon)
+        tasks = [asyncio.create_task(each) for each in running]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._memory.write()
+            await self._memory.written()
+            await bus.close()
+
+    async def _reach(self) -> Bus:
+        while True:
+            try:
+                bus = await self._connect()
+            except BusError as error:
+                if self._connecting != str(error):
+                    logger.warning("fleet not reached reason=%s", error)
+                self._connecting = str(error)
+                _end_if_cancelled()
+                await asyncio.sleep(self._retry)
+            else:
+                self._connecting = "no gateway is there; start one with: sandbox-agent gateway"
+                return bus
+
+    async def _take_beacon(self, subject: str, body: bytes) -> None:
+        try:
+            beacon = msgspec.msgpack.decode(body, type=messages.Beacon)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        if self._gateways.take_beacon(beacon):
+            self._connecting = None
+            self._heard.set()
+        elif not self._gateways.heard:
+            self._connecting = (
+                f"gateway {beacon.gateway} speaks protocol {beacon.oldest} to {beacon.newest}, this node "
+                f"{messages.PROTOCOL}; upgrade the older of them"
+            )
+
+    async def _answer_knock(self, subject: str, body: bytes) -> None:
+        knock = msgspec.msgpack.decode(body, type=messages.Knock)
+        if self._bus is not None:
+            await self._bus.publish(subjects.flow_to_gateway(self._identity.node, knock.gateway, knock.id), b"here")
+
+    async def _ask(self, verb: str, body: bytes) -> bytes:
+        gateway = self._gateways.choose()
+        if gateway is None or self._bus is None:
+            raise Unreachable("no gateway is there")
+        try:
+            return await self._bus.request(
+                subjects.request_to_gateway(self._identity.node, verb, gateway), body, PATIENCE
+            )
+        except (Nowhere, Unreachable):
+            self._gateways.leave(gateway)
+            raise
+
+    async def _beat(self) -> None:
+        while True:
+            if self._gateways.choose() is None:
+                self._heard.clear()
+                await self._heard.wait()
+            try:
+                self._unheard = await self._beat_once()
+            except BusError as error:
+                self._unheard = str(error)
+            if self._unheard is not None:
+                logger.info("no beat reason=%s", self._unheard)
+            if self._gateways.current is not None:
+                await asyncio.sleep(BEAT_EVERY)
+            # Else at once, of another one, or of the next that shows itself: by the time at which a beat would be due,
+            # other requests may have left that one, too.
+
+    async def _beat_once(self) -> str | None:
+        """Returns why the lease could not be renewed."""
+        identity = self._identity
+        request = BeatRequest(
+            self._nonce,
+            self._memory.revision,
+            __version__,
+            identity.labels,
+            identity.agents(),
+            identity.running(),
+            self._since,
+            self._waiting,
+            identity.started(),
+        )
+        answer = await self._ask(messages.BEAT, msgspec.msgpack.encode(request))
+        reply = msgspec.msgpack.decode(answer, type=BeatReply)
+        if reply.failed is not None:
+            return reply.failed
+        if reply.clash is not None:
+            if self.clash is None:
+                logger.error("no lease reason=%s", reply.clash)
+            self._leased.clear()
+        else:
+            self._memory.save_revision(reply.revision)
+            if not self._leased.is_set():
+                logger.info("joined the fleet node=%s gateway=%s", identity.node, self._gateways.current)
+            self._leased.set()
+        self.clash = reply.clash
+        return None
+
+    async def _publish(self, request: LogRequest) -> LogReply:
+        await self._leased.wait()
+        request.nonce = self._nonce
+        answer = await self._ask(messages.LOG, msgspec.msgpack.encode(request))
+        return msgspec.msgpack.decode(answer, type=LogReply)
+
+    async def _count_down(self) -> None:
+        """Note what has been published, and let producers go on."""
+        while True:
+            await self._outbox.moved()
+            while self._unpublished and self._unpublished[0][0] <= self._outbox.published:
+                self._waiting -= self._unpublished.popleft()[1]
+            self._log.resume_producers()
+
+    async def _list(self) -> None:
+        """Keep the fleet's list up to date: a moment after a change, when its events are there."""
+        listed_at = 0.0
+        while True:
+            await self._facts_wanted.wait()
+            await self._leased.wait()
+            await asyncio.sleep(max(0.0, listed_at + FACTS_EVERY - time.monotonic()))
+            self._facts_wanted.clear()
+            # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
+            changed, self._changed = list(self._changed), {}
+            await self._outbox.drained(min(self._log.position, self._last_committed()))
+            for batch in self._describe(changed):
+                await self._send_facts(batch)
+            listed_at = time.monotonic()
+
+    def _last_committed(self) -> int:
+        return self._unpublished[-1][0] if self._unpublished else 0
+
+    def _describe(self, session_ids: Iterable[str]) -> Iterable[dict[str, bytes | None]]:
+        batch: dict[str, bytes | None] = {}
+        size = 0
+        for session_id in session_ids:
+            view = self._view(session_id)
+            if view is None and session_id not in self._memory.deleted:
+                continue
+            if view is not None:
+                # Another one of that name, if it was deleted.
+                self._memory.deleted.pop(session_id, None)
+            fact = None if view is None else msgspec.json.encode(view)
+            if fact is not None and len(fact) > MOST_BYTES // 2:
+                logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
+                continue
+            batch[session_id] = fact
+            # A gateway takes its time for each, and has to be done before its node asks again.
+            size += max(LEAST_WEIGHT, 0 if fact is None else len(fact))
+            if size > MOST_BYTES // 2:
+                yield batch
+                batch, size = {}, 0
+        if batch:
+            yield batch
+
+    async def _send_facts(self, batch: dict[str, bytes | None]) -> None:
+        body = msgspec.msgpack.encode(FactsRequest(batch))
+        while True:
+            await self._leased.wait()
+            try:
+                reply = msgspec.msgpack.decode(await self._ask(messages.FACTS, body), type=FactsReply)
+            except BusError:
+                await asyncio.sleep(self._retry)
+                continue
+            if reply.failed is not None:
+                await asyncio.sleep(self._retry)
+                continue
+            for session_id, reason in reply.refused.items():
+                logger.info("session not listed session=%s reason=%s", session_id, reason)
+            if gone := [session_id for session_id, fact in batch.items() if fact is None]:
+                self._memory.note_unlisted(gone)
+            return
+
+
+async def _until_lost(bus: Bus) -> None:
+    """Raises Unreachable when the connection does not come back by itself: a new one is tried then."""
+    raise Unreachable(await bus.lost())
+
+
+def _end_if_cancelled() -> None:
+    """Raises CancelledError when the task was cancelled, and what was cancelled has failed in place of ending."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

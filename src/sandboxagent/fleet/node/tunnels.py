@@ -1,0 +1,280 @@
+"""Answer requests that came to a gateway with this node's own app.
+
+The gateway has checked token, Host and Origin, and the bus vouches that a gateway sent it: only gateways may publish to
+a node. Everything behind the guard is as for a request on a socket.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+from urllib.parse import unquote
+
+import msgspec
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.bus import subjects
+from sandboxagent.fleet.bus.interface import Bus
+from sandboxagent.fleet.bus.tunnel import (
+    PIECE,
+    BusWay,
+    Flow,
+    FlowBroken,
+    FlowKind,
+    FlowTable,
+    Reason,
+    read_opening,
+    read_sign,
+)
+from sandboxagent.fleet.messages import AnswerHead, Opening, Waiting
+from sandboxagent.protocol.headers import IDEMPOTENCY_KEY, raw
+from sandboxagent.server.http.asgi import App, Message, Scope, header
+from sandboxagent.server.http.posts import GatewayPost, PostHead, read_head
+
+logger = logging.getLogger(__name__)
+
+JOINED = 32 << 10
+"""Bytes of an answer's body that go with its head."""
+_KEY = raw(IDEMPOTENCY_KEY)
+T = TypeVar("T", Opening, Waiting)
+_ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
+
+
+class Flows:
+    """Requests through gateways that are under way here; at most so many."""
+
+    def __init__(
+        self, node: str, app: App, most: int, read_post: Callable[[Scope], PostHead | None] | None = None
+    ) -> None:
+        """`read_post` checks the head of a POST that carries an envelope; what it leaves, the app answers."""
+        self._node = node
+        self._app = app
+        self._read_post = read_post
+        self.table = FlowTable()
+        self._flows: dict[str, Flow] = {}
+        """By the subject on which a gateway sends."""
+        self._answering = Tasks(most)
+        self._nonce = ""
+
+    async def start(self, bus: Bus, nonce: str) -> None:
+        """Hear gateways that mean the node with this nonce."""
+        self._nonce = nonce
+
+        def take(subject: str, message: bytes) -> None:
+            flow = self._flows.get(subject)
+            if flow is None:
+                self._open(bus, subject, message)
+            else:
+                flow.accept(message)
+
+        await bus.hear(subjects.flow_to_node(self._node, "*"), take)
+
+    async def run(self) -> None:
+        """Notice gateways that are gone. Ends all flows when it is cancelled."""
+        try:
+            await self.table.run()
+        finally:
+            self.table.break_all(Reason.STOPPED)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._answering)
+
+    def _open(self, bus: Bus, subject: str, message: bytes) -> None:
+        opening = _read(read_opening(message), Opening)
+        said = opening or _read(read_sign(message), Waiting)
+        # What is left of a flow that is over, or meant for another node of this name.
+        if said is None or said.nonce != self._nonce or not subjects.is_name(said.gateway):
+            return
+        way = BusWay(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
+        flow = self.table.open(way, ends_with_them=False)
+        if opening is None:
+            # Its opening, or the end of our answer, was lost when a connection to the bus was.
+            flow.break_off(Reason.LOST)
+            return
+        flow.accept(message)
+        if self._answering.is_full:
+            logger.warning("request through a gateway refused reason=too many gateway=%s", opening.gateway)
+            flow.break_off(Reason.FULL)
+            return
+        self._flows[subject] = flow
+        self._answering.run(self._answer(subject, flow, opening), "answer through a gateway")
+
+    async def _answer(self, subject: str, flow: Flow, opening: Opening) -> None:
+        exchange = _Exchange(flow, opening)
+        try:
+            await flow.take()
+            scope = exchange.scope()
+            head = None if self._read_post is None else self._read_post(scope)
+            if head is None:
+                await self._app(scope, exchange.receive, exchange.send)
+            else:
+                await exchange.post(head, header(scope, _KEY))
+        except Exception:
+            logger.exception("request through a gateway failed path=%r", opening.target)
+        finally:
+            # Does nothing to one that came to its end.
+            flow.break_off(Reason.ABORTED)
+            self._flows.pop(subject, None)
+
+
+def _read(body: bytes | None, kind: type[T]) -> T | None:
+    """None for what is not there, or makes no sense."""
+    if body is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _Exchange:
+    """One request and its answer: as ASGI has them, or as a POST that carries an envelope."""
+
+    def __init__(self, flow: Flow, opening: Opening) -> None:
+        self._flow = flow
+        self._opening = opening
+        self._body: bytes | None = opening.body
+        """Of the opening, while it is not taken."""
+        self._head: AnswerHead | None = None
+        """Of the answer, while it waits for the beginning of its body."""
+
+    def scope(self) -> Scope:
+        opening = self._opening
+        path = opening.target.decode("ascii", "replace")
+        return {
+            "type": "http",
+            "asgi": dict(_ASGI),
+            "http_version": "1.1",
+            "server": None,
+            "client": None,
+            "scheme": "http",
+            "method": opening.method,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": opening.target,
+            "query_string": opening.query,
+            "headers": opening.headers,
+            "state": {},
+            "extensions": {"sandboxagent.transport": FlowTransport(self._flow)},
+        }
+
+    async def post(self, head: PostHead, key: bytes | None) -> None:
+        """Have an envelope taken, and send what it is answered."""
+        answer = _PostAnswer(self._flow)
+        post = GatewayPost(answer, head, key, flow=answer)
+        post.begin(None)
+        while post.more_body and not post.response_complete:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                return
+            post.take_body(message["body"])
+            if not message["more_body"]:
+                post.end_body()
+        while (message := await answer.next()) is not None:
+            await self.send(message)
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": self._opening.more}
+        try:
+            piece = await self._flow.take()
+        except FlowBroken:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": piece.body, "more_body": piece.kind is not FlowKind.LAST}
+
+    async def send(self, message: Message) -> None:
+        """As of a server: what is sent to a client that has left is dropped."""
+        if self._flow.broken is not None:
+            return
+        try:
+            if message["type"] == "http.response.start":
+                head = AnswerHead(message["status"], [(name, value) for name, value in message.get("headers", ())])
+                # One whose length is known comes right away; of another, the head may be all there is for hours.
+                if self._opening.joins and any(name == b"content-length" for name, _ in head.headers):
+                    self._head = head
+                else:
+                    await self._send_head(head)
+            else:
+                await self._send_body(message.get("body", b""), more=message.get("more_body", False))
+        except FlowBroken:
+            return
+
+    async def _send_head(self, head: AnswerHead) -> None:
+        await self._flow.put(FlowKind.HEAD, msgspec.msgpack.encode(head))
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        head, self._head = self._head, None
+        if head is not None and len(body) <= JOINED:
+            head.body, head.whole = bytes(body), not more
+            await self._send_head(head)
+            if head.whole:
+                self._flow.finish()
+            return
+        if head is not None:
+            await self._send_head(head)
+        pieces = [bytes(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
+        last = None if more else (pieces.pop() if pieces else b"")
+        for piece in pieces:
+            await self._flow.put(FlowKind.BODY, piece)
+        if last is not None:
+            await self._flow.put(FlowKind.LAST, last)
+            self._flow.finish()
+
+
+class _PostAnswer:
+    """The answer to a POST on its way: from callbacks, which cannot wait, to a flow, which may have to."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
+
+    async def next(self) -> Message | None:
+        """The next part of the answer; None when it is whole."""
+        return await self._messages.get()
+
+    def is_gone(self) -> bool:
+        return is_gone(self._flow)
+
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
+        self._put_head(head)
+        self.end(body)
+        return not self.is_gone()
+
+    def begin(self, head: bytes, body: bytes) -> None:
+        self._put_head(head)
+        self._messages.put_nowait({"type": "http.response.body", "body": body, "more_body": True})
+
+    def end(self, rest: bytes) -> None:
+        self._messages.put_nowait({"type": "http.response.body", "body": rest})
+        self._messages.put_nowait(None)
+
+    def _put_head(self, head: bytes) -> None:
+        status, headers = read_head(head)
+        self._messages.put_nowait({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def is_gone(flow: Flow) -> bool:
+    """Whether the gateway wants no answer any more. Of a flow that came to its end, it has all that it wanted."""
+    return flow.broken not in (None, Reason.FINISHED)
+
+
+class FlowTransport(asyncio.Transport):
+    """What stands for the socket under a request that came through a flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self._flow = flow
+
+    def admit(self) -> None:
+        """The gateway has counted it among those that showed a token."""
+
+    def is_closing(self) -> bool:
+        return is_gone(self._flow)
+
+    def get_write_buffer_size(self) -> int:
+        return self._flow.unfinished * PIECE
+
+    def abort(self) -> None:
+        self._flow.break_off(Reason.ABORTED)

@@ -1,0 +1,1 @@
+"""One machine: HTTP, sessions, the log, agents, permissions, files and processes."""

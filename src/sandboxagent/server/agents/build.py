@@ -1,0 +1,65 @@
+"""Construct the catalog, the starter of processes and the installer from the settings.
+
+For the server, and for a command line beside it. Also installs an agent on first use where that is allowed.
+"""
+
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+
+from sandboxagent.core.settings import Settings
+from sandboxagent.protocol.errors import AgentNotInstalled
+from sandboxagent.server.agents.catalog import Catalog, write_instructions
+from sandboxagent.server.agents.install.installer import Installer
+from sandboxagent.server.agents.install.record import Store
+from sandboxagent.server.agents.install.registry import Registry
+from sandboxagent.server.agents.install.tools import Runner
+from sandboxagent.server.agents.launch import Launch
+from sandboxagent.server.agents.manifest import Agent, load_manifest
+from sandboxagent.server.agents.start import Boots, ProcessLimits
+from sandboxagent.server.processes.children import Children
+
+
+def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
+    """All agents, installed or not; raises SettingsError when agents.toml is wrong."""
+    registry = Registry(settings.acp_registry_url, settings.agents_dir / ".registry")
+    return Catalog(load_manifest(settings.agents_file), Store(settings.agents_dir), registry, environ)
+
+
+def open_boots(
+    settings: Settings, children: Children, environ: Mapping[str, str], secrets: Collection[str] = ()
+) -> Boots:
+    """What starts agents; none of the `secrets` gets into their environment."""
+    limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace)
+    return Boots(children, environ, secrets, limits, settings.data_dir / "logs")
+
+
+def open_installer(settings: Settings, children: Children, catalog: Catalog, boots: Boots) -> Installer:
+    """What installs agents of the catalog, and starts each once to see that it works."""
+    return Installer(
+        catalog.store,
+        catalog.registry,
+        Runner(children),
+        boots.verify,
+        catalog.environ,
+        settings.install_timeout,
+        require_hashes=settings.require_hashes,
+    )
+
+
+class Provision(Struct, frozen=True):
+    """Gives the way to start an agent."""
+
+    catalog: Catalog
+    installer: Installer
+    may_install: bool
+
+    async def __call__(self, agent: Agent) -> Launch:
+        """Raises AgentNotInstalled, or what hinders the install."""
+        launch = self.catalog.launch(agent)
+        if launch is not None:
+            return launch
+        if not self.may_install:
+            raise AgentNotInstalled(agent.id, write_instructions(agent))
+        record = (await self.installer.install(agent)).record
+        return self.catalog.store.launch(record, agent, self.catalog.environ)

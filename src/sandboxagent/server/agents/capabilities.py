@@ -1,0 +1,279 @@
+"""Ask each version of an agent once what it offers, in a throw-away session, and keep the answer.
+
+Only `ask` starts a process, for a client that wants to know; everything else reads what is kept.
+"""
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from sandboxagent.core.archives.remove import discard
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import Envelope, Kind, Object, failure, parse, request, text_at
+from sandboxagent.protocol.errors import (
+    AgentExited,
+    AgentNotReading,
+    AgentTimeout,
+    MethodNotFound,
+    NotAnEnvelope,
+    OffersUnknown,
+    SandboxAgentError,
+    ShuttingDown,
+)
+from sandboxagent.protocol.json_bounds import read
+from sandboxagent.server.agents.build import Provision
+from sandboxagent.server.agents.catalog import Catalog
+from sandboxagent.server.agents.credentials import find_credentials, has_credentials
+from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.options import MODE, MODEL, list_options, listing, merge_offers
+from sandboxagent.server.agents.process import Exit
+from sandboxagent.server.agents.running import RunningAgent
+from sandboxagent.server.agents.start import Boots, describe_exit
+
+logger = logging.getLogger(__name__)
+
+FILE = "offers.json"
+"""In the data directory."""
+KEPT_BYTES = 1 << 20
+"""Of one agent's answer; a larger one is passed on, and not kept."""
+AT_ONCE = 4
+"""Agents that are asked at the same time; further ones wait."""
+FAREWELL = 5.0
+"""Seconds that an agent gets to delete its throw-away session."""
+
+
+class Offer(Struct, rename="camel", frozen=True):
+    """What one edition of an agent answered."""
+
+    edition: list[str]
+    offers: Object
+    capabilities: Object
+
+    def models(self) -> Object:
+        """`availableModels` and `currentModelId`, whichever shape the agent uses."""
+        return listing(self.offers, MODEL)
+
+    def modes(self) -> Object:
+        """`availableModes` and `currentModeId`, whichever shape the agent uses."""
+        return listing(self.offers, MODE)
+
+    def config_options(self) -> list[Object]:
+        """All options, those for mode and model among them, whichever shape the agent uses."""
+        return list_options(self.offers)
+
+
+class Offers:
+    """The offers of all agents, in a file unless `path` is None."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        boots: Boots,
+        provision: Provision,
+        environ: Mapping[str, str],
+        path: Path | None,
+        patience: float,
+        pool: Pool,
+    ) -> None:
+        self._catalog = catalog
+        self._boots = boots
+        self._provision = provision
+        self._environ = environ
+        self._path = path
+        self._patience = patience
+        self._pool = pool
+        self._kept: dict[str, Offer] = {} if path is None else _read(path)
+        self._asking: dict[str, asyncio.Task[Offer]] = {}
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    @property
+    def busy(self) -> bool:
+        """Whether an agent is being asked."""
+        return bool(self._asking)
+
+    def find(self, agent: Agent) -> Offer | None:
+        """What this version of an agent answered; None when it was not asked yet."""
+        kept = self._kept.get(agent.id)
+        return kept if kept is not None and kept.edition == self._edition(agent) else None
+
+    async def ask(self, agent: Agent) -> Offer:
+        """The same, but asks the agent if that is needed. All callers share one process.
+
+        Raises:
+            AgentNotInstalled, AgentBootFailed, AgentTimeout: there is no process to ask.
+            OffersUnknown: it opens no session, most often for want of credentials.
+        """
+        if (kept := self.find(agent)) is not None:
+            return kept
+        task = self._asking.get(agent.id)
+        if task is None:
+            task = self._asking[agent.id] = asyncio.create_task(self._ask(agent), name=f"offers of {agent.id}")
+            task.add_done_callback(lambda done: self._asked(agent.id, done))
+        # Shielded: a caller that goes away must not take the answer from the others.
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """End all processes that are being asked."""
+        tasks = list(self._asking.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _asked(self, agent: str, task: "asyncio.Task[Offer]") -> None:
+        del self._asking[agent]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.info("agent did not say what it offers agent=%s reason=%s", agent, type(error).__name__)
+
+    async def _ask(self, agent: Agent) -> Offer:
+        try:
+            async with self._slots:
+                offer = await self._ask_in_directory(agent)
+        except asyncio.CancelledError:
+            raise ShuttingDown from None
+        if len(msgspec.json.encode(offer)) <= KEPT_BYTES:
+            self._kept[agent.id] = offer
+            await self._pool.run(self._write, dict(self._kept))
+        return offer
+
+    async def _ask_in_directory(self, agent: Agent) -> Offer:
+        # Of before the question: what is installed meanwhile is another edition.
+        edition = self._edition(agent)
+        directory = Path(await self._pool.run(lambda: tempfile.mkdtemp(prefix="sandbox-agent-offers-")))
+        try:
+            return await self._try_session(agent, edition, directory)
+        finally:
+            await asyncio.shield(self._pool.run(discard, directory))
+
+    async def _try_session(self, agent: Agent, edition: list[str], directory: Path) -> Offer:
+        launch = await self._provision(agent)
+        trial = _Trial(agent.id)
+        running = await self._boots.boot(agent, launch, {}, trial, lambda _running, _exit: None)
+        try:
+            params: Object = {"cwd": str(directory), "mcpServers": []}
+            answer = await trial.call(running, methods.NEW, params, self._patience)
+            if not answer.succeeded:
+                raise self._refusal(agent, answer)
+            result = answer.result()
+            await _leave(trial, running, text_at(result, "sessionId"))
+            return Offer(edition, merge_offers({}, result), running.handshake.capabilities)
+        finally:
+            await asyncio.shield(self._boots.stop(running))
+
+    def _refusal(self, agent: Agent, answer: Envelope) -> OffersUnknown:
+        error = answer.error()
+        said = text_at(error, "message") or "no reason given"
+        message = f"agent {agent.id} opened no session to tell its models: {said}"
+        if has_credentials(agent, self._environ):
+            return OffersUnknown(message, agent=agent.id, error=error)
+        names = [each.name for each in find_credentials(agent, self._environ)]
+        message += f"; the server has no credentials for it, any one of: {', '.join(names)}"
+        return OffersUnknown(message, agent=agent.id, error=error, credentials=names)
+
+    def _edition(self, agent: Agent) -> list[str]:
+        """What the answer depends on: the version, and the names of credentials that are there."""
+        record, program = self._catalog.record(agent), self._catalog.program(agent)
+        if record is not None:
+            version = [record.version, record.native_version or ""]
+        else:
+            version = [program or "", *_state(program)]
+        return version + [each.name for each in find_credentials(agent, self._environ) if each.found]
+
+    def _write(self, kept: dict[str, Offer]) -> None:
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".offers-", delete=False) as file:
+                file.write(msgspec.json.encode(kept))
+            Path(file.name).replace(self._path)
+        except OSError as error:
+            # They are asked again after the next start.
+            logger.warning("offers not kept path=%s reason=%s", self._path, error.strerror)
+
+
+class _Trial:
+    """Listens to a process that is only asked what it offers. It gets nothing that it asks for."""
+
+    def __init__(self, agent: str) -> None:
+        self._agent = agent
+        self._ids = count(1)
+        self._waiting: dict[bytes, asyncio.Future[Envelope]] = {}
+
+    async def call(self, running: RunningAgent, method: str, params: Object, patience: float) -> Envelope:
+        """Its answer. Raises OffersUnknown and AgentTimeout."""
+        id = b'"offers-%d"' % next(self._ids)
+        answered = self._waiting[id] = asyncio.get_running_loop().create_future()
+        try:
+            running.send(request(id, method, params))
+            async with asyncio.timeout(patience):
+                return await answered
+        except (AgentExited, AgentNotReading) as error:
+            raise OffersUnknown(str(error), agent=self._agent) from error
+        except TimeoutError:
+            reason = f"agent {self._agent} did not answer {method} in {patience:g} s"
+            raise AgentTimeout(reason, agent=self._agent) from None
+        finally:
+            del self._waiting[id]
+
+    def receive(self, running: RunningAgent, blob: bytes) -> None:
+        for line in blob.splitlines():
+            with suppress(NotAnEnvelope, AgentExited, AgentNotReading):
+                self._hear(running, parse(line))
+
+    def _hear(self, running: RunningAgent, envelope: Envelope) -> None:
+        if envelope.id is None:
+            return
+        if envelope.kind is Kind.REQUEST:
+            running.answer(failure(envelope.id, MethodNotFound("this session is only a trial, without a client")))
+        elif (answered := self._waiting.get(envelope.id)) is not None and not answered.done():
+            answered.set_result(envelope)
+
+    def oversized(self, running: RunningAgent, head: bytes) -> None:
+        logger.warning("agent wrote an oversized line agent=%s", self._agent)
+
+    def exited(self, running: RunningAgent, exit: Exit) -> None:
+        for answered in self._waiting.values():
+            if not answered.done():
+                message = f"agent {self._agent} {describe_exit(exit)} when it was asked what it offers"
+                answered.set_exception(OffersUnknown(message, agent=self._agent, stderr=exit.stderr.text(4096)))
+
+
+async def _leave(trial: _Trial, running: RunningAgent, session_id: str | None) -> None:
+    """Let the agent forget the session, where it can."""
+    offered = running.handshake.offers
+    ways = [
+        method
+        for method, name in ((methods.DELETE, "delete"), (methods.CLOSE, "close"))
+        if offered("sessionCapabilities", name)
+    ]
+    if session_id is not None and ways:
+        # It has said what was to be known: however it takes this, its process ends next.
+        with suppress(SandboxAgentError):
+            await trial.call(running, ways[0], {"sessionId": session_id}, FAREWELL)
+
+
+def _state(program: str | None) -> list[str]:
+    """What tells one version of a program that we did not install from another."""
+    try:
+        about = Path(program or "").stat()
+    except OSError:
+        return []
+    return [str(about.st_mtime_ns), str(about.st_size)]
+
+
+def _read(path: Path) -> dict[str, Offer]:
+    try:
+        return read(path.read_bytes(), dict[str, Offer])
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        logger.warning("offers not read, agents are asked again path=%s reason=%s", path, error)
+        return {}

@@ -1,0 +1,252 @@
+"""Ask OpenCode's questions, which it offers only on a loopback port of its own.
+
+Reads the agent's stream of events, says each question as if the agent had, and brings the answer back.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import msgspec
+import psutil
+
+from sandboxagent.core.reports import Reports
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import Object, notification, object_at, objects_at, parse, request, text_at
+from sandboxagent.protocol.json_bounds import read
+from sandboxagent.server.agents.dialects.dialect import METHOD, answers_in, question_params
+from sandboxagent.server.agents.lines import LineSplitter
+
+if TYPE_CHECKING:
+    import httpx
+
+logger = logging.getLogger(__name__)
+
+MAX_EVENT = 8 << 20
+USER = "opencode"
+LOOPBACK = "127.0.0.1"
+_EVENT = b'"question.'
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    connect: float = 15.0
+    """For the port to be found and to answer, once the agent speaks on its stdout."""
+    tries: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0)
+    """Before each try of these."""
+    event: float = 60.0
+    """For any event; a stream that lives has a heartbeat every ten."""
+    post: float = 30.0
+    again: float = 1.0
+    """Before a stream that has ended is opened again."""
+    cancel: float = 2.0
+    """Before a cancelled question is rejected. To reject it ends its turn as if that had not been cancelled; when it is
+    the turn that was cancelled, this must come first, and the question is only cleared away."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A question that was said and is not answered."""
+
+    id: str
+    directory: str
+    settled: bool = False
+    """Another client has answered it at the agent."""
+
+
+class OpenCode:
+    """The companion of one process."""
+
+    def __init__(self, ports: Callable[[int], list[int]] | None = None, patience: Patience | None = None) -> None:
+        """`ports` gives those that a process listens on."""
+        self._ports = ports or listening_ports
+        self._patience = patience or Patience()
+        self._auth = (USER, "")
+        self._client: httpx.AsyncClient | None = None
+        self._events: httpx.Response | None = None
+        self._say: Callable[[bytes], None] = lambda _: None
+        self._open: dict[bytes, _Open] = {}
+        self._tasks = Tasks()
+        self._bad_events = Reports(time.monotonic, _report_bad_events)
+
+    def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
+        user = environment.get("OPENCODE_SERVER_USERNAME", USER)
+        self._auth = (user, environment.get("OPENCODE_SERVER_PASSWORD", ""))
+        return {"OPENCODE_ENABLE_QUESTION_TOOL": "1", **environment}
+
+    async def connect(self, pid: int) -> bool:
+        try:
+            async with asyncio.timeout(self._patience.connect):
+                for delay in self._patience.tries:
+                    await asyncio.sleep(delay)
+                    if await self._reach(pid):
+                        return True
+        except (TimeoutError, psutil.Error, OSError) as error:
+            logger.info("an agent's port was not reached reason=%s", type(error).__name__)
+        return False
+
+    async def _reach(self, pid: int) -> bool:
+        """Open the stream of events at the port that has one."""
+        import httpx
+
+        for port in await asyncio.to_thread(self._ports, pid):
+            client = httpx.AsyncClient(
+                base_url=f"http://{LOOPBACK}:{port}",
+                auth=self._auth,
+                timeout=httpx.Timeout(self._patience.post, read=self._patience.event),
+                trust_env=False,
+                # No certificates are loaded for what is plain HTTP.
+                verify=SSLContext(PROTOCOL_TLS_CLIENT),
+            )
+            self._client = client
+            try:
+                self._events = await self._stream(client)
+            except httpx.HTTPError:
+                await client.aclose()
+            else:
+                return True
+        return False
+
+    @staticmethod
+    async def _stream(client: "httpx.AsyncClient") -> "httpx.Response":
+        wanted = client.build_request("GET", "/global/event", headers={"Accept-Encoding": "identity"})
+        response = await client.send(wanted, stream=True)
+        try:
+            response.raise_for_status()
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    def start(self, say: Callable[[bytes], None]) -> None:
+        self._say = say
+        self._do(self._watch())
+
+    def stop(self) -> None:
+        self._tasks.cancel()
+        self._bad_events.forget(self._auth[0])
+        if self._client is not None:
+            self._client, client = None, self._client
+            self._do(client.aclose())
+
+    def _do(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.run(work, "questions of opencode")
+
+    # Questions
+
+    async def _watch(self) -> None:
+        """Read events for as long as the process lives."""
+        import httpx
+
+        while self._client is not None:
+            with suppress(httpx.HTTPError):
+                events = self._events or await self._stream(self._client)
+                self._events = None
+                lines = LineSplitter(MAX_EVENT)
+                try:
+                    async for piece in events.aiter_bytes():
+                        self._read(lines.feed(piece))
+                finally:
+                    await events.aclose()
+            logger.info("stream of an agent's questions ended, is opened again")
+            await asyncio.sleep(self._patience.again)
+
+    def _read(self, blob: bytes) -> None:
+        if _EVENT not in blob:
+            return
+        for line in blob.split(b"\n"):
+            # Most events are about every word that is said; they are not decoded.
+            if _EVENT in line and line.startswith(b"data:"):
+                try:
+                    self._event(object_at(read(line[5:], object)))
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    self._bad_events.note(self._auth[0], what=f"bytes={len(line)}")
+
+    def _event(self, event: Object) -> None:
+        kind, facts = text_at(event, "payload", "type"), object_at(event, "payload", "properties")
+        match kind:
+            case "question.asked":
+                self._ask(text_at(event, "directory") or "", facts)
+            case "question.replied" | "question.rejected":
+                self._withdraw(text_at(facts, "requestID") or "")
+            case _:
+                pass
+
+    def _ask(self, directory: str, facts: Object) -> None:
+        question, session = text_at(facts, "id"), text_at(facts, "sessionID")
+        if question is None or session is None:
+            return
+        id = msgspec.json.encode(question)
+        self._open[id] = _Open(question, directory)
+        call = text_at(facts, "tool", "callID")
+        params = question_params(session, question, objects_at(facts, "questions"), call, "multiple")
+        self._say(request(id, METHOD, params))
+
+    def _withdraw(self, question: str) -> None:
+        """Answered at the agent: by us, and then it is not open here any more, or by another client."""
+        id = msgspec.json.encode(question)
+        asked = self._open.get(id)
+        if asked is not None:
+            self._open[id] = _Open(asked.id, asked.directory, settled=True)
+            self._say(notification(methods.CANCEL_REQUEST, {"requestId": question}))
+            self._open.pop(id, None)
+
+    # Answers
+
+    def answer(self, line: bytes) -> bool:
+        answered = parse(line)
+        asked = self._open.pop(answered.id or b"", None)
+        if asked is None:
+            return False
+        if not asked.settled:
+            self._do(self._give(asked, answered.result()))
+        return True
+
+    async def _give(self, asked: _Open, result: Object) -> None:
+        answers = answers_in(result)
+        if result.get("status") == "cancelled":
+            await asyncio.sleep(self._patience.cancel)
+        if answers is None or not await self._post(asked, "reply", {"answers": answers}):
+            # Whatever else it was, the agent must not wait forever.
+            await self._post(asked, "reject", {})
+
+    async def _post(self, asked: _Open, what: str, body: Object) -> bool:
+        import httpx
+
+        if self._client is None:
+            return False
+        # Each folder has its own questions. In a query it does not understand every spelling of a name.
+        folder = {"X-OpenCode-Directory": quote(asked.directory)}
+        try:
+            response = await self._client.post(f"/question/{asked.id}/{what}", headers=folder, json=body)
+        except httpx.HTTPError as error:
+            logger.warning("answer not delivered to an agent's port reason=%s", type(error).__name__)
+            return False
+        return response.is_success
+
+
+def _report_bad_events(user: str, count: int, newest: str) -> None:
+    logger.warning("events of an agent are no JSON user=%s events=%d %s", user, count, newest)
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Ports of loopback that a process or one that it started listens on."""
+    process = psutil.Process(pid)
+    found: list[int] = []
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            found += [
+                each.laddr.port
+                for each in one.net_connections("tcp4")
+                if each.status == psutil.CONN_LISTEN and each.laddr.ip == LOOPBACK
+            ]
+    return found

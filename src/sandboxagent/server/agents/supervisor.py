@@ -1,0 +1,168 @@
+"""Run one process per agent: start it on first use, watch it, and start it again when needed.
+
+Concurrent first callers share one boot. A session that brings its own environment, or whose agent has
+`isolation = "session"`, gets a process of its own instead.
+Tells its Listener what the processes say; these are the only calls in the project that go up a layer.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Literal
+
+from msgspec import Struct, field
+
+from sandboxagent.protocol.errors import (
+    AgentBootFailed,
+    AgentNotInstalled,
+    AgentTimeout,
+    SandboxAgentError,
+    ShuttingDown,
+)
+from sandboxagent.server.agents.launch import FolderGone, Launch
+from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.process import Exit
+from sandboxagent.server.agents.running import Listener, RunningAgent
+from sandboxagent.server.agents.start import Boots, describe_exit
+
+logger = logging.getLogger(__name__)
+
+SHORT_LIFE = 10.0
+"""A process that lived shorter than this has crashed at start, which is what back-off is for."""
+FREE_CRASHES = 3
+"""This many short lives in a row cost no wait."""
+MAX_BACKOFF = 30.0
+BOOT_TRIES = 5
+
+Provide = Callable[[Agent], Awaitable[Launch]]
+"""How to start an agent; installs it first when that is needed and allowed."""
+
+
+class AgentStatus(Struct):
+    """The state of an agent's shared process."""
+
+    status: Literal["stopped", "starting", "running", "error"] = "stopped"
+    running: RunningAgent | None = None
+    boot: asyncio.Task[RunningAgent] | None = None
+    restart_count: int = 0
+    short_lives: int = 0
+    last_error: str | None = None
+    isolated: set[RunningAgent] = field(default_factory=set[RunningAgent])
+
+
+class Supervisor:
+    """All agent processes."""
+
+    def __init__(self, listener: Listener, boots: Boots, provide: Provide) -> None:
+        self._listener = listener
+        self._boots = boots
+        self._provide = provide
+        self._status: dict[str, AgentStatus] = {}
+        self._closing = asyncio.Event()
+
+    def status(self, agent: str) -> AgentStatus:
+        return self._status.setdefault(agent, AgentStatus())
+
+    def running(self, agent: str) -> RunningAgent | None:
+        """The agent's shared process, if it is up."""
+        status = self._status.get(agent)
+        return status.running if status else None
+
+    async def process(self, agent: Agent) -> RunningAgent:
+        """The agent's shared process; boots it when it is not up."""
+        status = self.status(agent.id)
+        if status.running is not None:
+            return status.running
+        if status.boot is None:
+            status.boot = asyncio.create_task(self._shared_boot(agent, status), name=f"boot {agent.id}")
+        # Shielded: a caller that goes away must not take the others' boot with it.
+        return await asyncio.shield(status.boot)
+
+    async def isolated(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
+        """A process of its own for one session."""
+        running = await self._boot(agent, environment)
+        running.alone = True
+        self.status(agent.id).isolated.add(running)
+        return running
+
+    async def stop(self, key: str) -> None:
+        """End the process of that key, tree and all."""
+        for running in self._running():
+            if running.key == key:
+                await self._boots.stop(running)
+
+    def _running(self) -> list[RunningAgent]:
+        return [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
+
+    async def close(self, longest: float) -> None:
+        """End all processes and start no more; none gets longer than this."""
+        self._closing.set()
+        stops = [self._boots.stop(one, longest) for one in self._running()]
+        await asyncio.gather(self._boots.close(longest), *stops, return_exceptions=True)
+        boots = [status.boot for status in self._status.values() if status.boot is not None]
+        await asyncio.gather(*boots, return_exceptions=True)
+
+    async def _shared_boot(self, agent: Agent, status: AgentStatus) -> RunningAgent:
+        status.status = "starting"
+        try:
+            await self._wait(_backoff(status.short_lives))
+            running = await self._boot(agent, {})
+        except (AgentBootFailed, AgentTimeout) as error:
+            status.status, status.last_error = "error", str(error)
+            status.short_lives += 1
+            raise
+        except (ShuttingDown, AgentNotInstalled):
+            status.status = "stopped"
+            raise
+        except SandboxAgentError as error:
+            status.status, status.last_error = "error", str(error)
+            raise
+        except BaseException:
+            status.status = "stopped"
+            raise
+        else:
+            # It may have died between its handshake and this line; then `_gone` has come first.
+            if running.alive:
+                status.status, status.running = "running", running
+            return running
+        finally:
+            status.boot = None
+
+    async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
+        for _ in range(BOOT_TRIES):
+            launch = await self._provide(agent)
+            if self._closing.is_set():
+                raise ShuttingDown
+            # Another process may have replaced what is installed, between the look and the start.
+            with suppress(FolderGone):
+                return await self._boots.boot(agent, launch, environment, self._listener, self._gone)
+        raise AgentBootFailed(f"agent {agent.id} was replaced again and again while it was started", agent=agent.id)
+
+    async def _wait(self, seconds: float) -> None:
+        if seconds:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._closing.wait()
+
+    def _gone(self, running: RunningAgent, exit: Exit) -> None:
+        """Forget it, so that the next call boots a new one."""
+        status = self.status(running.agent.id)
+        lived = time.time() - running.process.started_at
+        status.isolated.discard(running)
+        if status.running is running:
+            status.running = None
+            status.status = "stopped" if exit.code == 0 or running.process.stopping else "error"
+            status.restart_count += 1
+        crashed = exit.code != 0 and not running.process.stopping
+        if crashed:
+            status.last_error = describe_exit(exit)
+            status.short_lives = status.short_lives + 1 if lived < SHORT_LIFE else 0
+        logger.info("agent process exited agent=%s exit=%s", running.agent.id, describe_exit(exit))
+
+
+def _backoff(short_lives: int) -> float:
+    if short_lives < FREE_CRASHES:
+        return 0.0
+    return min(MAX_BACKOFF, 0.5 * 2.0 ** (short_lives - FREE_CRASHES))

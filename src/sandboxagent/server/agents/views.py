@@ -1,0 +1,93 @@
+"""Describe agents to clients, the same over HTTP and ACP."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from msgspec import UNSET, Struct, structs
+
+from sandboxagent.protocol.envelope import Object
+from sandboxagent.protocol.views import AgentsView, AgentView, ServerStatus
+from sandboxagent.server.agents.catalog import Catalog, read_facts
+from sandboxagent.server.agents.install.installer import Installer
+from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.supervisor import Supervisor
+
+
+class Announced(Protocol):
+    """What an agent last announced in a session."""
+
+    def models(self) -> Object: ...
+    def modes(self) -> Object: ...
+    def config_options(self) -> list[Object]: ...
+
+
+class Offered(Announced, Protocol):
+    """The same of an agent that was asked without a session of a client."""
+
+    @property
+    def capabilities(self) -> Object: ...
+
+
+class AskedOffers(Protocol):
+    """What agents said when they were asked."""
+
+    def find(self, agent: Agent) -> Offered | None: ...
+    async def ask(self, agent: Agent) -> Offered: ...
+
+
+class AgentViews(Struct, frozen=True):
+    """Makes the views from the catalog, the processes and the sessions."""
+
+    newest_session: Callable[[str], Announced | None]
+    """By an agent's id; None when no session has announced anything."""
+    offers: AskedOffers
+    catalog: Catalog
+    installer: Installer
+    supervisor: Supervisor
+    environ: Mapping[str, str]
+
+    async def all(self, *, registry: bool = False) -> AgentsView:
+        """Those that are known here; with `registry`, all that could be installed too."""
+        agents = await self.catalog.all() if registry else self.catalog.agents()
+        return AgentsView([self.view(agent) for agent in agents])
+
+    def find_announced(self, agent: Agent) -> Announced | None:
+        """What its newest session announced, else what it said when it was asked; starts nothing."""
+        return self.newest_session(agent.id) or self.offers.find(agent)
+
+    async def view_with_models(self, agent: Agent) -> AgentView:
+        """The view, after having asked the agent for its models if they are not known. Raises what hinders that."""
+        if self.find_announced(agent) is None:
+            await self.offers.ask(agent)
+        return self.view(agent)
+
+    def view(self, agent: Agent) -> AgentView:
+        known = read_facts(agent, self.catalog, self.environ)
+        if not known.capabilities and (offered := self.offers.find(agent)) is not None:
+            known.capabilities = offered.capabilities
+        running = self.supervisor.running(agent.id)
+        if running is not None:
+            known.capabilities, known.install.verified = running.handshake.capabilities, True
+        job = self.installer.job(agent.id)
+        known.install.progress = job.progress if job else UNSET
+        known.install.verification_error = self.installer.failure(agent.id) or UNSET
+        announced = self.find_announced(agent)
+        return AgentView(
+            **structs.asdict(known),
+            server_status=self._status(agent.id),
+            models=announced.models() if announced else UNSET,
+            modes=announced.modes() if announced else UNSET,
+            config_options=announced.config_options() if announced else UNSET,
+        )
+
+    def _status(self, agent: str) -> ServerStatus:
+        status = self.supervisor.status(agent)
+        process = status.running.process if status.running else None
+        return ServerStatus(
+            status="installing" if process is None and self.installer.job(agent) else status.status,
+            restart_count=status.restart_count,
+            pid=process.pid if process else UNSET,
+            uptime_ms=int((time.time() - process.started_at) * 1000) if process else UNSET,
+            last_error=status.last_error or UNSET,
+        )

@@ -1,0 +1,100 @@
+"""Write the archive of a directory while it may change.
+
+Files that are gone are left out, and files that shrink are filled up. Runs in a thread.
+"""
+
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+
+from sandboxagent.core.archives.tree import DEEPEST
+from sandboxagent.server.files.descriptors import enter_directory, ignore_gone, is_kernel_directory
+
+_READ_ANYTHING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+
+
+READ_AT_ONCE = 1 << 18
+"""Bytes of a file on its way into an archive."""
+
+
+Write = Callable[[bytes], None]
+
+
+def bundle(directory: int, write: Write, max_depth: int = DEEPEST) -> None:
+    """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
+
+    Raises:
+        OSError: something in it cannot be read, or is too deep; what was written is half an archive.
+    """
+    left: list[tuple[str, ...]] = [()]
+    size = 0
+
+    def count(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        write(data)
+
+    while left:
+        parts = left.pop()
+        if len(parts) >= max_depth:
+            raise OSError(errno.ENAMETOOLONG, f"has something more than {max_depth} levels deep", "/".join(parts))
+        with ignore_gone(), enter_directory(directory, parts) as here:
+            if parts and is_kernel_directory(here):
+                continue
+            if parts:
+                count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
+            with os.scandir(here) as entries:
+                left += _files(here, entries, parts, count)
+    # Two empty blocks, and zeros up to a whole record.
+    end = 2 * tarfile.BLOCKSIZE
+    write(bytes(end + -(size + end) % tarfile.RECORDSIZE))
+
+
+def _files(
+    here: int, entries: "Iterator[os.DirEntry[str]]", parts: tuple[str, ...], write: Write
+) -> list[tuple[str, ...]]:
+    """Write all of a directory but its directories; gives those."""
+    directories: list[tuple[str, ...]] = []
+    for entry in entries:
+        name = "/".join((*parts, entry.name))
+        with ignore_gone():
+            mode = os.lstat(entry.name, dir_fd=here).st_mode
+            if stat.S_ISDIR(mode):
+                directories.append((*parts, entry.name))
+            elif stat.S_ISLNK(mode):
+                target = os.readlink(entry.name, dir_fd=here)
+                write(_header(name, os.lstat(entry.name, dir_fd=here), tarfile.SYMTYPE, target))
+            elif stat.S_ISREG(mode):
+                _file(here, entry.name, name, write)
+    return directories
+
+
+def _file(here: int, entry: str, name: str, write: Write) -> None:
+    descriptor = os.open(entry, _READ_ANYTHING, dir_fd=here)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        write(_header(name, status, tarfile.REGTYPE))
+        left = status.st_size
+        while left and (piece := os.read(descriptor, min(READ_AT_ONCE, left))):
+            write(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
+    # It has become shorter meanwhile, and its size is said: zeros, as of a hole.
+    while left:
+        write(bytes(min(READ_AT_ONCE, left)))
+        left -= min(READ_AT_ONCE, left)
+    write(bytes(-status.st_size % tarfile.BLOCKSIZE))
+
+
+def _header(name: str, status: os.stat_result, type: bytes, target: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = type, target
+    info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    info.uid, info.gid = status.st_uid, status.st_gid
+    info.size = status.st_size if type == tarfile.REGTYPE else 0
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

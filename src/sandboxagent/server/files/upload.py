@@ -1,0 +1,247 @@
+"""Unpack an archive that a client sends beside its target, and move it in as a whole or not at all.
+
+Runs in a thread.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from io import FileIO
+from itertools import islice
+
+from sandboxagent.core.archives import tar
+from sandboxagent.core.archives.tar import detect_packing, unpack_stream
+from sandboxagent.core.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
+from sandboxagent.protocol.errors import (
+    ArchiveTooLarge,
+    BadArchive,
+    DiskFull,
+    FileConflict,
+    FileForbidden,
+    NoRoom,
+    UnsafeArchive,
+)
+from sandboxagent.protocol.files import Uploaded
+from sandboxagent.server.files.confined import MAX_PATH, Confined
+from sandboxagent.server.files.descriptors import error_of
+from sandboxagent.server.files.flow import Inflow
+from sandboxagent.server.files.roots import encode_name, file_problems
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+SLACK = 64 << 20
+"""Bytes that any archive may unfold into, however small it is."""
+PATHS = 1024
+"""Paths that the answer lists."""
+_HEAD = 6
+
+
+class Staging:
+    """A shelf for a tree that is meant for `target`. Raises OSError when there is no place for it. To be closed."""
+
+    def __init__(self, confined: Confined, target: str) -> None:
+        self.name = encode_name(target)
+        self._confined = confined
+        self._target = target
+        self._folders: list[Parts] = [()]
+        self._waiting: dict[Parts, str] = {}
+        self._beside = _nearest(confined, target)
+        self._called = f".sandbox-agent-{secrets.token_hex(8)}"
+        try:
+            os.mkdir(self._called, 0o700, dir_fd=self._beside)
+            self._here = os.open(self._called, _READ | os.O_DIRECTORY, dir_fd=self._beside)
+        except BaseException:
+            os.close(self._beside)
+            raise
+
+    def close(self) -> None:
+        """Take away what was not moved in."""
+        for number in self._waiting.values():
+            with suppress(OSError):
+                os.unlink(number, dir_fd=self._here)
+        os.close(self._here)
+        with suppress(OSError):
+            os.rmdir(self._called, dir_fd=self._beside)
+        os.close(self._beside)
+
+    def folder(self, parts: Parts) -> None:
+        self._check_length(parts)
+        self._folders.append(parts)
+
+    def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        self._check_length(parts)
+        number = self._waiting[parts] = str(len(self._waiting))
+        return FileIO(os.open(number, _NEW, 0o777 if runs else 0o666, dir_fd=self._here), "wb")
+
+    def read(self, parts: Parts) -> FileIO:
+        return FileIO(os.open(self._waiting[parts], _READ, dir_fd=self._here), "rb")
+
+    def link(self, parts: Parts, target: str) -> None:
+        self._check_length(parts)
+        number = self._waiting[parts] = str(len(self._waiting))
+        os.symlink(target, number, dir_fd=self._here)
+
+    def paths(self) -> Iterator[str]:
+        """Where the files and links go, in the order of the archive."""
+        return (self._path(parts) for parts in self._waiting)
+
+    def move_in(self) -> None:
+        """Put everything in its place. Nothing is changed when anything is in the way.
+
+        Raises FileProblem.
+        """
+        groups: dict[Parts, list[tuple[str, str]]] = {parts: [] for parts in self._folders}
+        for parts, number in self._waiting.items():
+            groups[parts[:-1]].append((parts[-1], number))
+        new: set[Parts] = set()
+        for folder, files in groups.items():
+            # Where a folder is missing, so is all that is to be in it.
+            if folder[:-1] in new or not self._check(folder, [name for name, _ in files]):
+                new.add(folder)
+        for folder, files in groups.items():
+            path = self._path(folder)
+            # The last `.` makes it a directory, to be made like those above it.
+            with file_problems(path), self._confined.reach(f"{path}/.", parents=True) as place:
+                for name, number in files:
+                    self._move(number, name, place.existing())
+
+    def _check(self, folder: Parts, names: list[str]) -> bool:
+        """Whether the folder is there already. Raises when something is in the way."""
+        path = self._path(folder)
+        with file_problems(path):
+            try:
+                directory = self._confined.open_directory(path)
+            except FileNotFoundError:
+                return False
+            try:
+                for name in names:
+                    _check_place(directory, name, f"{path}/{name}")
+            finally:
+                os.close(directory)
+        return True
+
+    def _check_length(self, parts: Parts) -> None:
+        """Know before anything is changed that it can have its place."""
+        if len(os.fsencode(self._path(parts))) > MAX_PATH:
+            raise error_of(errno.ENAMETOOLONG)
+
+    def _move(self, number: str, name: str, directory: int) -> None:
+        try:
+            os.rename(number, name, src_dir_fd=self._here, dst_dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._carry(number, name, directory)
+
+    def _carry(self, number: str, name: str, directory: int) -> None:
+        """Move to another file system, which a directory of the target can be."""
+        temporary = f"{self._called}-{number}"
+        status = os.lstat(number, dir_fd=self._here)
+        try:
+            if stat.S_ISLNK(status.st_mode):
+                os.symlink(os.readlink(number, dir_fd=self._here), temporary, dir_fd=directory)
+            else:
+                with (
+                    FileIO(os.open(number, _READ, dir_fd=self._here), "rb") as old,
+                    open(os.open(temporary, _NEW, status.st_mode & 0o777, dir_fd=directory), "wb") as new,
+                ):
+                    while piece := old.read(PIECE):
+                        new.write(piece)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+    def _path(self, parts: Parts) -> str:
+        return "/".join((self._target.rstrip("/") or "/", *parts)).replace("//", "/", 1) if parts else self._target
+
+
+def _nearest(confined: Confined, path: str) -> int:
+    """The directory itself, or the one above it that is there."""
+    while True:
+        try:
+            return confined.open_directory(path)
+        except FileNotFoundError:
+            above = path.rstrip("/").rpartition("/")[0]
+            if not above:
+                raise
+            path = above
+
+
+def _check_place(directory: int, name: str, path: str) -> None:
+    try:
+        mode = os.lstat(name, dir_fd=directory).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise FileConflict(encode_name(path), "is a directory, and the archive has something else of that name")
+    if stat.S_ISREG(mode) and not os.access(name, os.W_OK, dir_fd=directory):
+        raise FileForbidden(encode_name(path), os.strerror(errno.EACCES), errno="EACCES")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadLimits:
+    """What an archive may unfold into.
+
+    Bytes of files, files and folders, bytes for each byte that was sent, and levels of a path.
+    """
+
+    bytes: int
+    entries: int
+    ratio: int
+    depth: int = DEEPEST
+
+
+def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits) -> Uploaded:
+    """Unpack a tar archive into a directory, which is made when it is not there. Blocks.
+
+    Raises BadArchive, ArchiveTooLarge, a FileProblem, or Abandoned when the stream ends early. Until all of the archive
+    is there and good, nothing is changed; then each file is replaced at once, one after another.
+    """
+    with file_problems(path):
+        staging = Staging(confined, path)
+    try:
+        with file_problems(path):
+            _unpack(stream, staging, limits)
+        staging.move_in()
+        paths = [encode_name(each) for each in islice(staging.paths(), PATHS + 1)]
+        return Uploaded(paths[:PATHS], len(paths) > PATHS)
+    finally:
+        staging.close()
+
+
+def _unpack(stream: Inflow, staging: Staging, limits: UploadLimits) -> None:
+    tree = Tree(
+        staging,
+        "the archive",
+        max_bytes=limits.bytes,
+        max_entries=limits.entries,
+        max_depth=limits.depth,
+        backslashes=True,
+    )
+    packed = detect_packing(stream.peek(_HEAD))
+    if packed in ("bz2", "xz"):
+        raise BadArchive("a tar archive may be packed with gzip or zstd, or not at all", entry="", rule=packed)
+    try:
+        tar.unpack(
+            unpack_stream(stream, packed),
+            tree,
+            max_bytes=limits.bytes,
+            max_entries=limits.entries,
+            allowed=(lambda: SLACK + limits.ratio * stream.count) if packed else None,
+        )
+        tree.finish()
+    except Damaged as error:
+        raise BadArchive(f"the archive cannot be read: {error}; nothing was changed", entry="", rule="") from error
+    except DiskFull as error:
+        raise NoRoom(staging.name, "no room for the files of the archive; nothing was changed") from error
+    except UnsafeArchive as error:
+        facts = {name: value for name, value in error.fields.items() if name != "archive"}
+        kind = ArchiveTooLarge if "limit" in facts else BadArchive
+        raise kind(f"{error}; nothing was changed", **facts) from error

@@ -1,0 +1,543 @@
+"""Watch directories by inotify, and hold the changes of paths in a bounded buffer.
+
+A watch follows no link. A reader that is too slow gets a notice. Only inotify's watches hold a directory: a descriptor
+would keep it from being gone. All readers share one instance of inotify, where a directory has one watch, in however
+many of their trees it is; what happens there goes to each.
+"""
+
+import asyncio
+import ctypes
+import errno
+import os
+import re
+import stat
+import struct
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Literal
+
+from msgspec import Struct
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol.errors import SandboxAgentError, TooMany, WatchesExhausted
+from sandboxagent.protocol.files import Change, ChangeKind
+from sandboxagent.server.files.confined import Confined
+from sandboxagent.server.files.descriptors import enter_directory, ignore_gone, is_kernel_directory
+from sandboxagent.server.files.roots import encode_name, file_problem
+
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+IN_MOVED_FROM, IN_MOVED_TO = 0x40, 0x80
+IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
+IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
+
+_CONTENT = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
+_MASK = _CONTENT | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
+_HEADER = struct.Struct("iIII")
+_BUFFER = 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
+_libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
+
+Parts = tuple[str, ...]
+DEEPEST = 256
+"""Levels below the directory that are watched: each way there is gone name by name, and is kept."""
+_ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
+_MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
+_OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+_OVERHEAD = 64
+MOST_EVENTS = 2 << 20
+"""Bytes of events that may wait for a tree to be looked at, about."""
+_NAMELESS = r"#\d+"
+"""What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
+
+
+class InotifyEvent(Struct, frozen=True):
+    """Something happened to a watched directory, or to `name` in it."""
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One instance. Raises OSError: EMFILE when there are too many, ENOSPC when there are too many watches."""
+
+    def __init__(self) -> None:
+        self.descriptor: int = _check_result(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def add(self, directory: int) -> int:
+        """Watch an open directory; the same number when it is watched already."""
+        return _check_result(_libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % directory, _MASK))
+
+    def remove(self, watch: int) -> None:
+        _libc.inotify_rm_watch(self.descriptor, watch)
+
+    def read(self) -> Iterator[InotifyEvent]:
+        """What has happened; does not wait."""
+        try:
+            data = os.read(self.descriptor, _BUFFER)
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _HEADER.unpack_from(data, at)
+            at += _HEADER.size
+            yield InotifyEvent(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
+            at += length
+
+
+def _check_result(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
+
+
+class Gone(Exception):
+    """The directory is no longer there."""
+
+
+class EventsDropped(Exception):
+    """The kernel dropped events."""
+
+
+class Directories:
+    """All that are watched, each once; at most `most`. Used by several threads.
+
+    Raises OSError when there can be no more: EDQUOT for `most`, else as `Inotify` does.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.lock = threading.Lock()
+        self._inotify = Inotify()
+        self.descriptor = self._inotify.descriptor
+        """Readable when something has happened."""
+        self._trees: dict[int, tuple[Watched, ...]] = {}
+        """By watch, those that its directory is in."""
+
+    def __len__(self) -> int:
+        return len(self._trees)
+
+    def close(self) -> None:
+        with self.lock:
+            self._trees.clear()
+            self._inotify.close()
+
+    def add(self, directory: int, tree: "Watched") -> int:
+        """Watch an open directory for a tree; the same number for all trees that it is in."""
+        with self.lock:
+            watch = self._inotify.add(directory)
+            trees = self._trees.get(watch, ())
+            if not trees and len(self._trees) >= self.most:
+                self._inotify.remove(watch)
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            if tree not in trees:
+                self._trees[watch] = (*trees, tree)
+            return watch
+
+    def remove(self, watches: Iterable[int], tree: "Watched") -> None:
+        """A tree has these no longer; what is in no other is not watched any more."""
+        with self.lock:
+            for watch in watches:
+                trees = self._trees.get(watch, ())
+                left = tuple(each for each in trees if each is not tree)
+                if left:
+                    self._trees[watch] = left
+                elif trees:
+                    del self._trees[watch]
+                    self._inotify.remove(watch)
+
+    def read(self) -> None:
+        """Hand what has happened to the trees; does not wait."""
+        with self.lock:
+            told: set[Watched] = set()
+            for event in self._inotify.read():
+                if event.mask & IN_Q_OVERFLOW:
+                    trees = {tree for trees in self._trees.values() for tree in trees}
+                    for tree in trees:
+                        tree.drop_events()
+                elif event.mask & IN_IGNORED:
+                    trees = self._trees.pop(event.watch, ())
+                else:
+                    trees = self._trees.get(event.watch, ())
+                for tree in trees:
+                    tree.tell(event)
+                told.update(trees)
+            for tree in told:
+                tree.wake()
+
+
+class Watched:
+    """A tree. Raises OSError when it cannot be watched, as `Directories` does. To be closed."""
+
+    def __init__(self, directories: Directories, confined: Confined, path: str, *, recursive: bool) -> None:
+        self.wake: Callable[[], None] = lambda: None
+        """Called when something has happened, in any thread."""
+        self._directories = directories
+        self._confined = confined
+        self._path = path
+        self._recursive = recursive
+        self._parts: dict[int, Parts] = {}
+        self._events: list[InotifyEvent] = []
+        """What has happened and was not looked at."""
+        self._size = 0
+        self._dropped = False
+        # What happened before is for the others.
+        directories.read()
+        try:
+            for _ in self._watch(()):
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._directories.remove(self._parts, self)
+
+    def tell(self, event: InotifyEvent) -> None:
+        """Something has happened in one of its directories."""
+        self._size += _OVERHEAD + len(event.name)
+        if self._size > MOST_EVENTS:
+            self.drop_events()
+        else:
+            self._events.append(event)
+
+    def drop_events(self) -> None:
+        """What has happened is not known."""
+        self._events, self._size, self._dropped = [], 0, True
+
+    def changes(self) -> Iterator[tuple[ChangeKind, Parts]]:
+        """What has happened since, by names below the directory.
+
+        Raises Gone, or EventsDropped: then everything there is is watched again, and what happened meanwhile is not
+        known; or OSError, when there is more to be watched than can be.
+        """
+        events, dropped = self._take_events()
+        if dropped:
+            with ignore_gone():
+                for _ in self._watch(()):
+                    pass
+            raise EventsDropped
+        for event in events:
+            folder = self._parts.get(event.watch)
+            if folder is None:
+                continue
+            if event.mask & _OVER:
+                self._ended(event, folder)
+            else:
+                yield from self._change(event, (*folder, event.name))
+
+    def _take_events(self) -> tuple[list[InotifyEvent], bool]:
+        with self._directories.lock:
+            taken = self._events, self._dropped
+            self._events, self._size, self._dropped = [], 0, False
+            return taken
+
+    def _ended(self, event: InotifyEvent, folder: Parts) -> None:
+        if not folder:
+            raise Gone
+        # Of one below, the directory above it tells.
+        if event.mask & IN_IGNORED:
+            self._parts.pop(event.watch, None)
+
+    def _change(self, event: InotifyEvent, parts: Parts) -> Iterator[tuple[ChangeKind, Parts]]:
+        is_folder = bool(event.mask & IN_ISDIR)
+        if event.mask & _DELETED:
+            if is_folder:
+                self._forget(parts)
+            yield "deleted", parts
+        elif event.mask & _ADDED:
+            yield "added", parts
+            if is_folder and self._recursive and len(parts) <= DEEPEST:
+                # Something may have been put there before it was watched.
+                with ignore_gone():
+                    for below in self._watch(parts):
+                        yield "added", below
+        elif event.mask & _MODIFIED and not (re.fullmatch(_NAMELESS, event.name) and not self._is_there(parts)):
+            yield "modified", parts
+
+    def _is_there(self, parts: Parts) -> bool:
+        with ignore_gone():
+            root = self._confined.open_directory(self._path)
+            try:
+                with enter_directory(root, parts[:-1]) as here:
+                    os.lstat(parts[-1], dir_fd=here)
+                    return True
+            finally:
+                os.close(root)
+        return False
+
+    def _forget(self, parts: Parts) -> None:
+        gone = [watch for watch, folder in self._parts.items() if folder[: len(parts)] == parts]
+        for watch in gone:
+            del self._parts[watch]
+        self._directories.remove(gone, self)
+
+    def _watch(self, parts: Parts) -> Iterator[Parts]:
+        """Watch a directory and, if wanted, all below it that can be read; gives what is in them."""
+        root = self._confined.open_directory(self._path)
+        try:
+            left = [parts]
+            while left:
+                folder = left.pop()
+                with _ignore_unreadable(below=folder != parts), enter_directory(root, folder) as here:
+                    if folder and is_kernel_directory(here):
+                        continue
+                    self._parts[self._directories.add(here, self)] = folder
+                    if self._recursive:
+                        for name, is_folder in _read_content(here):
+                            yield (*folder, name)
+                            if is_folder and len(folder) < DEEPEST:
+                                left.append((*folder, name))
+        finally:
+            os.close(root)
+
+
+@contextmanager
+def _ignore_unreadable(*, below: bool) -> Generator[None]:
+    """Pass over a directory further down that is gone, or may not be read."""
+    if not below:
+        yield
+        return
+    with ignore_gone(), suppress(PermissionError):
+        yield
+
+
+def _read_content(directory: int) -> Iterator[tuple[str, bool]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with ignore_gone():
+                yield entry.name, stat.S_ISDIR(os.lstat(entry.name, dir_fd=directory).st_mode)
+
+
+GATHER = 0.05
+"""Seconds in which changes are gathered: one saved file makes several events."""
+
+_SETTINGS = {
+    errno.EMFILE: "fs.inotify.max_user_instances",
+    errno.ENOSPC: "fs.inotify.max_user_watches",
+    errno.EDQUOT: "--watched-directories",
+}
+
+
+Ending = Literal["gone", "exhausted", "stopping"]
+"""The directory is no longer there, or has more in it than the kernel watches; or the server stops."""
+
+
+class Watch:
+    """One watch, from the moment it is made. `take` what has changed, until it is over; then close it."""
+
+    def __init__(self, watched: Watched, path: str, buffer: int, pool: Pool) -> None:
+        self.ended: Ending | None = None
+        """Why no more changes come."""
+        self._pool = pool
+        self._watched = watched
+        self._path = path.rstrip("/")
+        self._buffer = buffer
+        self._pending: dict[Parts, ChangeKind] = {}
+        self._size = 0
+        self._missed = False
+        self._loop = asyncio.get_running_loop()
+        self._readable = asyncio.Event()
+        self._some = asyncio.Event()
+        watched.wake = self._wake
+        # Something may have happened since it is watched.
+        self._readable.set()
+        self._task = asyncio.create_task(self._follow())
+
+    async def take(self, seconds: float) -> tuple[list[Change], bool]:
+        """Changes since the last time, and whether there were more than the buffer holds; waits for some, so long."""
+        if not self._pending and not self._missed and self.ended is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._some.wait()
+        changes = [Change(kind, encode_name("/".join((self._path, *parts)))) for parts, kind in self._pending.items()]
+        missed = self._missed
+        self._pending.clear()
+        self._size, self._missed = 0, False
+        self._some.clear()
+        return changes, missed
+
+    def end(self, why: Ending) -> None:
+        """Let its reader go."""
+        self.ended = self.ended or why
+        self._some.set()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        # A thread may be looking at its directories.
+        await asyncio.wait({self._task})
+        await asyncio.wait({self._pool.start(self._watched.close)})
+
+    def _wake(self) -> None:
+        self._loop.call_soon_threadsafe(self._readable.set)
+
+    async def _follow(self) -> None:
+        while self.ended is None:
+            await self._readable.wait()
+            await asyncio.sleep(GATHER)
+            self._readable.clear()
+            work = self._pool.start(self._read)
+            try:
+                await asyncio.shield(work)
+            finally:
+                await asyncio.wait({work})
+
+    def _read(self) -> None:
+        """In a thread."""
+        found: list[tuple[ChangeKind, Parts]] = []
+        missed, ended = False, None
+        try:
+            for change in self._watched.changes():
+                found.append(change)  # noqa: PERF402 - those before an error count
+        except EventsDropped:
+            missed = True
+        except Gone:
+            ended = "gone"
+        except OSError:
+            ended = "exhausted"
+        self._loop.call_soon_threadsafe(self._add, found, missed, ended)
+
+    def _add(self, found: list[tuple[ChangeKind, Parts]], missed: bool, ended: Ending | None) -> None:
+        self.ended = self.ended or ended
+        for kind, parts in found:
+            before = self._pending.get(parts)
+            if before is None:
+                self._size += _OVERHEAD + len(self._path) + sum(map(len, parts))
+            self._pending[parts] = _combine_kinds(before, kind)
+        if missed or self._size > self._buffer:
+            # Part of the truth would pass for all of it.
+            self._pending.clear()
+            self._size, self._missed = 0, True
+        self._some.set()
+
+
+class _Reading:
+    """Reads what happens in all directories, for as long as something is watched."""
+
+    def __init__(self, most: int, pool: Pool) -> None:
+        self.directories = Directories(most)
+        self.users = 0
+        self._pool = pool
+        self._loop = asyncio.get_running_loop()
+        self._readable = asyncio.Event()
+        self._tasks = Tasks()
+        self._tasks.run(self._follow(), "watched directories")
+
+    async def _follow(self) -> None:
+        descriptor = self.directories.descriptor
+        while True:
+            self._loop.add_reader(descriptor, self._readable.set)
+            try:
+                await self._readable.wait()
+            finally:
+                self._loop.remove_reader(descriptor)
+            await asyncio.sleep(GATHER / 5)
+            self._readable.clear()
+            work = self._pool.start(self.directories.read)
+            try:
+                await asyncio.shield(work)
+            finally:
+                await asyncio.wait({work})
+
+    async def close(self) -> None:
+        # A thread may be reading: the descriptor is closed after that.
+        await self._tasks.close()
+        self.directories.close()
+
+
+class Watches:
+    """All watches of a server, at most `most`, each with a buffer of so many bytes, of so many directories together."""
+
+    def __init__(self, most: int, buffer: int, directories: int, pool: Pool) -> None:
+        self._pool = pool
+        self._most = most
+        self._buffer = buffer
+        self._most_directories = directories
+        self._places = 0
+        self._watches: set[Watch] = set()
+        self._reading: _Reading | None = None
+
+    @property
+    def directories(self) -> int:
+        """How many are watched, each once."""
+        return 0 if self._reading is None else len(self._reading.directories)
+
+    @asynccontextmanager
+    async def open(self, confined: Confined, path: str, *, recursive: bool) -> AsyncGenerator[Watch]:
+        """A watch, for the time of the block. Raises TooMany, WatchesExhausted or a FileProblem."""
+        if self._places >= self._most:
+            raise TooMany("watches", self._most, "--watches")
+        self._places += 1
+        try:
+            async with self._read(path) as directories:
+                watched = await self._watched(directories, confined, path, recursive)
+                watch = Watch(watched, path, self._buffer, self._pool)
+                self._watches.add(watch)
+                try:
+                    yield watch
+                finally:
+                    self._watches.discard(watch)
+                    await watch.close()
+        finally:
+            self._places -= 1
+
+    def close(self) -> None:
+        """End all of them."""
+        for watch in self._watches:
+            watch.end("stopping")
+
+    @asynccontextmanager
+    async def _read(self, path: str) -> AsyncGenerator[Directories]:
+        """Where all directories are watched; it ends with its last user."""
+        if self._reading is None:
+            try:
+                self._reading = _Reading(self._most_directories, self._pool)
+            except OSError as error:
+                raise self._problem(error, path) from error
+        reading = self._reading
+        reading.users += 1
+        try:
+            yield reading.directories
+        finally:
+            reading.users -= 1
+            if not reading.users:
+                self._reading = None
+                await reading.close()
+
+    async def _watched(self, directories: Directories, confined: Confined, path: str, recursive: bool) -> Watched:
+        work = self._pool.start(Watched, directories, confined, path, recursive=recursive)
+        try:
+            return await asyncio.shield(work)
+        except OSError as error:
+            raise self._problem(error, path) from error
+        except asyncio.CancelledError:
+            # Its reader has left: what it came to watch is let go.
+            await asyncio.wait({work})
+            if not work.cancelled() and work.exception() is None:
+                await asyncio.wait({self._pool.start(work.result().close)})
+            raise
+
+    def _problem(self, error: OSError, path: str) -> SandboxAgentError:
+        setting = _SETTINGS.get(error.errno or 0)
+        if setting is None:
+            return file_problem(error, path)
+        most = self._most_directories if error.errno == errno.EDQUOT else None
+        return WatchesExhausted(encode_name(path), setting, most)
+
+
+def _combine_kinds(before: ChangeKind | None, now: ChangeKind) -> ChangeKind:
+    """Two changes of a path as the one change that a reader of neither needs."""
+    if before == "added" and now == "modified":
+        return "added"
+    if before == "deleted" and now == "added":
+        return "modified"
+    return now

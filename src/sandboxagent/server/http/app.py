@@ -1,0 +1,183 @@
+"""Check each request, and pass it to `/v1/rpc`, `/acp`, health, OpenCode's API or the route table.
+
+No error leaves as anything but a problem document.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from sandboxagent.protocol.errors import InternalError, SandboxAgentError
+from sandboxagent.server.http.acp import PATH as ACP
+from sandboxagent.server.http.acp import Acp
+from sandboxagent.server.http.asgi import App as Asgi
+from sandboxagent.server.http.asgi import (
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    admit,
+    group_headers,
+    header,
+    json_headers,
+    respond,
+    send_problem,
+    transport,
+)
+from sandboxagent.server.http.auth import Guard, is_opencode
+from sandboxagent.server.http.health import HealthCheck
+from sandboxagent.server.http.posts import Post, PostHead, make_problem
+from sandboxagent.server.http.rpc import PATH as RPC
+from sandboxagent.server.http.rpc import Rpc
+
+logger = logging.getLogger(__name__)
+
+
+class FrontDoor:
+    """An ASGI app behind a guard; `route` is its own."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        if header(scope, b"origin") is not None:
+            send = _add_headers(send, self._guard.cors(scope))
+        await self._answer(self._route_guarded, scope, receive, send)
+
+    def read_post(self, scope: Scope) -> PostHead | None:
+        """Check the head of a POST that carries an envelope; None for another one."""
+        transport = self.transport_of(scope["path"])
+        if transport is None:
+            return None
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        more = self._guard.cors(scope) if header(scope, b"origin") is not None else ()
+        return self._read_post(transport, scope, self._guard_head, more)
+
+    def read_gateway_post(self, scope: Scope) -> PostHead | None:
+        """The same, for a request that came through a flow: the guard of the gateway has let it through."""
+        transport = self.transport_of(scope["path"])
+        if transport is None or scope["method"] != "POST":
+            return None
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        return self._read_post(transport, scope, _let_through, ())
+
+    def _read_post(self, transport: Rpc | Acp, scope: Scope, guard: Callable[[Scope], None], more: Headers) -> PostHead:
+        try:
+            guard(scope)
+            return PostHead(self.read_envelopes(transport, scope), transport.max_body, more)
+        except SandboxAgentError as error:
+            return PostHead(_refused, transport.max_body, more, make_problem(error))
+        except Exception:
+            logger.exception("request failed method=POST path=%s", scope["path"])
+            return PostHead(_refused, transport.max_body, more, make_problem(InternalError()))
+
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        """What takes envelopes under a path."""
+        raise NotImplementedError
+
+    def read_envelopes(self, transport: Rpc | Acp, scope: Scope) -> Callable[[Post], None]:
+        """Who takes envelopes with this head. Raises SandboxAgentError."""
+        return transport.read_post(scope)
+
+    async def answer_gateway(self, own: Mapping[str, Asgi], scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that came through a flow: the guard of the gateway has let it through.
+
+        `own` has the routes that are for gateways alone, by path.
+        """
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        await self._answer(own.get(scope["path"], self.route), scope, receive, send)
+
+    async def _answer(self, route: Asgi, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await route(scope, receive, send)
+        except SandboxAgentError as error:
+            await send_problem(send, error)
+        except asyncio.CancelledError:
+            # Only a server that ends does this, to a request that takes longer than it can wait.
+            transport(scope).abort()
+        except Exception:
+            logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
+            await send_problem(send, InternalError())
+
+    async def _route_guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._guard_head(scope)
+        if self._guard.is_preflight(scope):
+            await respond(send, 204, [])
+        else:
+            await self.route(scope, receive, send)
+
+    def _guard_head(self, scope: Scope) -> None:
+        if self._guard.check(scope):
+            admit(scope)
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that may be made. Raises SandboxAgentError."""
+        raise NotImplementedError
+
+
+def _let_through(_: Scope) -> None:
+    """In the place of a guard that was passed elsewhere."""
+
+
+def _refused(_: Post) -> None:
+    """Nothing comes of a request that may not be made."""
+
+
+def _add_headers(send: Send, headers: Headers) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *headers]
+        await send(message)
+
+    return with_headers
+
+
+class App(FrontDoor):
+    """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait.
+
+    `opencode` does the same for the routes of OpenCode's programs.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        rpc: Rpc,
+        acp: Acp,
+        health: HealthCheck,
+        opencode: Callable[[], Asgi],
+        control: Callable[[], Asgi],
+    ) -> None:
+        super().__init__(guard)
+        self._rpc = rpc
+        self._acp = acp
+        self._health = health
+        self._make_opencode = opencode
+        self._opencode: Asgi | None = None
+        self._make_control = control
+        self._control: Asgi | None = None
+
+    def transport_of(self, path: str) -> Rpc | Acp | None:
+        if path == RPC:
+            return self._rpc
+        return self._acp if path == ACP or path.startswith(f"{ACP}/") else None
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        transport = self.transport_of(path)
+        if transport is not None:
+            await transport(scope, receive, send)
+        elif path == "/v1/health" and scope["method"] == "GET":
+            body = msgspec.json.encode(self._health.view())
+            await respond(send, 200, json_headers(body), body)
+        elif is_opencode(path):
+            if self._opencode is None:
+                self._opencode = self._make_opencode()
+            await self._opencode(scope, receive, send)
+        else:
+            if self._control is None:
+                self._control = self._make_control()
+            await self._control(scope, receive, send)

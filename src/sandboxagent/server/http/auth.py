@@ -1,0 +1,203 @@
+"""Decide who may call by Host, Origin and token, before a body is read."""
+
+import binascii
+import hmac
+import ipaddress
+import re
+from base64 import b64decode, urlsafe_b64decode
+from collections.abc import Collection
+from functools import lru_cache
+from urllib.parse import parse_qs
+
+from msgspec import Struct
+
+from sandboxagent.protocol.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
+from sandboxagent.protocol.headers import (
+    ACP_CONNECTION_ID,
+    ACP_SESSION_ID,
+    BEARER,
+    CONNECTION_ID,
+    IDEMPOTENCY_KEY,
+    LAST_EVENT,
+    OPENCODE_DIRECTORY,
+    PREFER,
+    PREFERENCE_APPLIED,
+    RESUME_AFTER,
+    raw,
+)
+from sandboxagent.server.http.asgi import Headers, Scope, header, offers_websocket
+
+_HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
+_EXPOSED = (
+    f"{CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {LAST_EVENT}, {PREFERENCE_APPLIED}, "
+    "ETag, Content-Range, Content-Disposition"
+).encode()
+_ALLOWED_HEADERS = (
+    f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {RESUME_AFTER}, "
+    f"{PREFER}, {IDEMPOTENCY_KEY}, "
+    f"{OPENCODE_DIRECTORY}, If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
+).encode()
+_SINGLE = (
+    b"host",
+    b"authorization",
+    b"origin",
+    raw(CONNECTION_ID),
+    raw(ACP_CONNECTION_ID),
+    raw(ACP_SESSION_ID),
+    raw(RESUME_AFTER),
+    b"content-type",
+    raw(IDEMPOTENCY_KEY),
+)
+"""Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
+OPENCODE, OPENCODE_HEALTH = "/opencode", "/global/health"
+"""Where OpenCode's programs call; the second is beside the first, because its web page drops the path of a server."""
+_PRIVATE = ("/v1/", "/acp/", f"{OPENCODE}/")
+_PRIVATE_PATHS = ("/acp", OPENCODE, OPENCODE_HEALTH)
+"""What only those with the token may call."""
+
+
+class Guard(Struct, frozen=True):
+    """The checks, with what they compare to."""
+
+    token: str | None
+    host: str
+    allowed_hosts: Collection[str]
+    cors_origins: Collection[str]
+    public_health: bool
+
+    def check(self, scope: Scope) -> bool:
+        """Whether the client has shown that it may call, on a route that asks for that.
+
+        Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized.
+        """
+        if len(scope["headers"]) != len(scope["headers_by_name"]):
+            names = [name for name, _ in scope["headers"]]
+            repeated = next((name for name in _SINGLE if names.count(name) > 1), None)
+            if repeated is not None:
+                raise BadRequest(f"the header {repeated.decode()} was sent twice", header=repeated.decode())
+        self._check_host(scope)
+        self._check_origin(scope)
+        if not self._needs_token(scope):
+            return False
+        self._check_token(scope)
+        return True
+
+    def _needs_token(self, scope: Scope) -> bool:
+        """Whether the request is one that only those with the token may make."""
+        path = scope["path"]
+        public = not (path in _PRIVATE_PATHS or path.startswith(_PRIVATE)) or (
+            self.public_health and path in ("/v1/health", OPENCODE_HEALTH)
+        )
+        return not public and not self.is_preflight(scope)
+
+    def cors(self, scope: Scope) -> Headers:
+        """Headers that let a page of an allowed origin read the response."""
+        origin = header(scope, b"origin")
+        if origin is None or origin.decode("latin-1") not in self.cors_origins:
+            return []
+        found = [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+            (b"vary", b"Origin"),
+        ]
+        if _is_preflight(scope):
+            found += [
+                (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE, HEAD"),
+                (b"access-control-allow-headers", _ALLOWED_HEADERS),
+                (b"access-control-max-age", b"600"),
+            ]
+        return found
+
+    def is_preflight(self, scope: Scope) -> bool:
+        """A browser asks on behalf of a page of an allowed origin whether it may call."""
+        return _is_preflight(scope) and bool(self.cors(scope))
+
+    def _check_host(self, scope: Scope) -> None:
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        name = _host_name(host)
+        if not name:
+            raise Misdirected(host)
+        if name in ("localhost", self.host.lower()) or name in self.allowed_hosts or _is_loopback(name):
+            return
+        # Bound to a wildcard, the address the client reached is "the bound host". A rebound name is never an address.
+        server = scope.get("server")
+        if server is None or name != str(server[0]):
+            raise Misdirected(host)
+
+    def _check_origin(self, scope: Scope) -> None:
+        value = header(scope, b"origin")
+        if value is None:
+            return
+        origin = value.decode("latin-1")
+        own = f"{scope['scheme']}://{(header(scope, b'host') or b'').decode('latin-1')}"
+        if origin.lower() != own.lower() and origin not in self.cors_origins:
+            raise ForbiddenOrigin(origin)
+
+    def _check_token(self, scope: Scope) -> None:
+        if self.token is None:
+            return
+        authorization = header(scope, b"authorization")
+        if authorization is None and offers_websocket(scope):
+            given = _token_among_subprotocols(header(scope, b"sec-websocket-protocol") or b"")
+        else:
+            scheme, _, given = (authorization or b"").partition(b" ")
+            if is_opencode(scope["path"]) and scheme.lower() != b"bearer":
+                given = _password(given.strip() if scheme.lower() == b"basic" else _query_token(scope))
+            else:
+                given = given.strip() if scheme.lower() == b"bearer" else b""
+        if not given or not hmac.compare_digest(given, self.token.encode()):
+            raise Unauthorized
+
+
+def is_opencode(path: str) -> bool:
+    """Whether a path is one that OpenCode's programs call."""
+    return path in (OPENCODE, OPENCODE_HEALTH) or path.startswith(f"{OPENCODE}/")
+
+
+def _query_token(scope: Scope) -> bytes:
+    """What a link has in place of a header."""
+    try:
+        given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100).get("auth_token", [])
+    except ValueError:
+        return b""
+    # A plus sign means a space there, which base64 does not have.
+    return given[0].replace(" ", "+").encode("latin-1", "replace") if len(given) == 1 else b""
+
+
+def _password(encoded: bytes) -> bytes:
+    """The password of `user:password`, whatever the user's name is."""
+    try:
+        return b64decode(encoded + b"=" * (-len(encoded) % 4)).partition(b":")[2]
+    except (ValueError, binascii.Error):
+        return b""
+
+
+def _token_among_subprotocols(offered: bytes) -> bytes:
+    """The token that a browser, which cannot set headers, offers as a subprotocol; empty when there is none."""
+    found = [name for each in offered.split(b",") if (name := each.strip()).startswith(BEARER.encode())]
+    if len(found) != 1:
+        return b""
+    encoded = found[0].removeprefix(BEARER.encode())
+    try:
+        return urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+    except (ValueError, binascii.Error):
+        return b""
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method") is not None
+
+
+@lru_cache(maxsize=256)
+def _host_name(host: str) -> str:
+    """The name or address in a Host header, without its port; empty when it is none."""
+    match = _HOST.fullmatch(host.lower())
+    return (match["address"] or match["name"].removesuffix(".")) if match else ""
+
+
+@lru_cache(maxsize=256)
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,435 @@
+"""Share the code of `/v1/rpc` and `/acp`: bodies, streams, WebSockets and closing.
+
+A WebSocket (`Duplex`) is one for everything: a client's envelopes in, its connection's events out, in the order they
+were sent.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import parse_qs
+
+import msgspec
+from msgspec import Raw, Struct
+
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import LARGE, REQUEST, Envelope, failure, parse, parse_envelope, parse_large
+from sandboxagent.protocol.errors import (
+    BadRequest,
+    BodyTooLarge,
+    InternalError,
+    InvalidRequest,
+    LogUnavailable,
+    NotAnEnvelope,
+    SandboxAgentError,
+    UnknownConnection,
+    Unparsable,
+)
+from sandboxagent.protocol.headers import WITH_IDS
+from sandboxagent.server.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
+from sandboxagent.server.http.encoding import TextFrames
+from sandboxagent.server.http.ports import Clients, Delivery, Intake
+from sandboxagent.server.http.posts import Post
+from sandboxagent.server.http.stream import TAKEN_OVER, Stream, Streams
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.idempotency import MAX_KEY
+from sandboxagent.server.sessions.reply import as_answerable
+
+if TYPE_CHECKING:
+    from sandboxagent.server.http.websocket import WebSocket
+
+
+logger = logging.getLogger(__name__)
+
+NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
+POLICY_VIOLATION = 1008
+NONSENSE = 100
+"""Messages one after another that may be no envelopes: each is complained of, and then the socket is closed."""
+IN_ONE_TURN = 16
+"""Messages that are taken one after another before others have their turn, and the disk may catch up."""
+DISK_PATIENCE = 0.5
+"""Seconds between them while nothing can be written."""
+_BEGINS_JSON = re.compile(rb"\s*[\[{]")
+CLOSED_FOR_ANOTHER = 4001
+"""Close code of a socket whose connection has opened another stream: its client need not come back."""
+REFUSED = 4000
+"""Plus the HTTP status of a refusal: its close code."""
+
+
+class Duplex:
+    """The transport of `/acp` and `/v1/rpc` when a client asks for a WebSocket."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        intake: Intake,
+        streams: Streams,
+        delivery: Delivery,
+        lines: Pool,
+        max_size: int,
+    ) -> None:
+        """A thread of `lines` reads large messages."""
+        self._lines = lines
+        self._clients = clients
+        self._intake = intake
+        self._streams = streams
+        self._delivery = delivery
+        self._max_size = max_size
+
+    async def __call__(
+        self,
+        scope: Scope,
+        connection: Connection | None,
+        after: int,
+        headers: list[tuple[str, str]],
+        id_header: str,
+        agent: str | None = None,
+    ) -> None:
+        """Serve a socket to its end; without a connection, its first message opens one."""
+        websocket: WebSocket = scope["extensions"]["sandboxagent.websocket"](self._max_size)
+        connection_id = self._clients.make_id() if connection is None else connection.connection_id
+        websocket.accept(scope, [(id_header, connection_id), *headers])
+        try:
+            if connection is None:
+                connection = await self._open(websocket, connection_id, agent)
+            if connection is not None:
+                websocket.greeted = True
+                await self._serve(scope, websocket, connection, after)
+        except Exception:
+            websocket.close(INTERNAL_ERROR, "the server failed")
+            raise
+
+    def refuse(self, scope: Scope, error: SandboxAgentError) -> None:
+        """Open the socket, and close it at once with the reason. Raises BadRequest for what is no handshake."""
+        websocket: WebSocket = scope["extensions"]["sandboxagent.websocket"](self._max_size)
+        websocket.accept(scope, [])
+        websocket.close(REFUSED + error.status, error.slug)
+
+    async def _open(self, websocket: "WebSocket", connection_id: str, agent: str | None) -> Connection | None:
+        """Wait for `initialize`; one that fails may be tried again. None when the socket is closed before."""
+        while (message := await websocket.receive()) is not None:
+            envelope = await self._read_first(message)
+            if envelope is None or envelope.id is None:
+                websocket.close(PROTOCOL_ERROR, "the first message must be initialize")
+                return None
+            websocket.greeted = True
+            try:
+                connection, answer = await self._intake.open(envelope, agent, connection_id)
+            except SandboxAgentError as error:
+                await websocket.send_text(_numbered(websocket, 0, failure(envelope.id, error)))
+                websocket.greeted = False
+                continue
+            await websocket.send_text(_numbered(websocket, connection.opened_at, answer.line))
+            return connection
+        return None
+
+    async def _serve(self, scope: Scope, websocket: "WebSocket", connection: Connection, after: int) -> None:
+        encoding = TextFrames(websocket.expect_pong, numbered=websocket.numbered)
+        stream = self._streams.open(connection, after, transport(scope), encoding)
+        writing = asyncio.create_task(self._write(websocket, connection, stream))
+        try:
+            await self._take_all(websocket, connection)
+        finally:
+            stream.close("its socket was closed")
+            await writing
+            if websocket.left:
+                await self._clients.close(connection, "the client closed the connection")
+
+    async def _write(self, websocket: "WebSocket", connection: Connection, stream: Stream) -> None:
+        reason, code = "the log cannot be read", TRY_AGAIN_LATER
+        try:
+            while not websocket.over and (data := await stream.next()) is not None:
+                await websocket.send(data)
+        except LogUnavailable as error:
+            logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
+        else:
+            reason, code = stream.reason or "", self._code(connection, stream)
+        finally:
+            self._streams.forget(connection, stream)
+            connection.used_at = self._clients.monotonic()
+        websocket.close(code, reason)
+
+    def _code(self, connection: Connection, stream: Stream) -> int:
+        if self._clients.stopping:
+            return GOING_AWAY
+        return CLOSED_FOR_ANOTHER if stream.reason == TAKEN_OVER and not connection.closed else NORMAL
+
+    async def _take_all(self, websocket: "WebSocket", connection: Connection) -> None:
+        taken = nonsense = 0
+        while (message := await websocket.receive()) is not None:
+            connection.used_at = self._clients.monotonic()
+            makes_sense = await self._take(websocket, connection, message)
+            nonsense = 0 if makes_sense else nonsense + 1
+            if nonsense > NONSENSE:
+                websocket.cut_off(
+                    POLICY_VIOLATION, f"more than {NONSENSE} messages one after another were no envelopes"
+                )
+                return
+            taken += 1
+            if taken % IN_ONE_TURN == 0:
+                await self._let_others()
+
+    async def _let_others(self) -> None:
+        """A client may send faster than the rest of the server works."""
+        await asyncio.sleep(0)
+        try:
+            await self._clients.committed(self._clients.position)
+        except LogUnavailable:
+            await asyncio.sleep(DISK_PATIENCE)
+
+    async def _read_first(self, message: bytes) -> Envelope | None:
+        """None for what is no `initialize`."""
+        try:
+            envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse_large, message)
+        except NotAnEnvelope:
+            return None
+        is_request = envelope.kind is REQUEST and envelope.method == methods.INITIALIZE
+        return envelope if is_request else None
+
+    async def _take(self, websocket: "WebSocket", connection: Connection, message: bytes) -> bool:
+        """Whether it was an envelope. What fails is told on the stream."""
+        numbered = websocket.numbered
+        try:
+            if len(message) <= LARGE:
+                key, envelope = _read(message, numbered=numbered)
+            else:
+                key, envelope = await self._lines.run(_read, message, numbered=numbered)
+        except SandboxAgentError as error:
+            self._delivery.complain(connection, error)
+            return False
+        try:
+            if envelope.kind is REQUEST:
+                await self._delivery.deliver(connection, envelope, key).accepted()
+            elif key is not None:
+                await self._delivery.acknowledge(connection, envelope, key)
+            else:
+                await self._delivery.take(connection, envelope)
+        except Exception as error:
+            answerable = as_answerable(error, envelope.method)
+            if envelope.kind is REQUEST:
+                assert envelope.id is not None
+                self._clients.tell(connection, failure(envelope.id, answerable))
+            else:
+                self._delivery.complain(connection, answerable)
+        return True
+
+
+def query(scope: Scope) -> dict[str, str]:
+    """The query of a request for a WebSocket; of a name that is there twice, the last."""
+    found = parse_qs(scope["query_string"].decode("latin-1"))
+    return {name: values[-1] for name, values in found.items()}
+
+
+def offers_ids(scope: Scope) -> bool:
+    """Whether a client offers the subprotocol of our own clients."""
+    offered = header(scope, b"sec-websocket-protocol") or b""
+    return WITH_IDS.encode() in (name.strip() for name in offered.split(b","))
+
+
+def _numbered(websocket: "WebSocket", position: int, line: bytes) -> bytes:
+    return b"%d\n%b" % (position, line) if websocket.numbered else line
+
+
+def _read(message: bytes, *, numbered: bool) -> tuple[str | None, Envelope]:
+    """The key of a message, if it has one, and its envelope. Raises what its client is told."""
+    try:
+        key, message = _split_key(message) if numbered else (None, message)
+        return key, parse_envelope(message)
+    except (NotAnEnvelope, InvalidRequest) as error:
+        raise _complaint(message, error) from None
+
+
+def _split_key(message: bytes) -> tuple[str | None, bytes]:
+    """The key in the first line, if there is one, and the envelope."""
+    if _BEGINS_JSON.match(message):
+        return None, message
+    key, _, rest = message.partition(b"\n")
+    if not 0 < len(key) <= MAX_KEY or not rest:
+        raise InvalidRequest(f"a frame is an envelope, or a key of 1 to {MAX_KEY} characters, a line break and one")
+    return key.decode("latin-1"), rest
+
+
+def _complaint(message: bytes, error: SandboxAgentError) -> SandboxAgentError:
+    """A message that is no envelope, as JSON-RPC tells such failures apart."""
+    try:
+        msgspec.json.decode(message, type=Raw)
+    except (msgspec.DecodeError, RecursionError):
+        if not isinstance(error, InvalidRequest):
+            return Unparsable(str(error))
+    return InvalidRequest(str(error))
+
+
+METHODS = "DELETE, GET, POST"
+MAX_DIGITS = 19
+"""Of a position in the log."""
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ClientGone(Exception):
+    """The client left before it sent the whole body; there is nothing to do."""
+
+
+class Exchange(Struct, eq=False):
+    """The parts of the server that both transports stand on."""
+
+    path: ClassVar[str]
+    accepted: ClassVar[bytes]
+    """The head of the answer to a request whose response comes on the stream, without its end."""
+    clients: Clients
+    intake: Intake
+    streams: Streams
+    delivery: Delivery
+    duplex: Duplex
+    lines: Pool
+    """A thread of it reads large bodies."""
+    max_body: int
+
+    async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse_envelope) -> Envelope:
+        """The envelope in a body: a large one is read in a thread. Raises what is wrong with it."""
+        return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
+
+    def on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
+        """The request was taken. The response comes on the stream."""
+        if isinstance(taken, Exception):
+            self.fail(connection, post, taken)
+        else:
+            self.clients.when_kept(connection, taken, partial(self._on_kept, connection, post))
+
+    def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:
+        if failure is None:
+            post.respond(self.accepted, b"")
+            self.end(connection)
+        else:
+            self.fail(connection, post, failure)
+
+    def fail(self, connection: Connection, post: Post, error: Exception) -> None:
+        """Answer what went wrong with an envelope."""
+        post.refuse(as_problem(error, self.path))
+        self.end(connection)
+
+    def end(self, connection: Connection) -> None:
+        """A request of its client, which made it busy, is no longer under way."""
+        connection.busy -= 1
+        connection.used_at = self.clients.monotonic()
+
+    async def position(self, value: bytes) -> int:
+        """The position that a client has read up to; raises BadRequest for one that it cannot have."""
+        if not value.isdigit() or len(value) > MAX_DIGITS:
+            raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
+        after = int(value)
+        if not await self.clients.has_sent(after):
+            raise BadRequest("Last-Event-ID is the number of an event that this server has not sent", lastEventId=after)
+        return after
+
+    async def stream_events(
+        self,
+        scope: Scope,
+        send: Send,
+        connection: Connection,
+        stream: Stream,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Answer with a stream, to its end; `first` is awaited when the response has begun, before any event."""
+        try:
+            await write_stream(scope, send, connection, stream, first)
+        finally:
+            self.streams.forget(connection, stream)
+            connection.used_at = self.clients.monotonic()
+        await send({"type": "http.response.body", "body": b""})
+
+    async def upgrade(
+        self,
+        scope: Scope,
+        find: Callable[[Scope], Awaitable[tuple[Connection | None, int]]],
+        id_header: str,
+        headers: list[tuple[str, str]],
+        agent: str | None = None,
+    ) -> None:
+        """Go on as a WebSocket, with the connection and the cursor that `find` finds.
+
+        A client that knows our subprotocol learns why it is refused from a close code: browsers show no status.
+        """
+        try:
+            connection, after = await find(scope)
+        except SandboxAgentError as error:
+            if not offers_ids(scope):
+                raise
+            self.duplex.refuse(scope, error)
+            return
+        await self.duplex(scope, connection, after, headers, id_header, agent)
+
+    async def connection(self, connection_id: str) -> Connection:
+        """Raises UnknownConnection."""
+        connection = await self.clients.find(connection_id)
+        if connection is None:
+            raise UnknownConnection
+        return connection
+
+    async def close_unheard(self, connection: Connection) -> None:
+        """Close a connection whose client left before it learnt the id: nothing else knows it."""
+        await self.clients.close(connection, "the client left before it was open")
+
+    async def close(self, connection_id: str) -> None:
+        """Close a connection for its client, if it is there."""
+        connection = await self.clients.find(connection_id)
+        if connection is not None:
+            await self.clients.close(connection, "the client closed the connection")
+
+
+def as_problem(error: Exception, path: str) -> SandboxAgentError:
+    """What a client reads of a failure."""
+    if isinstance(error, SandboxAgentError):
+        return error
+    logger.error("request failed method=POST path=%s", path, exc_info=error)
+    return InternalError()
+
+
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
+    """The whole body of a request; raises BodyTooLarge, or ClientGone when it does not come to its end."""
+    length = header(scope, b"content-length")
+    if length is not None and int(length) > most:
+        raise BodyTooLarge(most)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise BodyTooLarge(most)
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def write_stream(
+    scope: Scope,
+    send: Send,
+    connection: Connection,
+    stream: Stream,
+    first: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Begin a response, and write events until the stream or its reader ends; the caller ends the response."""
+    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    stream.direct = write_part(scope)
+    try:
+        while (data := await stream.next()) is not None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            if is_gone(scope):
+                break
+            if first is not None:
+                await first()
+                first = None
+    except LogUnavailable as error:
+        # The response has begun, so all that is left is to end it; the client resumes by id.
+        logger.warning("stream ended connection=%s reason=%s", connection.tag, error)

@@ -1,0 +1,269 @@
+"""Serve `/v1/rpc`: POST takes one envelope, GET streams envelopes, DELETE closes the connection.
+
+An upgraded GET is a WebSocket for everything.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+
+from msgspec import field
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.fleet.messages import SAFE_AT
+from sandboxagent.protocol import headers, methods
+from sandboxagent.protocol.envelope import LARGE, NOTIFICATION, REQUEST, Envelope, parse
+from sandboxagent.protocol.errors import (
+    BadRequest,
+    MethodNotAllowed,
+    MissingConnection,
+    SandboxAgentError,
+)
+from sandboxagent.server.http.asgi import (
+    EVENT_STREAM,
+    JSON,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    check_accept,
+    check_json,
+    header,
+    json_headers,
+    offers_websocket,
+    problem_document,
+    respond,
+    transport,
+    wants_async,
+)
+from sandboxagent.server.http.body import METHODS, Exchange, as_problem, query
+from sandboxagent.server.http.posts import GatewayPost, Post
+from sandboxagent.server.sessions.connection import Connection, Downlink
+from sandboxagent.server.sessions.idempotency import MAX_KEY
+from sandboxagent.server.sessions.reply import Answer
+
+PATH = "/v1/rpc"
+_CONNECTION = headers.raw(headers.CONNECTION_ID)
+_LAST_EVENT = headers.raw(headers.LAST_EVENT)
+_AFTER = headers.raw(headers.RESUME_AFTER)
+_PREFER = headers.raw(headers.PREFER)
+_APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
+    + _LAST_EVENT
+    + b": %d\r\n"
+)
+"""Of a response, without its end."""
+_EARLY_HEAD = _HEAD + SAFE_AT + b": %d\r\n"
+_EMPTY = [(b"content-length", b"0")]
+
+logger = logging.getLogger(__name__)
+
+
+class Rpc(Exchange, eq=False):
+    """The transport of the contract, sections 2 to 4."""
+
+    path = PATH
+    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n%b: %b\r\n" % _APPLIED
+    _tasks: Tasks = field(default_factory=Tasks)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["method"]:
+            case "GET":
+                await (self._upgrade(scope) if offers_websocket(scope) else self._get(scope, send))
+            case "DELETE":
+                await self._delete(scope, send)
+            case method:
+                raise MethodNotAllowed(method, PATH, METHODS)
+
+    # POST
+
+    def read_post(self, scope: Scope) -> Callable[[Post], None]:
+        """Who takes POSTs with this head. Raises what is wrong with it."""
+        check_json(header(scope, b"content-type"))
+        check_accept(header(scope, b"accept"), JSON)
+        named = header(scope, _CONNECTION)
+        if named is None:
+            return self._take_first
+        connection_id = named.decode("latin-1")
+        # One that cannot be there is refused before its body is read.
+        self.clients.look_up(connection_id)
+        return partial(self._take, connection_id, wants_async(header(scope, _PREFER)))
+
+    def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
+        """Take an envelope from a client."""
+        try:
+            connection = self.clients.look_up(connection_id)
+            if connection is None or len(post.body) > LARGE:
+                self.run(self._take_later(connection_id, is_async, post))
+                return
+            envelope = parse(post.body)
+        except SandboxAgentError as error:
+            post.refuse(error)
+        else:
+            self._take_from(connection, envelope, is_async, post)
+
+    async def _take_later(self, connection_id: str, is_async: bool, post: Post) -> None:
+        """Take an envelope that is large, or from a client whose connection has to be asked for."""
+        try:
+            envelope = await self.read_envelope(post.body)
+            connection = await self.connection(connection_id)
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+        else:
+            self._take_from(connection, envelope, is_async, post)
+
+    def _take_from(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
+        if envelope.kind is not REQUEST:
+            self.run(self._take_unanswered(connection, envelope, post))
+            return
+        try:
+            key = None if post.key is None else _idempotency_key(post.key)
+        except BadRequest as error:
+            post.refuse(error)
+            return
+        connection.busy += 1
+        if is_async:
+            reply = self.delivery.deliver(connection, envelope, key)
+            reply.when_accepted(partial(self.on_accepted, connection, post))
+            return
+        reply = self.intake.submit(connection, envelope, key)
+        if isinstance(post, GatewayPost):
+            reply.when_answered(partial(self._on_answered_early, connection, post))
+        else:
+            reply.when_answered(partial(self._on_answered, connection, post))
+
+    # What a POST waits for; it happens in the agent's own turn, or in the log's.
+
+    def _on_answered(self, connection: Connection, post: Post, result: Answer | Exception) -> None:
+        if isinstance(result, Exception):
+            self.fail(connection, post, result)
+        else:
+            self.clients.when_committed(result.commit, partial(self._on_committed, connection, post, result))
+
+    def _on_committed(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:
+        if failure is not None:
+            self.fail(connection, post, failure)
+            return
+        stream, last = connection.stream, connection.last_event
+        if stream is None or stream.has_handed(last):
+            self._answer(connection, post, answer, last)
+        else:
+            self.run(self._answer_after(stream, connection, post, answer, last))
+
+    async def _answer_after(
+        self, stream: Downlink, connection: Connection, post: Post, answer: Answer, last: int
+    ) -> None:
+        await stream.caught_up(last)
+        self._answer(connection, post, answer, last)
+
+    def _answer(self, connection: Connection, post: Post, answer: Answer, last: int) -> None:
+        line = answer.line
+        if not post.respond(_HEAD % (len(line), last), line):
+            self.clients.tell(connection, line)
+        if answer.session_opened is not None:
+            # What is written in one turn of the event loop may reach its sockets in any order.
+            asyncio.get_running_loop().call_soon(answer.session_opened)
+        self.end(connection)
+
+    def _on_answered_early(self, connection: Connection, post: GatewayPost, result: Answer | Exception) -> None:
+        """Answer a gateway, which sees by itself when the fleet's stream has what the answer speaks of.
+
+        The end of the answer is the word that it has; or the problem that keeps it from getting there.
+        """
+        if isinstance(result, Exception):
+            self.fail(connection, post, result)
+            return
+        last, line = connection.last_event, result.line
+        post.respond_early(_EARLY_HEAD % (len(line), last, max(result.commit, last)), line)
+        self.clients.when_kept(connection, result.commit, partial(self._on_safe, connection, post, result))
+
+    def _on_safe(self, connection: Connection, post: GatewayPost, answer: Answer, failure: Exception | None) -> None:
+        if post.is_gone():
+            self.clients.tell(connection, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
+        post.end(b"" if failure is None else problem_document(as_problem(failure, PATH)))
+        self.end(connection)
+
+    async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
+        connection.busy += 1
+        try:
+            await self._take_without_response(connection, envelope)
+            post.reply(Response(202, _EMPTY))
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+        finally:
+            self.end(connection)
+
+    async def _take_without_response(self, connection: Connection, envelope: Envelope) -> None:
+        if envelope.kind is NOTIFICATION:
+            await self.intake.notify(connection, envelope)
+        else:
+            await self.intake.answer(connection, envelope)
+
+    def _take_first(self, post: Post) -> None:
+        """Take the envelope that opens a connection."""
+        self.run(self._open(post))
+
+    async def _open(self, post: Post) -> None:
+        try:
+            connection, answer = await self.intake.open(await self._read_first(post))
+            if post.is_gone():
+                await self.close_unheard(connection)
+            ours = [(_CONNECTION, connection.connection_id.encode()), (_LAST_EVENT, b"%d" % connection.last_event)]
+            post.reply(Response(200, [*json_headers(answer.line), *ours], answer.line))
+        except Exception as error:
+            post.refuse(as_problem(error, PATH))
+
+    async def _read_first(self, post: Post) -> Envelope:
+        envelope = await self.read_envelope(post.body)
+        if envelope.kind is not REQUEST or envelope.method != methods.INITIALIZE:
+            raise MissingConnection
+        return envelope
+
+    def run(self, work: Coroutine[object, object, None]) -> None:
+        self._tasks.run(work, "answer a post")
+
+    # GET
+
+    async def _get(self, scope: Scope, send: Send) -> None:
+        check_accept(header(scope, b"accept"), EVENT_STREAM)
+        connection = await self._connection(scope)
+        value = header(scope, _AFTER)
+        after = 0 if value is None else await self.position(value)
+        stream = self.streams.open(connection, after, transport(scope))
+        await self.stream_events(scope, send, connection, stream)
+
+    async def _upgrade(self, scope: Scope) -> None:
+        await self.upgrade(scope, self._resumed, headers.CONNECTION_ID, [])
+
+    async def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
+        """Where a WebSocket goes on; a browser, which sets no headers, names its connection in the query."""
+        asked = query(scope)
+        named = header(scope, _CONNECTION)
+        connection_id = asked.get("connection") if named is None else named.decode("latin-1")
+        connection = None if connection_id is None else await self.connection(connection_id)
+        return connection, await self.position(asked["after"].encode()) if "after" in asked else 0
+
+    # DELETE
+
+    async def _delete(self, scope: Scope, send: Send) -> None:
+        connection_id = header(scope, _CONNECTION)
+        if connection_id is None:
+            raise MissingConnection
+        await self.close(connection_id.decode("latin-1"))
+        await respond(send, 204, [])
+
+    async def _connection(self, scope: Scope) -> Connection:
+        connection_id = header(scope, _CONNECTION)
+        if connection_id is None:
+            raise MissingConnection
+        return await self.connection(connection_id.decode("latin-1"))
+
+
+def _idempotency_key(value: bytes) -> str:
+    if not value or len(value) > MAX_KEY:
+        raise BadRequest(f"Idempotency-Key must be 1 to {MAX_KEY} characters long")
+    return value.decode("latin-1")

@@ -1,0 +1,420 @@
+"""Send one connection what it has still to read of the log, and cut off slow readers.
+
+At most one is live per connection or, on `/acp`, one for the connection and one for each of its sessions. A reader that
+keeps up is handed shared chunks from memory. One that fell behind reads pages from the log until it has caught up; one
+that fell behind and takes nothing at all is cut off, and resumes by id. Knows nothing of HTTP.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec import Struct
+
+from sandboxagent.core.cursor import Cursor, Gap
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import notification
+from sandboxagent.server.http.encoding import SSE, Encoding
+from sandboxagent.server.http.stream_source import EventLog, StreamPart, StreamSource
+from sandboxagent.server.log.event import Chunk
+from sandboxagent.server.sessions.connection import Connection, Downlink
+
+BATCH = 256 << 10
+"""Bytes handed to the socket at a time."""
+JOINED = 64 << 10
+"""Bytes from which on a chunk is better written by itself than copied."""
+CATCH_UP_WAIT = 0.25
+"""How long an answer waits for its own client to be handed the events before it."""
+LONGEST_PAUSE = 0.5
+"""How long an agent's output may wait for a reader that does not keep up: time for a quick one, no loss to others."""
+TICK = 0.25
+TAKEN_OVER = "another stream took over"
+
+
+class StreamLimits(Struct, frozen=True):
+    """What one stream may take, in bytes and seconds."""
+
+    buffer: int = 8 << 20
+    stall_timeout: float = 1.0
+    heartbeat: float = 15.0
+    peer_timeout: float = 60.0
+
+
+class StreamSocket(Protocol):
+    """What a stream is written to."""
+
+    def get_write_buffer_size(self) -> int: ...
+    def abort(self) -> None: ...
+
+
+class Stream:
+    """One reader: its cursor, and what becomes of what it reads. Without a part, it has all events."""
+
+    __slots__ = (
+        "_comments",
+        "_connection",
+        "_cursor",
+        "_encoding",
+        "_handed",
+        "_limits",
+        "_newest",
+        "_patience",
+        "_paused",
+        "_socket",
+        "_source",
+        "_taking_at",
+        "_unsent",
+        "_waiting",
+        "_waits",
+        "_writing_since",
+        "_wrote_at",
+        "direct",
+        "part",
+        "reason",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: EventLog,
+        after: int,
+        limits: StreamLimits,
+        socket: StreamSocket,
+        encoding: Encoding = SSE,
+        part: StreamPart | None = None,
+        waits: Callable[[Connection], bool] | None = None,
+    ) -> None:
+        """While `waits` says so, nothing is read; `look_back` wakes it."""
+        self.part = part
+        self.reason: str | None = None
+        """Why it was closed."""
+        self.direct: Callable[[bytes], bool] | None = None
+        """Writes at once, if the socket takes more; the writer sets it."""
+        self._waits = waits
+        self._encoding = encoding
+        self._connection = connection
+        self._source = source
+        self._limits = limits
+        self._socket = socket
+        self._cursor: Cursor[Chunk] = Cursor(
+            StreamSource(connection, part, source), after, limits.buffer, has_memory=True
+        )
+        self._unsent = 0
+        self._taking_at = time.monotonic()
+        """When the client last took something, or nothing waited for it."""
+        self._paused: tuple[Callable[[], None], ...] = ()
+        """Producers that wait. Like the two below a tuple: empty lists would be a sixth of an idle stream's memory."""
+        self._patience: asyncio.TimerHandle
+        self._comments: tuple[bytes, ...] = (encoding.opening,) if encoding.opening else ()
+        self._handed = after
+        """Last position handed to the socket."""
+        self._newest = after
+        """Last position meant for this stream."""
+        self._waiting: tuple[tuple[int, asyncio.Future[None]], ...] = ()
+        self._writing_since: float | None = None
+        self._wrote_at = time.monotonic()
+
+    # What the hub does
+
+    def push(self, chunk: Chunk) -> None:
+        """A new chunk for this connection."""
+        if self.part is not None and not self.part.has(self._connection, chunk):
+            return
+        cursor = self._cursor
+        if chunk.first <= cursor.known:
+            # A gateway that is behind may still push some of what a client has.
+            if chunk.last <= cursor.known:
+                return
+            chunk = chunk.after(cursor.known)
+        self._newest = chunk.last
+        if not cursor.is_live:
+            # It is on its way through the log and will come to this one there.
+            return
+        # A request is the writer's: each client reads it in other words, which are not known before all has happened.
+        waiting = cursor.waiting
+        if waiting is not None and not waiting.done() and self.direct is not None and chunk.request is None:
+            if chunk.size < JOINED and (cursor.queue or self._source.postpone(self._write_queue)):
+                cursor.enqueue(chunk)
+                return
+            if cursor.queue:
+                self._write_queue()
+            if not cursor.queue and self._write_now(self._encoding.events(self._connection, chunk), chunk.last):
+                return
+        cursor.push(chunk)
+
+    def _write_queue(self) -> None:
+        """Write what was postponed, or let the writer do it."""
+        is_written, cursor = False, self._cursor
+        queue, waiting = cursor.queue, cursor.waiting
+        try:
+            if queue and waiting is not None and not waiting.done():
+                frames = [self._encoding.events(self._connection, chunk) for chunk in queue]
+                is_written = self._write_now(b"".join(frames), queue[-1].last)
+        finally:
+            if is_written:
+                cursor.clear()
+                if self._paused:
+                    self._resume_producers()
+            else:
+                cursor.wake()
+
+    def _write_now(self, data: bytes, last: int) -> bool:
+        """Write what goes up to a position while the writer sleeps, if the socket takes more."""
+        if self.direct is None or not self.direct(data):
+            return False
+        self._cursor.position = self._handed = last
+        self._wrote_at = time.monotonic()
+        if self._waiting:
+            self._written()
+        return True
+
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool:
+        """Whether the producer should pause until `resume` is called, which saves a quick reader from reading the log.
+
+        The pause is short: a reader that does not catch up in time reads from the log and slows no producer again.
+        """
+        if not self._cursor.is_live or self._cursor.queued < self._limits.buffer // 2:
+            return False
+        if not self._paused:
+            self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._lose_patience)
+        self._paused = (*self._paused, resume)
+        return True
+
+    def _lose_patience(self) -> None:
+        self._cursor.fall_behind()
+        self._resume_producers()
+
+    def look_back(self) -> None:
+        """Something may be there that was not pushed: read on from the last position that was taken."""
+        self._cursor.read_again()
+        self._resume_producers()
+
+    def close(self, reason: str) -> None:
+        """End it, with a last comment saying why."""
+        if farewell := self._encoding.farewell(reason):
+            self._comments = (*self._comments, farewell)
+        self.reason = self.reason or reason
+        self._cursor.close()
+
+    async def caught_up(self, position: int) -> None:
+        """Wait until everything up to a position has been handed to the socket; not for long."""
+        if self._handed >= position or self._cursor.is_closed:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = (*self._waiting, (position, future))
+        try:
+            async with asyncio.timeout(CATCH_UP_WAIT):
+                await future
+        except TimeoutError:
+            return
+
+    def has_handed(self, position: int) -> bool:
+        """Whether an answer need not wait for it."""
+        return self._handed >= position or self._cursor.is_closed
+
+    async def flushed(self) -> None:
+        """Wait until everything meant for it so far has been handed to the socket; not for long."""
+        await self.caught_up(self._newest)
+
+    @property
+    def cursor(self) -> int:
+        """The last position handed to the socket."""
+        return self._handed
+
+    def tick(self, now: float) -> None:
+        """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
+        unsent = self._socket.get_write_buffer_size()
+        taken, self._unsent = unsent < self._unsent, unsent
+        if taken or not unsent:
+            self._taking_at = now
+        elif now - self._taking_at > self._limits.peer_timeout:
+            # Not behind, and perhaps gone without a word.
+            self._socket.abort()
+        if self._writing_since is not None:
+            if taken:
+                self._writing_since = now
+            cursor = self._cursor
+            behind = cursor.is_closed or not cursor.is_live or max(unsent, cursor.queued) > self._limits.buffer
+            if behind and now - self._writing_since > self._limits.stall_timeout:
+                self._socket.abort()
+        elif self._cursor.is_live and now - self._wrote_at >= self._limits.heartbeat:
+            self._wrote_at = now
+            self._comments = (*self._comments, self._encoding.heartbeat())
+            self._cursor.wake()
+
+    # What the writer does
+
+    async def next(self) -> bytes | None:
+        """What to write next; None when the stream is over. The one before counts as handed over."""
+        self._written()
+        cursor = self._cursor
+        while True:
+            if self._comments:
+                comments, self._comments = self._comments, ()
+                return self._writing(b"".join(comments))
+            if cursor.is_closed:
+                return None
+            if cursor.queue:
+                return self._writing(self._drain())
+            if cursor.is_live or (self._waits is not None and self._waits(self._connection)):
+                await cursor.wait()
+            elif items := await cursor.catch_up():
+                return self._writing(b"".join(map(self._encode, items)))
+
+    def finish(self) -> None:
+        """The writer has stopped."""
+        self._cursor.close()
+        self._written()
+        self._resume_producers()
+        for _, future in self._waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def _resume_producers(self) -> None:
+        """Resume the paused producers."""
+        paused, self._paused = self._paused, ()
+        if paused:
+            self._patience.cancel()
+        for resume in paused:
+            resume()
+
+    def _drain(self) -> bytes:
+        parts = [self._encoding.events(self._connection, chunk) for chunk in self._cursor.take(BATCH)]
+        if self._paused and self._cursor.queued < self._limits.buffer // 4:
+            self._resume_producers()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _encode(self, item: Chunk | Gap) -> bytes:
+        if isinstance(item, Gap):
+            line = notification(methods.GAP, {"after": item.after, "resumesAt": item.resumes_at})
+            # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
+            return self._encoding.event(item.resumes_at - 1, line)
+        return self._encoding.events(self._connection, item)
+
+    def _writing(self, data: bytes) -> bytes:
+        self._writing_since = self._wrote_at = time.monotonic()
+        return data
+
+    def _written(self) -> None:
+        self._writing_since = None
+        self._handed = self._cursor.position
+        if self._waiting:
+            for position, future in self._waiting:
+                if position <= self._handed and not future.done():
+                    future.set_result(None)
+            self._waiting = tuple(each for each in self._waiting if not each[1].done())
+
+
+class Several:
+    """The live streams of one connection, when each has a part of its events."""
+
+    def __init__(self) -> None:
+        self.streams: dict[StreamPart, Stream] = {}
+
+    def push(self, chunk: Chunk) -> None:
+        for stream in self.streams.values():
+            stream.push(chunk)
+
+    def look_back(self) -> None:
+        for stream in self.streams.values():
+            stream.look_back()
+
+    def close(self, reason: str) -> None:
+        for stream in self.streams.values():
+            stream.close(reason)
+
+    async def caught_up(self, position: int) -> None:
+        """Wait until each was handed what it has to have; not for long."""
+        await asyncio.gather(*(stream.flushed() for stream in self.streams.values()))
+
+    def has_handed(self, position: int) -> bool:
+        return False
+
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool:
+        return any(stream.apply_backpressure(resume) for stream in self.streams.values())
+
+
+class Streams:
+    """All live streams, and the one clock they share."""
+
+    def __init__(
+        self,
+        source: EventLog,
+        limits: StreamLimits,
+        opened: Callable[[Connection], None] | None = None,
+        waits: Callable[[Connection], bool] | None = None,
+    ) -> None:
+        """`opened` learns whose stream was opened; `waits` says whose streams must not read on yet."""
+        self._opened = opened
+        self._waits = waits
+        self._source = source
+        self._limits = limits
+        self._live: set[Stream] = set()
+
+    def open(
+        self,
+        connection: Connection,
+        after: int,
+        socket: StreamSocket,
+        encoding: Encoding = SSE,
+        part: StreamPart | None = None,
+    ) -> Stream:
+        """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
+        start = max(after, connection.opened_at)
+        stream = Stream(connection, self._source, start, self._limits, socket, encoding, part, self._waits)
+        if part is None:
+            _take_over(connection.stream)
+            connection.stream = stream
+        else:
+            if not isinstance(connection.stream, Several):
+                _take_over(connection.stream)
+                connection.stream = Several()
+            _take_over(connection.stream.streams.get(part))
+            connection.stream.streams[part] = stream
+        self._live.add(stream)
+        if self._opened is not None:
+            self._opened(connection)
+        return stream
+
+    def forget(self, connection: Connection, stream: Stream) -> None:
+        stream.finish()
+        self._live.discard(stream)
+        if stream.part is None:
+            connection.served = max(connection.served, stream.cursor)
+            if connection.stream is stream:
+                connection.stream = None
+            return
+        name = stream.part.session_id
+        connection.cursors[name] = max(stream.cursor, connection.cursors.get(name, 0))
+        if isinstance(connection.stream, Several) and connection.stream.streams.get(stream.part) is stream:
+            del connection.stream.streams[stream.part]
+            if not connection.stream.streams:
+                connection.stream = None
+
+    def cursor(self, connection: Connection, part: StreamPart) -> int:
+        """How far its client has been served: where a stream goes on when the client does not say."""
+        live = self.find(connection, part)
+        return max(live.cursor if live else 0, connection.cursors.get(part.session_id, 0), connection.served)
+
+    @staticmethod
+    def find(connection: Connection, part: StreamPart) -> Stream | None:
+        """The live stream of a part."""
+        return connection.stream.streams.get(part) if isinstance(connection.stream, Several) else None
+
+    def close(self, reason: str) -> None:
+        for stream in self._live:
+            stream.close(reason)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(TICK)
+            now = time.monotonic()
+            for stream in tuple(self._live):
+                stream.tick(now)
+
+
+def _take_over(stream: Downlink | None) -> None:
+    if stream is not None:
+        stream.close(TAKEN_OVER)

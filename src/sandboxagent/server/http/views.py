@@ -1,0 +1,355 @@
+"""Serve health, agents, installs and sessions from one table of endpoints.
+
+One table of endpoints: the router and the OpenAPI document are both made from it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol.envelope import Object
+from sandboxagent.protocol.errors import (
+    AgentBootFailed,
+    AgentNotInstalled,
+    AgentTimeout,
+    BadRequest,
+    ChecksumMismatch,
+    DiskFull,
+    DownloadFailed,
+    HashMissing,
+    InstallFailed,
+    InternalError,
+    InvalidParams,
+    OffersUnknown,
+    RegistryUnavailable,
+    SandboxAgentError,
+    SessionDamaged,
+    SessionNotFound,
+    ShuttingDown,
+    UnknownAgent,
+    UnknownVersion,
+    UnsafeArchive,
+    UnsupportedAgent,
+    UnsupportedPlatform,
+)
+from sandboxagent.protocol.json_bounds import read
+from sandboxagent.protocol.views import (
+    AgentsView,
+    AgentView,
+    HealthView,
+    InstallRequest,
+    InstallResult,
+    SessionsView,
+    SessionView,
+    StderrView,
+)
+from sandboxagent.server.agents.install.installer import InstallOutcome
+from sandboxagent.server.agents.install.plan import Job
+from sandboxagent.server.agents.installs import AgentInstalls, read_install_request
+from sandboxagent.server.agents.views import AgentViews
+from sandboxagent.server.http.asgi import EVENT_STREAM, problem_document
+from sandboxagent.server.http.health import HealthCheck
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.listing import Inventory
+
+MAX_BODY = 64 * 1024
+STDERR_BYTES = 64 * 1024
+"""Of an agent's stderr, the newest."""
+PACE = 0.2
+"""Seconds between two progress events; npm reports hundreds of files."""
+
+INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
+    *(UnknownAgent, AgentNotInstalled, UnsupportedAgent, UnsupportedPlatform, UnknownVersion),
+    *(
+        RegistryUnavailable,
+        DownloadFailed,
+        ChecksumMismatch,
+        HashMissing,
+        UnsafeArchive,
+        InstallFailed,
+        ShuttingDown,
+        DiskFull,
+    ),
+)
+ASKING_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
+    *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, ShuttingDown),
+)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Installs:
+    """The handler."""
+
+    installs: AgentInstalls
+    heartbeat: float
+
+    async def install(self, request: Request) -> Response:
+        asked = await _asked(request)
+        agent: str = request.path_params["agent"]
+        if EVENT_STREAM not in request.headers.get("accept", ""):
+            return _json(await self.installs.install(agent, asked))
+        begun = await self.installs.begin(agent, asked)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(self._events(begun), media_type=EVENT_STREAM, headers=headers)
+
+    async def _events(self, begun: "InstallResult | tuple[Job, asyncio.Task[InstallOutcome]]") -> AsyncGenerator[bytes]:
+        if isinstance(begun, InstallResult):
+            yield _event("result", msgspec.json.encode(begun))
+            return
+        job, task = begun
+        shown = None
+        while not task.done():
+            if job.progress is not shown:
+                shown = job.progress
+                yield _event("progress", msgspec.json.encode(shown))
+            changed = asyncio.ensure_future(job.changed())
+            try:
+                # The task is only watched: it is not ours to cancel.
+                await asyncio.wait({changed, task}, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if not changed.done():
+                yield b": still at it\n\n"
+            if not task.done():
+                await asyncio.wait({task}, timeout=PACE)
+        yield await self._ending(task)
+
+    async def _ending(self, task: "asyncio.Task[InstallOutcome]") -> bytes:
+        try:
+            return _event("result", msgspec.json.encode(await self.installs.wait_for_result(task)))
+        except SandboxAgentError as error:
+            return _event("problem", problem_document(error))
+        except Exception:
+            return _event("problem", problem_document(InternalError()))
+
+
+async def _asked(request: Request) -> InstallRequest:
+    body = await _body(request)
+    if not body.strip():
+        return InstallRequest()
+    try:
+        return read_install_request(read(body, Object))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise BadRequest("the body of an install is a small JSON object")
+    except ClientDisconnect:  # The client is gone.
+        raise BadRequest("the body stops half-way") from None
+    return body
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+def _json(result: InstallResult) -> Response:
+    headers = {"cache-control": "no-store"}
+    return Response(msgspec.json.encode(result), media_type="application/json", headers=headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method of one route, and what is to be said about it."""
+
+    method: str
+    path: str
+    handle: Handler
+    summary: str
+    returns: type | None = None
+    query: dict[str, str] = field(default_factory=dict[str, str])
+    problems: tuple[type[SandboxAgentError], ...] = ()
+    status: int = 200
+    body: type[Struct] | None = None
+    """What may be sent; it may be left out when all of its fields may."""
+    required: tuple[str, ...] = ()
+    """Names of the query that must be there."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers of the request that matter, beside those of every request."""
+    takes: str | None = None
+    """The media type of a body that is no JSON."""
+    gives: str | None = None
+    """The media type of an answer that is no JSON."""
+    statuses: dict[int, str] = field(default_factory=dict[int, str])
+    """Further answers that are no problems, and what they mean."""
+    answer: str = ""
+    """What the answer is, where the summary does not say it."""
+    also: dict[str, str] = field(default_factory=dict[str, str])
+    """Further media types that the answer has when `Accept` names them, and what they hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedRoute:
+    """One method of a route that is gone."""
+
+    method: str
+    path: str
+    """With names in braces for what differs."""
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """The handlers."""
+
+    hub: Hub
+    inventory: Inventory
+    agent_views: AgentViews
+    installs: Installs
+    health: HealthCheck
+    logs: Path
+    """The folder of what agents write to stderr."""
+    pool: Pool
+
+    def endpoints(self) -> list[Endpoint]:
+        which = {"registry": "`true`: also agents of the ACP registry that are not installed."}
+        page = {
+            "cursor": "`nextCursor` of the page before.",
+            "cwd": "Only sessions of this directory.",
+            "changedAfter": "`changes` of an earlier list: only what has changed since, if that is still known.",
+        }
+        return [
+            Endpoint(
+                "GET",
+                "/v1/health",
+                self.get_health,
+                "Whether the server is well, and which agents are installed and run.",
+                HealthView,
+            ),
+            Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which),
+            Endpoint(
+                "GET",
+                "/v1/agents/{agent}",
+                self.get_agent,
+                "One agent.",
+                AgentView,
+                {"models": "`true`: ask the agent for its models and modes if they are not known."},
+                problems=ASKING_PROBLEMS,
+            ),
+            Endpoint(
+                "GET",
+                "/v1/agents/{agent}/stderr",
+                self.get_stderr,
+                "The newest of what an agent wrote to stderr.",
+                StderrView,
+                problems=(UnknownAgent,),
+            ),
+            Endpoint(
+                "POST",
+                "/v1/agents/{agent}/install",
+                self.installs.install,
+                "Install an agent.",
+                InstallResult,
+                problems=INSTALL_PROBLEMS,
+                body=InstallRequest,
+                answer="What is installed now. It comes when it is done.",
+                also={EVENT_STREAM: "Events `progress`, then one `result` or `problem`. It comes at once."},
+            ),
+            Endpoint(
+                "GET",
+                "/v1/sessions",
+                self.get_sessions,
+                "All sessions, newest first.",
+                SessionsView,
+                page,
+                (BadRequest,),
+            ),
+            Endpoint(
+                "GET",
+                "/v1/sessions/{id}",
+                self.get_session,
+                "One session.",
+                SessionView,
+                problems=(SessionNotFound, SessionDamaged),
+            ),
+        ]
+
+    async def get_health(self, request: Request) -> Response:
+        return json_response(self.health.view())
+
+    async def get_agents(self, request: Request) -> Response:
+        registry = request.query_params.get("registry") == "true"
+        return json_response(await self.agent_views.all(registry=registry))
+
+    async def get_agent(self, request: Request) -> Response:
+        views = self.agent_views
+        agent = await views.catalog.find(request.path_params["agent"])
+        asking = request.query_params.get("models") == "true"
+        return json_response(await views.view_with_models(agent) if asking else views.view(agent))
+
+    async def get_stderr(self, request: Request) -> Response:
+        agent = await self.agent_views.catalog.find(request.path_params["agent"])
+        return json_response(await self.pool.run(_read_end, self.logs / f"{agent.id}.stderr.log"))
+
+    async def get_sessions(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            found = self.inventory.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
+        except InvalidParams as error:
+            raise BadRequest(str(error), **error.fields) from error
+        return json_response(found)
+
+    async def get_session(self, request: Request) -> Response:
+        session = self.hub.find_session(request.path_params["id"])
+        if session is None:
+            raise SessionNotFound(request.path_params["id"])
+        return json_response(self.inventory.view(session))
+
+
+def _read_end(path: Path) -> StderrView:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - STDERR_BYTES))
+            return StderrView(file.read(STDERR_BYTES).decode(errors="replace"), size > STDERR_BYTES)
+    except FileNotFoundError:
+        return StderrView("", truncated=False)
+
+
+def json_response(value: object) -> Response:
+    """A view as JSON, which must not be cached."""
+    return json_bytes(msgspec.json.encode(value))
+
+
+def json_bytes(body: bytes) -> Response:
+    """The same, of JSON that is there already."""
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def read_query(request: Request) -> dict[str, str]:
+    """The query; bytes that are not UTF-8 are kept. Raises BadRequest when a name is there twice."""
+    text = request.scope["query_string"].decode("ascii", "surrogateescape")
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=100)
+    except ValueError:
+        raise BadRequest("the query has too many parameters") from None
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadRequest("the query has a parameter twice")
+    return found
+
+
+def read_switch(query: dict[str, str], name: str, *, default: bool = False) -> bool:
+    """A parameter that is `true` or `false`. Raises BadRequest."""
+    if name not in query:
+        return default
+    value = query[name]
+    if value not in ("true", "false"):
+        raise BadRequest(f"{name} is true or false", parameter=name)
+    return value == "true"

@@ -1,0 +1,106 @@
+"""End a server when the program that it runs for is gone, or when it was idle for long enough.
+
+That program keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps
+the other end open, the kernel also sends us a signal when it ends. Knows nothing of what a server does.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+import time
+from collections.abc import Callable
+
+from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.server.processes.spawn import PR_SET_PDEATHSIG, prctl
+
+STDIN = 0
+ENDED = signal.SIGUSR1
+"""Not SIGTERM: the kernel sends it even if only the thread that started us ends, which means nothing."""
+
+logger = logging.getLogger(__name__)
+
+
+class Parent:
+    """The process that started this one. Create this first, while that one is most likely still there."""
+
+    def __init__(self) -> None:
+        """Raises SettingsError when stdin is neither a pipe nor a socket."""
+        self._pid = os.getppid()
+        if (unfit := _unfit()) is not None:
+            raise SettingsError(
+                f"--embedded: stdin is {unfit}; it must be a pipe that the program that starts the server keeps open, "
+                "because the server ends with it. Leave out --embedded to run a standalone server"
+            )
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` when it has gone, perhaps more than once. Needs the event loop, and no thread."""
+        loop = asyncio.get_running_loop()
+        os.set_blocking(STDIN, False)
+
+        def read() -> None:
+            if not _is_stdin_open():
+                loop.remove_reader(STDIN)
+                logger.info("stdin has ended")
+                gone()
+
+        def look() -> None:
+            if os.getppid() != self._pid:
+                logger.info("the parent process has ended")
+                gone()
+
+        loop.add_reader(STDIN, read)
+        loop.add_signal_handler(ENDED, look)
+        prctl(PR_SET_PDEATHSIG, ENDED, 0, 0, 0)
+        look()  # It may have ended before the kernel knew that we care.
+
+
+def _unfit() -> str | None:
+    """What stdin is, when it is neither a pipe nor a socket."""
+    try:
+        mode = os.fstat(STDIN).st_mode
+    except OSError:
+        return "closed"
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return None
+    if os.isatty(STDIN):
+        return "a terminal"
+    return "a file" if stat.S_ISREG(mode) else "a device" if stat.S_ISCHR(mode) else "no pipe"
+
+
+def _is_stdin_open() -> bool:
+    """Whether the other end of stdin is still open. Discards what is written there."""
+    try:
+        return bool(os.read(STDIN, 1 << 16))
+    except BlockingIOError:
+        return True
+    except OSError:  # A socket whose other end was closed with something unread.
+        return False
+
+
+TICK = 0.5
+MAX_STEP = 2 * TICK
+"""Most seconds that count per tick: while the machine sleeps or the server is blocked, it is not idle."""
+
+
+class Idling:
+    """How long the server has been idle. `is_busy` says whether it has something to do right now."""
+
+    def __init__(self, is_busy: Callable[[], bool], patience: float) -> None:
+        self._is_busy = is_busy
+        self._patience = patience
+        self._idle = 0.0
+        self._looked_at: float | None = None
+
+    def tick(self, now: float) -> bool:
+        """Look once; True when it has been idle for long enough."""
+        step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_STEP)
+        self._looked_at = now
+        self._idle = 0.0 if self._is_busy() else self._idle + step
+        return self._idle >= self._patience
+
+    async def wait(self) -> None:
+        """Return once it has been idle for long enough."""
+        while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
+            await asyncio.sleep(min(TICK, self._patience))

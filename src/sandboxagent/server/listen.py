@@ -1,0 +1,214 @@
+"""Open the server's socket and token, and tell people and programs where it listens.
+
+What it reports about itself afterwards, a constant phrase, then key=value, goes to stderr, as text or as JSON.
+"""
+
+import json
+import logging
+import os
+import resource
+import shlex
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+from sandboxagent import __version__
+from sandboxagent.core.data_directory import keep_token
+from sandboxagent.core.discovery import ServerRecord, write_server_record
+from sandboxagent.core.process_id import read_process
+from sandboxagent.core.settings import Settings
+from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.server.http.app import FrontDoor
+from sandboxagent.server.http.http1 import HttpServer
+from sandboxagent.server.http.sockets import SocketLimits, Sockets
+from sandboxagent.server.server_log import ReportHandler, log_file
+
+TOKEN, PORT = "token", "port"
+"""Files in the data directory."""
+KEEPALIVE_PROBES = 3
+"""Unanswered probes after which a silent socket is closed."""
+
+
+def open_listener(settings: Settings) -> socket.socket:
+    """A socket that listens. Any port is the one of the last start, if it is free: clients find the server again.
+
+    Raises OSError.
+    """
+    if settings.port == 0 and _is_remembered(settings):
+        with suppress(OSError, ValueError):
+            return _bind(settings, int((settings.data_dir / PORT).read_text()[:5]))
+    return _bind(settings, settings.port)
+
+
+def _is_remembered(settings: Settings) -> bool:
+    return not settings.no_persist and not settings.temporary and not settings.embedded
+
+
+def _bind(settings: Settings, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address = socket.getaddrinfo(settings.host, port, family, socket.SOCK_STREAM)[0]
+    listener = socket.socket(address[0], socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _notice_dead_peers(listener, settings.peer_timeout)
+    try:
+        listener.bind(address[4])
+        # Two servers may bind one port as long as neither listens: ask now, not after having started.
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _notice_dead_peers(listener: socket.socket, seconds: float) -> None:
+    """Let the system close sockets whose other end is gone without a word; those that are accepted inherit it."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle = max(1, round(seconds / 2))
+    wanted = {
+        "TCP_KEEPIDLE": idle,
+        "TCP_KEEPINTVL": max(1, idle // KEEPALIVE_PROBES),
+        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
+    }
+    for name, value in wanted.items():
+        # Where the system does not know one of them, or not such a value, its own bounds hold.
+        with suppress(AttributeError, OSError):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def publish(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:
+    """Let programs that use the same data directory find this server, while the block runs."""
+    if settings.no_persist:
+        return nullcontext()
+    if _is_remembered(settings):
+        with suppress(OSError):
+            (settings.data_dir / PORT).write_text(f"{listener.getsockname()[1]}\n")
+    pid = os.getpid()
+    process = read_process(pid)
+    where = settings.token_file
+    record = ServerRecord(
+        pid=pid,
+        process_start=process.start if process else 0,
+        url=_find_addresses(listener)[1],
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        token_file=None if where is None else str(where),
+        needs_token=settings.token is not None,
+        embedded=settings.embedded,
+        idles=settings.idle_exit is not None,
+    )
+    return write_server_record(settings.data_dir, record)
+
+
+def _find_addresses(listener: socket.socket) -> tuple[str, str]:
+    """Where it listens, and where it is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
+
+
+def announce(settings: Settings, listener: socket.socket, gateway: str = "") -> None:
+    """One line on stdout that a program can wait for; for people, the rest on stderr."""
+    url, reachable = _find_addresses(listener)
+    kept = f"  (also in {settings.token_file})" if settings.token_file else "  (another one each time it starts)"
+    hints = [f"token: {settings.token}{kept}"] if settings.token_generated else []
+    other = f" --endpoint {reachable}" if gateway else ""
+    hints += [f"open:  {_write_link(settings, reachable, other)}", f"try:   {_write_first_call(settings, reachable)}"]
+    if settings.quiet:
+        hints = []
+    if url != reachable and settings.token is None:
+        hints.append("warning: anyone who can reach this machine can run commands on it")
+    if url != reachable and not settings.allow_host:
+        hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
+    if hints:
+        print("\n".join(hints), file=sys.stderr, flush=True)
+    print(f"sandbox-agent {f'gateway {gateway} ' if gateway else ''}listening on {url}", flush=True)
+
+
+def _write_link(settings: Settings, url: str, other: str) -> str:
+    """The Inspector's address: with the token in its fragment, unless it is one that you set."""
+    if settings.token is None:
+        return f"{url}/ui/"
+    if settings.token_generated:
+        return f"{url}/ui/#token={settings.token}"
+    return f"{url}/ui/  (or: sandbox-agent ui{other})"
+
+
+def _write_first_call(settings: Settings, url: str) -> str:
+    bearer = settings.token if settings.token_generated else "$TOKEN"
+    if settings.token_file is not None and not settings.token_generated:
+        bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
+    authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
+    hint = "  # with TOKEN set to the token you gave" if bearer == "$TOKEN" and settings.token else ""
+    body = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+        '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
+    )
+    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'{hint}"
+
+
+@contextmanager
+def provide_token(settings: Settings, listener: socket.socket) -> Generator[Settings]:
+    """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
+    if settings.token is None or not settings.token_generated:
+        yield settings
+        return
+    # Without a log, several servers may share the directory.
+    name = f"token-{listener.getsockname()[1]}" if settings.no_persist else TOKEN
+    path = settings.data_dir / name
+    rotate = settings.rotate_token or settings.no_persist
+    try:
+        token = keep_token(path, settings.token, rotate=rotate)
+    except OSError as error:
+        raise SettingsError(f"--data-dir {settings.data_dir}: no token can be kept: {error.strerror}") from error
+    try:
+        yield settings.changed(token=token, token_file=path)
+    finally:
+        if settings.no_persist:
+            path.unlink(missing_ok=True)
+
+
+def make_server(app: FrontDoor, settings: Settings) -> HttpServer:
+    """A server that only has to be given its listener; the clock of its sockets has to run."""
+    limits = _limits(settings)
+    return HttpServer(app, Sockets(limits), app.read_post, max(limits.anonymous, 64))
+
+
+def _limits(settings: Settings) -> SocketLimits:
+    """With few descriptors, strangers get a part of them: a burst on top must leave enough for clients and agents."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    anonymous = settings.anonymous_sockets
+    if descriptors != resource.RLIM_INFINITY:
+        anonymous = max(min(anonymous, descriptors // 4), 1)
+    return SocketLimits(
+        anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout, settings.pong_timeout
+    )
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """A record as JSON."""
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        report = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        if record.exc_info:
+            report["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(report, ensure_ascii=False)
+
+
+def set_up_logging(settings: Settings) -> None:
+    """Send the server's reports to stderr."""
+    level, form = settings.log_level, settings.log_format
+    handler = ReportHandler(log_file(settings.data_dir), settings.server_log_bytes)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # What requests look like is ours to report, and never with a query in it; the rest is of no interest here.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,0 +1,586 @@
+"""Append events in order, hand them to followers, and read them back from memory or disk.
+
+Clients see nothing that is not in it.
+
+Appending gives an envelope its position and hands it to its channel's followers, at once. The disk gets it in
+groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by
+channel, so that an event costs only those who see it. Knows nothing of agents, connections or HTTP.
+"""
+
+import asyncio
+import heapq
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate, count
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from sandboxagent.protocol.errors import LogUnavailable
+from sandboxagent.server.log.damage import Damage
+from sandboxagent.server.log.database import Database, DatabaseError
+from sandboxagent.server.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
+from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
+from sandboxagent.server.log.seen import Seen
+from sandboxagent.server.log.session_index import Card, Cards
+from sandboxagent.server.log.writer import GATHER, Waiter, Writer, call_back
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RESERVE = 1 << 20
+"""Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
+PAGE = 1 << 20
+"""Bytes read from disk at a time for a reader that fell behind."""
+PUBLISH_PAGE = 8 << 20
+"""Bytes in memory that a publisher gets at a time."""
+PUBLISH_PATIENCE = 10.0
+"""Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
+LOOK_UP_PATIENCE = 10.0
+"""Seconds that a request waits until the disk says what is kept under its idempotency key."""
+SEEN_AT_ONCE = 2000
+"""How many idempotency keys are read from disk at a time."""
+TRIM_EVERY = 5.0
+"""How often the log is looked through for what is too old. What is too much goes at once."""
+
+
+class _Channel(Struct):
+    tail: deque[Chunk] | tuple[()] = ()
+    """A deque while there is something in it: most channels of connections are empty."""
+    followers: set[Follower] = field(default_factory=set[Follower])
+
+
+class Limits(Struct, frozen=True):
+    """How much is kept, in bytes and seconds."""
+
+    max_bytes: int = 1 << 30
+    max_age: float = 30 * 86400.0
+    tail_bytes: int = 32 << 20
+    backlog_bytes: int = 32 << 20
+
+
+class Log:
+    """The log of one server."""
+
+    def __init__(
+        self,
+        database: Database,
+        limits: Limits,
+        clock: Callable[[], float] = time.time,
+        damage: Damage | None = None,
+        gather: float = GATHER,
+        beginning: int = 0,
+        look_up_patience: float = LOOK_UP_PATIENCE,
+    ) -> None:
+        """`gather` is how long events wait for more before they are written, unless a caller waits for them.
+
+        A log that has given out no position yet begins after `beginning`.
+        """
+        self.damage = damage or Damage(None)
+        """What was found broken on disk, and has not been acknowledged."""
+        self.trims: dict[str, int] = {}
+        """Channel → last position dropped from it since the server started."""
+        self.failure: str | None = None
+        """Why the log cannot be written at the moment."""
+        self.publisher: Publisher | None = None
+        """What carries the log on to a fleet, if the server has joined one."""
+        self.limits = limits
+        self._clock = clock
+        self._look_up_patience = look_up_patience
+        given_out = database.load().reserved
+        self.position = given_out or beginning
+        self._reserved = self.position + RESERVE
+        # Before anything is given out, not in the first group: readers do not wait for the disk.
+        database.write(Group(reserve=self._reserved))
+        self._committed = self._stored = self.position
+        """Up to where events outlive a crash, and up to where they can be read from disk."""
+        self._awaited = 0
+        """The last position that clients of a fleet should see soon."""
+        self._waiting: list[tuple[int, int, Waiter]] = []
+        self._numbers = count()
+        self._waking = 0
+        """Callers that have been told that their position is safe, and have not gone on yet."""
+        self._channels: dict[str, _Channel] = {}
+        self._historians: list[Follower] = []
+        self._tail: deque[Chunk] = deque()
+        self._tail_size = 0
+        self._backlog = 0
+        self._drained: list[Callable[[], None]] = []
+        self._postponed: list[Callable[[], None]] | None = None
+        """What writes to readers that wait for `let_go`."""
+        self._database = database
+        self._unsaved: dict[str, bytes] = {}
+        """Session id → the record that is on its way to the disk."""
+        self._undeleted: dict[str, int] = {}
+        """Session id → up to where it is about to be deleted on disk."""
+        self._unwritten_outcomes: dict[tuple[str, str], KeptOutcome | None] = {}
+        """Scope and key → the outcome that is on its way to the disk."""
+        self._seen: Seen | None = None
+        """Names of outcomes that the disk may have; None while that is not known."""
+        self._seen_since: list[tuple[str, str]] | None = None
+        """Those that were added while these are read."""
+        self.evicted = given_out
+        """Everything after this position is in memory."""
+        loop = asyncio.get_running_loop()
+        trim_every = min(TRIM_EVERY, limits.max_age / 2)
+        told = self._on_kept, self._on_stored, self._on_failed, self._note_trims
+        self._writer = Writer(database, loop, *told, self._trim, trim_every, limits.max_bytes, gather)
+        self._seen_since = []
+        self._begin_seen(database.count_outcomes())
+
+    def append(
+        self,
+        lines: list[bytes],
+        direction: Direction,
+        session_id: str | None,
+        channel: str = NO_CLIENT,
+        *,
+        exclude: str = "",
+        history: bool = True,
+        is_request: bool = False,
+        repeats: int | None = None,
+        can_wait: bool = False,
+    ) -> Chunk:
+        """Give envelopes their positions, and hand them to the followers of the channel.
+
+        `is_request` marks an agent's request; `repeats` is the position of the request that this one delivers again.
+        What `can_wait`, as what no client sees, goes to a fleet with what follows it, or a little later.
+        """
+        first = self.position + 1
+        request = first if is_request else repeats
+        chunk = Chunk(first, lines, direction, session_id, channel, self._clock(), exclude, history, request)
+        self.position = chunk.last
+        size = chunk.size
+        self._tail.append(chunk)
+        self._tail_size += size + CHUNK_COST
+        self._backlog += size
+        # Before anybody hears of it: whatever they do, the disk has no hole, and the order of positions.
+        self._writer.group.chunks.append(chunk)
+        if channel:
+            entry = self._channels.get(channel) or self._channel(channel)
+            tail = entry.tail
+            if tail:
+                tail.append(chunk)
+            else:
+                entry.tail = deque((chunk,))
+            # Spelled out, and not a function: this runs for every message.
+            for follower in tuple(entry.followers):
+                try:
+                    follower.appended(chunk)
+                except Exception as error:
+                    report_failed(chunk, error)
+            # Readers that keep up have written theirs by now.
+            chunk.shared = None
+        if self.publisher is not None and channel and not can_wait:
+            self._awaited = chunk.last
+            if self.publisher.is_idle:
+                self._writer.write_soon()
+        if self._tail_size > self.limits.tail_bytes:
+            self._evict()
+        if self.position > self._reserved - RESERVE // 2:
+            self._reserved = self._writer.group.reserve = self.position + RESERVE
+        if self._historians and history and session_id is not None:
+            for historian in self._historians:
+                try:
+                    historian.appended(chunk)
+                except Exception as error:
+                    report_failed(chunk, error)
+        return chunk
+
+    def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
+        """Keep a session's record, with the events before it; `card` when that has changed."""
+        self._unsaved[session_id] = record
+        group = self._writer.group
+        group.sessions[session_id] = record
+        if card is not None:
+            group.cards[session_id] = card
+
+    def delete_session(self, session_id: str) -> None:
+        """Forget a session and its events, but for what is still to be published to single clients."""
+        through = self.position
+        self._unsaved.pop(session_id, None)
+        self._undeleted[session_id] = through
+        group = self._writer.group
+        group.sessions.pop(session_id, None)
+        group.cards.pop(session_id, None)
+        group.deleted[session_id] = through
+        if self.publisher is not None:
+            group.unpublished_after = min(group.unpublished_after, self.publisher.published)
+
+    def is_saved(self, session_id: str) -> bool:
+        """Whether the disk has the newest record of a session."""
+        return session_id not in self._unsaved
+
+    def is_deleted(self, session_id: str) -> bool:
+        """Whether the disk still has a session that was deleted."""
+        return session_id in self._undeleted
+
+    def ask(self, question: Callable[[Cards], T]) -> T:
+        """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
+        try:
+            return question(self._database.cards)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Ask many questions as one read, without an await between them. Raises LogUnavailable."""
+        try:
+            with self._database.reading():
+                yield
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    def keep_trims(self, channels: Container[str]) -> None:
+        """Forget what was dropped from channels that no connection can ask for any more."""
+        for name in list(self.trims):
+            if name not in channels:
+                self.trims.pop(name, None)
+
+    def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
+        """Keep the outcome of a request under its idempotency key; None while it runs."""
+        self._write_outcome(scope, key, (digest, response))
+
+    def forget_outcome(self, scope: str, key: str) -> None:
+        """Nothing came of the request under this key: it may be tried again."""
+        self._write_outcome(scope, key, None)
+
+    def _write_outcome(self, scope: str, key: str, outcome: KeptOutcome | None) -> None:
+        name = scope, key
+        self._unwritten_outcomes[name] = outcome
+        self._writer.group.outcomes[name] = outcome
+        if self._seen_since is not None:
+            self._seen_since.append(name)
+        if self._seen is not None:
+            self._seen.add(name)
+            if self._seen.room <= 0 and self._seen_since is None:
+                self._load_seen()
+
+    def is_new(self, scope: str, key: str) -> bool:
+        """Whether it is certain, without a look at the disk, that nothing is kept under an idempotency key."""
+        return self._seen is not None and (scope, key) not in self._seen
+
+    async def outcome(self, scope: str, key: str) -> KeptOutcome | None:
+        """What is kept under an idempotency key, as of when the caller goes on. Raises LogUnavailable."""
+        name = scope, key
+        if name in self._unwritten_outcomes:
+            return self._unwritten_outcomes[name]
+        future: asyncio.Future[KeptOutcome | None] = asyncio.get_running_loop().create_future()
+
+        def then(found: KeptOutcome | Exception | None) -> None:
+            if future.done():
+                return
+            if name in self._unwritten_outcomes:
+                # It came while the disk was read. What is no longer here has been written before, and was found.
+                future.set_result(self._unwritten_outcomes[name])
+            elif isinstance(found, Exception):
+                future.set_exception(LogUnavailable(str(found)))
+            else:
+                future.set_result(found)
+
+        self._writer.look_up(lambda database: database.outcome(scope, key), then)
+        try:
+            async with asyncio.timeout(self._look_up_patience):
+                return await future
+        except TimeoutError:
+            raise LogUnavailable("the disk is slow; repeat the request") from None
+
+    def _load_seen(self) -> None:
+        """Learn from the disk which keys are there, a part at a time: until then, those that are added count twice."""
+        # What is not on disk yet is not found there, either.
+        self._seen_since = list(self._unwritten_outcomes)
+        self._writer.look_up(Database.count_outcomes, self._begin_seen)
+
+    def _begin_seen(self, count: int | Exception) -> None:
+        if isinstance(count, Exception):
+            self._give_up_seen(count)
+        elif count == 0:
+            self._end_seen(Seen())
+        else:
+            self._read_seen(Seen(count), 0)
+
+    def _read_seen(self, seen: Seen, after: int) -> None:
+        def then(names: list[tuple[int, str, str]] | Exception) -> None:
+            if isinstance(names, Exception):
+                self._give_up_seen(names)
+                return
+            seen.add_all((scope, key) for _, scope, key in names)
+            if len(names) == SEEN_AT_ONCE:
+                self._read_seen(seen, names[-1][0])
+            else:
+                self._end_seen(seen)
+
+        self._writer.look_up(lambda database: database.names_of_outcomes(after, SEEN_AT_ONCE), then)
+
+    def _end_seen(self, seen: Seen) -> None:
+        seen.add_all(self._seen_since or ())
+        self._seen, self._seen_since = seen, None
+
+    def _give_up_seen(self, error: Exception) -> None:
+        """Every key is looked up on the disk then."""
+        logger.warning("idempotency keys not read reason=%s", error)
+        self._seen = self._seen_since = None
+
+    async def committed(self, position: int) -> None:
+        """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
+        if position <= self._committed:
+            if self._waking:
+                # Those that waited for it go on first: responses come in the order of their events.
+                await asyncio.sleep(0)
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (position, next(self._numbers), future))
+        self._writer.hurry()
+        try:
+            await future
+        finally:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._waking -= 1
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything up to a position is on disk, or with LogUnavailable. The callback must not raise.
+
+        Callbacks come in the order of their positions, before the callers of `committed` that wait go on.
+        """
+        if position <= self._committed:
+            callback(None)
+            return
+        heapq.heappush(self._waiting, (position, next(self._numbers), callback))
+        self._writer.hurry()
+
+    async def published(self, position: int) -> None:
+        """Wait until everything up to a position is on disk and, of a fleet's node, in the fleet's stream.
+
+        Raises LogUnavailable when it cannot be, or takes too long.
+        """
+        await self.committed(position)
+        if self.publisher is None:
+            return
+        try:
+            async with asyncio.timeout(PUBLISH_PATIENCE):
+                await self.publisher.drained(position)
+        except TimeoutError:
+            trouble = self.publisher.trouble or "the fleet's stream is slow"
+            raise LogUnavailable(f"{trouble}; repeat the request") from None
+
+    async def flushed(self) -> None:
+        """Wait until everything handed over so far is on disk, sessions and outcomes included."""
+        try:
+            await self._writer.flush()
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything handed over so far is on disk, or with LogUnavailable. It must not raise."""
+        self._writer.when_flushed(lambda error: callback(None if error is None else LogUnavailable(str(error))))
+
+    def hold(self, *, join: bool) -> bool:
+        """Let the disk wait for `let_go` and, to `join` what they get, readers; False when something is held already.
+
+        So everything that an agent has written in one go goes to a reader, and to the disk, in one go.
+        """
+        if self._writer.is_held:
+            return False
+        self._writer.is_held = True
+        self._postponed = [] if join else None
+        return True
+
+    def let_go(self, *, at_once: bool) -> None:
+        """Write what was held: to readers, then to the disk, `at_once` or when others have had their turn."""
+        postponed, self._postponed = self._postponed, None
+        for write in postponed or ():
+            try:
+                write()
+            except Exception:
+                logger.exception("writing to a reader failed")
+        self._writer.let_go(at_once=at_once)
+
+    def postpone(self, write: Callable[[], None]) -> bool:
+        """Call back when readers are written to; False when that is now."""
+        if self._postponed is None:
+            return False
+        self._postponed.append(write)
+        return True
+
+    def follow(self, channel: str, follower: Follower) -> None:
+        self._channel(channel).followers.add(follower)
+
+    def follow_history(self, follower: Follower) -> None:
+        """Call back for everything that becomes part of a session's history."""
+        self._historians.append(follower)
+
+    def unfollow(self, channel: str, follower: Follower) -> None:
+        entry = self._channels.get(channel)
+        if entry is not None:
+            entry.followers.discard(follower)
+            self._drop_if_idle(channel, entry)
+
+    def forget(self, channel: str) -> None:
+        """Drop this channel's deliveries, but for those to be published: no client can ask for them again."""
+        self.trims.pop(channel, None)
+        through = self.position if self.publisher is None else self.publisher.published
+        self._writer.group.forgotten_channels[channel] = through
+
+    def reach(self, channels: Iterable[str]) -> int:
+        """Everything after this position is in memory, whatever the channel."""
+        return self.evicted
+
+    def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
+        """Chunks after a position and whether these are all; None when memory does not reach back that far."""
+        if after < self.evicted:
+            return None
+        runs = [newer_than(after, self._channels[name].tail) for name in channels if name in self._channels]
+        chunks: list[Chunk] = []
+        for chunk in heapq.merge(*runs, key=lambda chunk: chunk.first):
+            if limit <= 0:
+                return chunks, False
+            chunks.append(chunk.after(after))
+            limit -= chunk.size
+        return chunks, True
+
+    async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
+        """Chunks after one position and up to another, which must be on disk; a page at a time."""
+        return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
+
+    async def since(self, position: int) -> list[Chunk]:
+        """All chunks after a position that are safe, in order; a page at a time."""
+        while (evicted := self.evicted) > position:
+            stored = await self._read(partial(Database.since, after=position, limit=PAGE), fresh=False)
+            if stored:
+                return stored
+            # What is newer may be in the journal alone, and memory has it.
+            position = evicted
+        safe = self._safe_since(position)
+        if not safe and self._awaited > self._committed:
+            self._writer.write_soon()
+        return safe
+
+    def _safe_since(self, position: int) -> list[Chunk]:
+        """From memory."""
+        newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
+        sizes = accumulate((chunk.size for chunk in newer), initial=0)
+        return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISH_PAGE]
+
+    async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
+        """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
+        return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
+
+    @property
+    def full(self) -> bool:
+        """Too much waits for the disk: producers should pause."""
+        return self._backlog > self.limits.backlog_bytes or (self.publisher is not None and self.publisher.full)
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call back once the disk has caught up."""
+        self._drained.append(callback)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def _read(self, query: Callable[[Database], T], *, fresh: bool = True) -> T:
+        try:
+            return await self._writer.read(query, fresh=fresh)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    def _channel(self, name: str) -> _Channel:
+        entry = self._channels.get(name)
+        if entry is None:
+            entry = self._channels[name] = _Channel()
+        return entry
+
+    def _evict(self) -> None:
+        """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
+        while self._tail_size > self.limits.tail_bytes and self._tail[0].last <= self._stored:
+            chunk = self._tail.popleft()
+            self._tail_size -= chunk.size + CHUNK_COST
+            self.evicted = chunk.last
+            if chunk.channel:
+                entry = self._channels[chunk.channel]
+                if isinstance(entry.tail, deque):
+                    entry.tail.popleft()
+                entry.tail = entry.tail or ()
+                self._drop_if_idle(chunk.channel, entry)
+
+    def _drop_if_idle(self, name: str, entry: _Channel) -> None:
+        if not entry.tail and not entry.followers:
+            self._channels.pop(name, None)
+
+    def _on_kept(self, group: Group) -> None:
+        """A group is safe: those that wait for it go on."""
+        if self.failure is not None:
+            logger.warning("log is written again events=%d", len(group.chunks))
+            self.failure = None
+        if group.chunks:
+            self._committed = max(self._committed, group.chunks[-1].last)
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            waiter = heapq.heappop(self._waiting)[2]
+            if not isinstance(waiter, asyncio.Future):
+                call_back(waiter, None)
+            elif not waiter.done():
+                waiter.set_result(None)
+                self._waking += 1
+        if self.publisher is not None:
+            self.publisher.committed(group)
+
+    def _on_stored(self, group: Group, trims: dict[str, int]) -> None:
+        """A group is where it can be read: memory need not have it any more."""
+        self._note_trims(trims)
+        for session_id, record in group.sessions.items():
+            if self._unsaved.get(session_id) is record:
+                del self._unsaved[session_id]
+        for session_id, through in group.deleted.items():
+            if self._undeleted.get(session_id) == through:
+                del self._undeleted[session_id]
+        for name, outcome in group.outcomes.items():
+            if self._unwritten_outcomes.get(name) is outcome:
+                self._unwritten_outcomes.pop(name, None)
+        if group.chunks:
+            self._stored = max(self._stored, group.chunks[-1].last)
+            for chunk in group.chunks:
+                self._backlog -= chunk.size
+                chunk.shared = None
+        self._evict()
+        self.resume_producers()
+
+    def resume_producers(self) -> None:
+        """Call those back that pause, unless too much still waits."""
+        if not self.full:
+            drained, self._drained = self._drained, []
+            for callback in drained:
+                try:
+                    callback()
+                except Exception:
+                    logger.exception("callback after a write failed")
+
+    def _on_failed(self, reason: str) -> None:
+        self.failure = reason
+        waiting, self._waiting = self._waiting, []
+        for _, _, waiter in waiting:
+            if not isinstance(waiter, asyncio.Future):
+                call_back(waiter, LogUnavailable(reason))
+            elif not waiter.done():
+                waiter.set_exception(LogUnavailable(reason))
+
+    def _trim(self, database: Database) -> dict[str, int]:
+        """On the writer's thread. Gives the last dropped position per channel."""
+        limits = self.limits
+        try:
+            ended = database.ended_sessions() if database.size > limits.max_bytes else ()
+            through = None if self.publisher is None else self.publisher.published
+            trims = database.trim(limits.max_bytes, limits.max_age, ended, through)
+        except DatabaseError as error:
+            logger.error("log not trimmed reason=%s", error)
+            return {}
+        if trims:
+            logger.info("log trimmed channels=%d size=%d", len(trims), database.size)
+        return trims
+
+    def _note_trims(self, trims: dict[str, int]) -> None:
+        for channel, through in trims.items():
+            if not channel.startswith("history:"):
+                self.trims[channel] = max(through, self.trims.get(channel, 0))

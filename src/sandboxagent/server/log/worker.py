@@ -1,0 +1,116 @@
+"""Own the database in one thread, and let the event loop wait for it for a bounded time.
+
+The event loop may wait for work that should be short, for a moment. While it waits the two threads do not compete for
+the interpreter, which costs more than the work itself. It does not wait behind other work, nor for a database that has
+kept it waiting. Knows nothing of what the work is.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+from sandboxagent.server.log.database import Database
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CLOSE_PATIENCE = 5.0
+"""How long to wait for the thread to end."""
+
+
+class _Job(Generic[T]):
+    """One piece of work, and what to do with what came of it."""
+
+    __slots__ = ("_work", "done", "is_overdue", "is_settled", "outcome", "patience", "then", "took")
+
+    def __init__(
+        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float, is_overdue: bool
+    ) -> None:
+        self._work = work
+        self.then = then
+        self.patience = patience
+        self.outcome: T | Exception
+        self.is_settled = False
+        self.took = 0.0
+        """Seconds on the thread."""
+        self.is_overdue = is_overdue
+        """The event loop does not wait for it any more."""
+        self.done = threading.Lock()
+        """Held until the thread has done it."""
+        self.done.acquire()
+
+    def run(self, database: Database) -> None:
+        """On the thread."""
+        began = time.monotonic()
+        try:
+            self.outcome = self._work(database)
+        except Exception as error:
+            # Whatever it is: if the thread ended, all callers would wait for ever.
+            self.outcome = error
+        self.took = time.monotonic() - began
+        self.done.release()
+
+
+class Worker:
+    """The thread and its queue: work is done in the order in which it came. All public methods are the event loop's."""
+
+    def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
+        self._database = database
+        self._loop = loop
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._unsettled = 0
+        self._is_quick = True
+        """The last work that the event loop wanted to wait for was done in time."""
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def submit(
+        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float = 0.0
+    ) -> None:
+        """Do some work, then call back with what came of it: before this returns, if it is done within `patience`."""
+        waits = patience > 0 and self._is_quick and self._unsettled == 0
+        job = _Job(work, then, patience, not waits)
+        self._unsettled += 1
+        self._jobs.put(job)  # pyright: ignore[reportArgumentType]
+        if not waits:
+            return
+        if not job.done.acquire(timeout=patience):
+            job.is_overdue = True
+            # From here on the thread calls back, unless it was done just before.
+            if not job.done.acquire(blocking=False):
+                self._is_quick = False
+                return
+        self._settle(job)
+
+    def _settle(self, job: _Job[T]) -> None:
+        if not job.is_settled:
+            job.is_settled = True
+            self._unsettled -= 1
+            if job.patience:
+                self._is_quick = job.took <= job.patience
+            job.then(job.outcome)
+
+    def close(self) -> None:
+        """Do what is left, and end the thread."""
+        self._is_closed = True
+        self._jobs.put(None)
+        self._thread.join(timeout=CLOSE_PATIENCE)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run(self._database)
+            if job.is_overdue:
+                try:
+                    self._loop.call_soon_threadsafe(self._settle, job)
+                except RuntimeError:
+                    logger.debug("event loop is gone")
+        self._database.close()

@@ -1,0 +1,519 @@
+"""Decide whether a request surely or perhaps meets the conditions of a rule.
+
+A condition can be asked in two ways. `surely`, for a rule that allows: is it met beyond doubt? `catches`, for a rule
+that does not: is it met, or could it be? Paths, say, must all fit to be allowed; one that fits is enough to be caught.
+"""
+
+import posixpath
+import re
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Protocol, cast
+
+from msgspec import Struct, field
+
+from sandboxagent.protocol.envelope import Object
+from sandboxagent.server.permissions.budget import Work
+from sandboxagent.server.permissions.commands import Part, Simple, find_closed_word, program_name, split_words
+from sandboxagent.server.permissions.patterns import (
+    LONGEST_PATH,
+    Glob,
+    Match,
+    PathGlob,
+    PathPattern,
+    Pattern,
+    is_inside,
+    loosen,
+)
+from sandboxagent.server.permissions.request import ToolRequest
+from sandboxagent.server.permissions.spelling import read_spelling, shape_of, split_fixed
+
+MOST_WORDS = 500
+"""Words of one part that are looked at as paths; when there are more, it is not known what they are."""
+
+_ANY_FILE = ("\ue000", "\ue000", "\ue000")
+"""A file that has no name and no place that a rule would say."""
+_GLUE = r"[^\w./~+%-]+"
+"""What may stand between a path and something else in one word."""
+
+
+class Subject(Struct, frozen=True):
+    """What is judged: a request, or one part of the command in it."""
+
+    request: ToolRequest
+    part: Part | None
+    home: str
+    work: Work
+    notes: list[str] = field(default_factory=list[str])
+    """Why rules that allow, and are about it, do not apply."""
+
+
+class Condition(Protocol):
+    """One demand of a rule."""
+
+    def surely(self, subject: Subject) -> bool: ...
+    def catches(self, subject: Subject) -> Match: ...
+
+
+def _any(matches: Iterable[Match]) -> Match:
+    return max(matches, default=Match.NO)
+
+
+class FactIs(Struct, frozen=True):
+    """One of the facts that are a word: the tool's name, the kind, the agent."""
+
+    patterns: tuple[Pattern, ...]
+    fact: Callable[[ToolRequest], str | None]
+    everything: bool = False
+    """Any value matches, even an unknown one."""
+
+    def surely(self, subject: Subject) -> bool:
+        return self.catches(subject) is Match.YES
+
+    def catches(self, subject: Subject) -> Match:
+        if self.everything:
+            return Match.YES
+        value = self.fact(subject.request)
+        if value is None:
+            return Match.MAYBE
+        subject.work.spend(sum(pattern.steps(value) for pattern in self.patterns))
+        return _any(pattern.fits(value) for pattern in self.patterns)
+
+
+_VAGUE = (None, "other", "execute")
+"""Kinds that say nothing about what else a call may do."""
+
+
+class KindIs(Struct, frozen=True):
+    """What kind of call it is. What it carries tells more than what the agent calls it."""
+
+    kind: FactIs
+
+    def surely(self, subject: Subject) -> bool:
+        request = subject.request
+        deeds = () if request.kind in _VAGUE else request.deeds
+        return self.kind.surely(subject) and all(self._has(deed) for deed in deeds)
+
+    def catches(self, subject: Subject) -> Match:
+        done = any(self._has(deed) for deed in subject.request.deeds)
+        return Match.YES if done else self.kind.catches(subject)
+
+    def _has(self, kind: str) -> bool:
+        return self.kind.everything or any(pattern.is_all_of(kind) for pattern in self.kind.patterns)
+
+
+class Unknowable:
+    """Something that no agent reports."""
+
+    def surely(self, subject: Subject) -> bool:
+        return False
+
+    def catches(self, subject: Subject) -> Match:
+        return Match.MAYBE
+
+
+# Folders
+
+
+class Where(Struct, frozen=True):
+    """Folders in which a command may run and work: the session's directories, or those that a rule names."""
+
+    globs: tuple[PathGlob, ...] | None = None
+    """None for the session's directories."""
+    anywhere: bool = False
+
+    def has(self, subject: Subject, path: str) -> bool:
+        """Whether a path is one of these folders or beneath one, links followed."""
+        if self.anywhere:
+            return True
+        real = subject.work.real(path)
+        return real is not None and subject.work.once((self, real), lambda: self._has(subject, real))
+
+    def _has(self, subject: Subject, real: str) -> bool:
+        work, request = subject.work, subject.request
+        if self.globs is None:
+            roots = [work.real(folder) for folder in request.directories]
+            return any(root is not None and is_inside(real, root) for root in roots)
+        cwd = work.real(request.cwd)
+        if cwd is None:
+            return False
+        around: str = real
+        while True:
+            work.spend(sum(glob.steps(around) for glob in self.globs))
+            if any(glob.fits(around, cwd, subject.home) for glob in self.globs):
+                return True
+            if around == "/":
+                return False
+            around = around.rpartition("/")[0] or "/"
+
+
+class FolderIs(Struct, frozen=True):
+    """The folder in which something is done."""
+
+    where: Where
+
+    def surely(self, subject: Subject) -> bool:
+        request = subject.request
+        if self.where.anywhere:
+            return True
+        return request.folders_known and all(self.where.has(subject, folder) for folder in request.folders)
+
+    def catches(self, subject: Subject) -> Match:
+        request = subject.request
+        if any(self.where.has(subject, folder) for folder in request.folders):
+            return Match.YES
+        unresolved = any(subject.work.real(folder) is None for folder in request.folders)
+        return Match.NO if request.folders_known and not unresolved else Match.MAYBE
+
+
+# Commands
+
+
+class CommandPattern(Protocol):
+    """Something that a simple command fits or not."""
+
+    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None: ...
+    def catches(self, part: Part, work: Work) -> Match: ...
+
+
+class CommandIs(Struct, frozen=True):
+    """The command, or the part of it that is judged, fits one of some patterns."""
+
+    patterns: tuple[CommandPattern, ...]
+    where: Where = field(default_factory=Where)
+    """Where it has to run to be allowed, and what the words may name that a rule has not spelled out."""
+
+    def surely(self, subject: Subject) -> bool:
+        part = subject.part
+        if not isinstance(part, Simple) or part.literal is None or not part.bare or not subject.request.only_command:
+            return False
+        return any(self._allows(subject, pattern, part, part.literal) for pattern in self.patterns)
+
+    def _allows(self, subject: Subject, pattern: CommandPattern, part: Simple, words: tuple[str, ...]) -> bool:
+        spelled = pattern.spells(part, subject.work)
+        if spelled is None:
+            return False
+        if not FolderIs(self.where).surely(subject):
+            subject.notes.append("it may run outside the directories in which it is allowed")
+            return False
+        subject.work.spend(len(words))
+        closed = find_closed_word(words, spelled) or self._stranger(subject, words, spelled)
+        if closed is not None:
+            subject.notes.append(closed)
+        return closed is None
+
+    def _stranger(self, subject: Subject, words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
+        """The first word that leads out of where the command may work."""
+        if self.where.anywhere:
+            return None
+        for word, known in zip(words[1:], spelled[1:], strict=True):
+            if not known and not all(self._is_near(subject, piece) for piece in _pieces(word)):
+                return f"`{word}` may lead out of the directories in which it is allowed"
+        return None
+
+    def _is_near(self, subject: Subject, piece: str) -> bool:
+        if piece == "/dev/null":
+            return True
+        if len(piece) > LONGEST_PATH or piece.startswith("~"):
+            return False
+        request = subject.request
+        return all(self.where.has(subject, posixpath.join(folder, piece)) for folder in request.folders)
+
+    def catches(self, subject: Subject) -> Match:
+        part = subject.part
+        if part is None:
+            return Match.NO
+        return _any(pattern.catches(part, subject.work) for pattern in self.patterns)
+
+
+def _pieces(word: str) -> list[str]:
+    """What in a word may be a path: all of it, what stands behind `=`, `:` or `@`, or right behind a short option."""
+    pieces = [word, *re.split(_GLUE, word)]
+    if word.startswith("-"):
+        pieces += [word[2:], *(word[at:] for at in (word.find(sign) for sign in ("/", "~", "..")) if at > 0)]
+    return list(dict.fromkeys(piece for piece in pieces if piece))
+
+
+class Words(Struct, frozen=True):
+    """The words of a command, each a glob; to allow it, these and no others, unless the last of them is `*`."""
+
+    globs: tuple[Glob, ...]
+    is_open: bool
+
+    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
+        """Of each word of a command that fits, whether it is spelled out here; None when it does not fit."""
+        words = part.literal or ()
+        work.spend(1 + sum(glob.steps(word) for glob, word in zip(self.globs, words, strict=False)))
+        if len(words) < len(self.globs) or (len(words) > len(self.globs) and not self.is_open):
+            return None
+        if not all(map(_stands_for, self.globs, words)):
+            return None
+        return tuple(at < len(self.globs) and not self.globs[at].wild for at in range(len(words)))
+
+    def catches(self, part: Part, work: Work) -> Match:
+        work.spend(1 + len(part.text) // 8)
+        if not isinstance(part, Simple):
+            found, length = split_words(part.text) or (), len(self.globs)
+            begins = any(self._begins(found[at : at + length]) for at in range(len(found)))
+            return Match.YES if begins else Match.MAYBE
+        front = self._front(part)
+        return front if front or not self._contains(part, work) else Match.MAYBE
+
+    def _begins(self, words: tuple[str, ...]) -> bool:
+        return len(words) >= len(self.globs) and all(map(Glob.is_all_of, self.globs, words))
+
+    def _front(self, part: Simple) -> Match:
+        """By the program's name, in any folder."""
+        if len(part.words) < len(self.globs):
+            return Match.MAYBE if None in part.words and self._front_fits(part) else Match.NO
+        if not self._front_fits(part):
+            return Match.NO
+        return Match.MAYBE if None in part.words[: len(self.globs)] else Match.YES
+
+    def _front_fits(self, part: Simple) -> bool:
+        """Whether the known words fit, as far as we can tell."""
+        for number, (word, glob) in enumerate(zip(part.words, self.globs, strict=False)):
+            if word is None:
+                # It may become several words, or none.
+                return True
+            if not (_is_called(word, glob) if number == 0 else glob.is_all_of(word)):
+                return False
+        return True
+
+    def _contains(self, part: Simple, work: Work) -> bool:
+        """Whether all its words stand in a command, in their order, but not at its front: something may run them."""
+        known = " ".join(word for word in part.words if word is not None)
+        found = split_words(f"{known} {part.fed}".casefold())
+        if found is None:
+            return True
+        work.spend(1 + len(found))
+        left = iter(found)
+        return all(any(_is_called(word, glob) for word in left) for glob in self._loose)
+
+    @property
+    def _loose(self) -> tuple[Glob, ...]:
+        return tuple(glob.loose for glob in self.globs)
+
+
+def _stands_for(glob: Glob, word: str) -> bool:
+    """A star is no option, unless what stands before it makes it one."""
+    return glob.is_all_of(word) and (not word.startswith("-") or glob.text.startswith("-"))
+
+
+def _is_called(word: str, glob: Glob) -> bool:
+    """Whether a program is meant, in any folder."""
+    return glob.is_all_of(word) or glob.is_all_of(program_name(word))
+
+
+class Line(Struct, frozen=True):
+    """A glob or a regular expression of a whole simple command."""
+
+    pattern: Pattern
+
+    def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
+        """As for Words. A regular expression says of each word what it is; a star does not."""
+        work.spend(self.pattern.steps(part.line))
+        if not self.pattern.is_all_of(part.line):
+            return None
+        words = part.literal or ()
+        if not isinstance(self.pattern, Glob) or not self.pattern.wild:
+            return (True,) * len(words)
+        front = re.split(r"[*?\[]", self.pattern.text, maxsplit=1)[0].split(" ")[:-1]
+        return tuple(at < len(front) and front[at] == word for at, word in enumerate(words))
+
+    def catches(self, part: Part, work: Work) -> Match:
+        work.spend(2 * self.pattern.steps(part.text))
+        if not isinstance(part, Simple) or part.literal is None:
+            return max(self.pattern.fits(part.text), Match.MAYBE)
+        work.spend(self.pattern.steps(part.fed))
+        nearly = max(self.pattern.fits(part.text), self.pattern.fits(part.fed) if part.fed else Match.NO)
+        return max(self.pattern.fits(part.line), min(nearly, Match.MAYBE))
+
+
+# Paths
+
+
+class PathIs(Struct, frozen=True):
+    """The paths that are worked on fit one of some globs."""
+
+    globs: tuple[PathPattern, ...]
+
+    def surely(self, subject: Subject) -> bool:
+        request = subject.request
+        paths = (*request.paths, *request.perhaps_paths)
+        # A command's words do not show what it works on.
+        if request.parts or not paths or not (request.paths_known and request.paths_clear):
+            return False
+        return all(self._surely_fits(subject, path) for path in paths)
+
+    def _surely_fits(self, subject: Subject, path: str) -> bool:
+        """Whatever a tool takes the text for."""
+        if len(path) > LONGEST_PATH:
+            return False
+        subject.work.spend(1 + len(path) // 4)
+        spelling = read_spelling(path)
+        if not spelling.is_certain or not all(
+            self._fits(subject, each) for each in (path, *spelling.others, *spelling.listed)
+        ):
+            return False
+        if not spelling.is_glob:
+            return True
+        # It stands for any file in its folder, however deep.
+        folder, rest = split_fixed(_join_path(subject, subject.request.folder, path))
+        return ".." not in rest.split("/") and self._fits(subject, posixpath.join(folder, *_ANY_FILE))
+
+    def catches(self, subject: Subject) -> Match:
+        request, part = subject.request, subject.part
+        stated = subject.work.once((self, None), lambda: self._match_stated_paths(subject))
+        if part is None:
+            return max(stated, Match.NO if request.paths_known else Match.MAYBE)
+        if not isinstance(part, Simple):
+            words = dict.fromkeys(split_words(part.text) or ())
+            named = _any(self._caught(subject, word) for word in islice(words, MOST_WORDS))
+            return max(stated, Match.MAYBE, named)
+        return max(stated, self._in_part(subject, part))
+
+    def _match_stated_paths(self, subject: Subject) -> Match:
+        """What the request says of paths, apart from a command."""
+        request = subject.request
+        sure = _any(self._caught(subject, path) for path in request.paths)
+        perhaps = _any(self._caught(subject, path) for path in request.perhaps_paths)
+        glued = any(self._is_named(subject, text) for text in request.perhaps_paths)
+        meant = any(self._may_mean(subject, path) for path in (*request.paths, *request.places))
+        return max(sure, min(perhaps, Match.MAYBE), Match.MAYBE if glued or meant else Match.NO)
+
+    def _may_mean(self, subject: Subject, path: str) -> bool:
+        """Whether some tool may take a text for what this is about."""
+        if len(path) > LONGEST_PATH:
+            return True
+        subject.work.spend(1 + len(path) // 4)
+        spelling = read_spelling(path)
+        texts = (*spelling.others, *spelling.listed, *spelling.pieces)
+        if any(self._caught(subject, text) for text in texts):
+            return True
+        if not spelling.is_wild:
+            return not spelling.is_certain
+        return any(self._meets(subject, text) for text in (path, *spelling.others))
+
+    def _meets(self, subject: Subject, path: str) -> bool:
+        """Whether a text, read as a glob, may stand for what this is about, too."""
+        request, work = subject.request, subject.work
+        for start in request.folders:
+            folder, rest = split_fixed(_join_path(subject, start, path))
+            for seen in {posixpath.normpath(folder), work.real(folder) or folder}:
+                shape = shape_of(seen, rest)
+                if shape is None:
+                    return True
+                for glob in self.globs:
+                    work.spend(glob.meeting_steps(shape))
+                    if glob.may_meet(shape, request.cwd, subject.home):
+                        return True
+        return False
+
+    def _in_part(self, subject: Subject, part: Simple) -> Match:
+        words, plain, glued = subject.work.once(("words", part), lambda: _words_of(part, subject.work))
+        found = _any(self._caught(subject, word) for word in islice(plain, MOST_WORDS))
+        nearly = _any(self._caught(subject, piece) for piece in islice(glued, MOST_WORDS))
+        unseen = (
+            None in (*part.words, *part.files)
+            or max(len(plain), len(glued)) > MOST_WORDS
+            or (not subject.request.folders_known and any(word[0] not in "/-" for word in words))
+            or any(self._is_named(subject, text) for text in (*words, part.text, part.fed))
+        )
+        return max(found, min(nearly, Match.MAYBE), Match.MAYBE if unseen else Match.NO)
+
+    def _is_named(self, subject: Subject, text: str) -> bool:
+        """Whether a text has the name of what is meant somewhere in it."""
+
+        def find() -> bool:
+            subject.work.spend(1 + len(text) * (1 + len(self.globs)) // 64)
+            loose = loosen(text)
+            return any(glob.is_named_in(loose) for glob in self.globs)
+
+        return bool(text) and subject.work.once((self, "named", text), find)
+
+    def _fits(self, subject: Subject, path: str) -> bool:
+        request, work = subject.request, subject.work
+        if len(path) > LONGEST_PATH:
+            return False
+        real, cwd = work.real(_join_path(subject, request.folder, path)), work.real(request.cwd)
+        if real is None or cwd is None:
+            return False
+        work.spend(sum(glob.steps(real) for glob in self.globs))
+        return any(glob.fits(real, cwd, subject.home) for glob in self.globs)
+
+    def _caught(self, subject: Subject, path: str) -> Match:
+        return subject.work.once((self, path), lambda: self._look(subject, path))
+
+    def _look(self, subject: Subject, path: str) -> Match:
+        """With links and without, from every folder that it may be meant from."""
+        request, work = subject.request, subject.work
+        if len(path) > LONGEST_PATH:
+            return Match.MAYBE
+        best = Match.NO
+        places = {request.cwd, work.real(request.cwd) or request.cwd}
+        for folder in request.folders:
+            whole = _join_path(subject, folder, path)
+            real = work.real(whole)
+            best = max(best, Match.MAYBE if real is None else Match.NO)
+            for seen in {posixpath.normpath(whole), real or whole}:
+                work.spend(len(places) * sum(glob.steps(seen) for glob in self.globs))
+                best = max(best, _any(glob.catches(seen, cwd, subject.home) for glob in self.globs for cwd in places))
+        return best
+
+
+def _words_of(part: Simple, work: Work) -> tuple[list[str], list[str], list[str]]:
+    """The words of a command; what in them is a path if anything is; and what may be one."""
+    work.spend(1 + (len(part.text) + len(part.fed)) // 4)
+    words = list(dict.fromkeys(word for word in (*part.words, *part.files) if word))
+    # What stands alone, or behind a `=`, is the path itself.
+    plain = [piece for word in words for piece in (word, *word.split("=")[1:2])]
+    glued = [*(piece for word in words for piece in _pieces(word)), *(split_words(part.fed) or ())]
+    return words, list(dict.fromkeys(plain)), list(dict.fromkeys(glued))
+
+
+def _join_path(subject: Subject, folder: str, path: str) -> str:
+    if path == "~" or path.startswith("~/"):
+        return subject.home + path[1:]
+    return posixpath.join(folder, path)
+
+
+# Arguments
+
+
+class ArgumentIs(Struct, frozen=True):
+    """One of the tool's arguments, by its name, has the expected value."""
+
+    name: str
+    expected: object
+    """A pattern, a literal, a tuple of alternatives, or a dict of members."""
+
+    def surely(self, subject: Subject) -> bool:
+        return self.catches(subject) is Match.YES
+
+    def catches(self, subject: Subject) -> Match:
+        arguments = subject.request.arguments
+        if arguments is None:
+            return Match.MAYBE
+        if self.name not in arguments:
+            return Match.NO
+        return _meets(arguments[self.name], self.expected, subject.work)
+
+
+def _meets(value: object, expected: object, work: Work) -> Match:
+    match expected:
+        case tuple():
+            return _any(_meets(value, each, work) for each in cast("tuple[object, ...]", expected))
+        case dict():
+            members = cast(Object, value) if isinstance(value, dict) else {}
+            wanted = cast("dict[str, object]", expected).items()
+            met = (_meets(members[name], each, work) if name in members else Match.NO for name, each in wanted)
+            return min(met, default=Match.YES)
+        case bool() | int() | float() | None:
+            same = type(value) is type(expected) and value == expected
+            return Match.YES if same else Match.NO
+        case _:
+            if not isinstance(value, str):
+                return Match.NO
+            work.spend(cast(Pattern, expected).steps(value))
+            return cast(Pattern, expected).fits(value)

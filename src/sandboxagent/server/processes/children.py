@@ -1,0 +1,382 @@
+"""Start child processes, know which child each process belongs to, and end trees whole.
+
+Each child runs below a **keeper** of its own (`spawn.py`), a subreaper: every descendant of the child stays below
+it. We are a subreaper, too: a process that is reparented to us belongs to a child that is gone, and is killed on
+sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
+its cgroup where there is one.
+
+Knows nothing of what a child says, of agents, and of how a tree is killed. Linux only.
+"""
+
+import asyncio
+import ctypes
+import errno
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import ClassVar, TypeVar
+
+from msgspec import Struct
+
+from sandboxagent.core.process_id import ProcessId, read_process
+from sandboxagent.server.processes.cgroup import Cgroup
+from sandboxagent.server.processes.proc import (
+    Table,
+    children_of,
+    destroy,
+    get_mark,
+    read_environment,
+    read_table,
+    read_ticks,
+    send_one,
+    send_signal,
+    with_descendants,
+)
+from sandboxagent.server.processes.spawn import PR_SET_CHILD_SUBREAPER, Keeping, prctl
+from sandboxagent.server.processes.watch import Watch
+
+logger = logging.getLogger(__name__)
+
+
+OWNER = "SANDBOX_AGENT_OWNER"
+MARK = 1 << 61
+"""What all marks have, so that they are large; the bits below are the owner's."""
+
+
+class Child(Struct, frozen=True):
+    """A process we started ourselves, until the event loop has its exit status: a program, or its keeper."""
+
+    pid: int
+    start: int
+    program: int
+    """The process id of what was to be started."""
+
+    @property
+    def kept(self) -> bool:
+        return self.program != self.pid
+
+
+class Children:
+    """The processes of one server.
+
+    Announce every process that you start in a session of its own (`spawning`, `register`, `ended`), or it is taken for
+    an orphan. What it starts in its own session is left alone.
+    """
+
+    # The kernel has one list of children for a process, however many servers run in it.
+    _registered: ClassVar[dict[int, Child]] = {}
+    _spawning: ClassVar[int] = 0
+
+    def __init__(self, owner: str, cgroup: Cgroup | None = None) -> None:
+        self._variable = b"\0%s=%s\0" % (OWNER.encode(), os.fsencode(owner))
+        self._owner = owner
+        self._cgroup = cgroup
+        self._mark = MARK | int.from_bytes(hashlib.blake2b(os.fsencode(owner), digest_size=7).digest())
+        self._children: dict[str, Child] = {}
+        self._keepings: dict[str, Keeping] = {}
+        self._pid = os.getpid()
+        self._orphans_left = False
+        self._is_hunting = self._hunts_again = False
+        """A thread kills orphans; it has to look again."""
+        # An entry point may have started daemons before it became this server.
+        self._strangers = {process for process in read_table().values() if process.parent == self._pid}
+        if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
+
+    def environment(self) -> dict[str, str]:
+        """What a child's environment must have, above all else in it, so that a later server knows it."""
+        return {OWNER: self._owner}
+
+    def preexec(self, key: str, linger: float | None = 0) -> Callable[[], None]:
+        """What the child has to run before exec; within `spawning`.
+
+        `linger` are the seconds that what a program leaves running has before it is killed; with None the program
+        needs no keeper, because it starts nothing.
+        """
+        prepare = self._keepings[key].preexec(self._mark, self.environment(), linger)
+        cgroup = self._cgroup
+        if cgroup is None:
+            return prepare
+
+        def enter_and_prepare() -> None:
+            cgroup.enter()
+            prepare()
+
+        return enter_and_prepare
+
+    @contextmanager
+    def spawning(self, key: str) -> Generator[None]:
+        """Around starting a child and registering it: a child we do not know yet is not an orphan.
+
+        Raises:
+            ValueError: a child with this key is alive.
+        """
+        if key in self._keepings or key in self._children:
+            raise ValueError(f"a child is registered under the key {key!r}; end it first or take another key")
+        self._keepings[key] = Keeping()
+        Children._spawning += 1
+        try:
+            yield
+        finally:
+            Children._spawning -= 1
+            self._keepings.pop(key).close()
+            if self._orphans_left:
+                self.reap()
+
+    def register(self, key: str, pid: int) -> int:
+        """Remember a child, at once after it was started: only the event loop may wait for it.
+
+        Returns the process id of its program: `pid` itself is its keeper's.
+        """
+        process, program = read_process(pid), self._keepings[key].program() or pid
+        # Gone already: it cannot have started later than now.
+        start = read_ticks() if process is None else process.start
+        self._registered[pid] = self._children[key] = Child(pid, start, program)
+        return program
+
+    def forget(self, key: str) -> None:
+        """The child has been waited for: kill what came to us, should its keeper have been killed."""
+        child = self._children.pop(key, None)
+        if child is None:
+            return
+        del self._registered[child.pid]
+        self.reap()
+
+    def descendants(self, key: str) -> set[ProcessId]:
+        """The program itself and all that comes from it, zombies included."""
+        return self._tree(self._children.get(key), read_table())
+
+    def terminate(self, key: str) -> None:
+        """Ask the whole tree to end (SIGTERM), also what was stopped."""
+        table = read_table()
+        tree = {each for each in self._tree(self._children.get(key), table) if each.alive}
+        send_signal(signal.SIGTERM, tree, table)
+        send_signal(signal.SIGCONT, tree, table)
+        if (keeper := self._keeper(key)) is not None:
+            send_one(signal.SIGCONT, keeper)
+
+    def hurry(self, key: str) -> None:
+        """What the program leaves running is of no use any more: it does not linger."""
+        if (keeper := self._keeper(key)) is not None:
+            send_one(signal.SIGUSR1, keeper)
+
+    def get(self, key: str) -> Child | None:
+        """The child with this key, until it is forgotten."""
+        return self._children.get(key)
+
+    def wake(self, key: str) -> bool:
+        """Let a keeper that was stopped go on; whether it was."""
+        keeper = self._keeper(key)
+        if keeper is None or not keeper.stopped:
+            return False
+        send_one(signal.SIGCONT, keeper)
+        return True
+
+    def kill(self, key: str) -> int:
+        """Kill the whole tree, including new forks. Returns how many were alive: call again until it is 0."""
+        child = self._children.get(key)
+        killed = destroy(lambda table: self._tree(child, table))
+        if killed or child is None:
+            return killed
+        # Its keeper ends by itself, unless it was stopped by a signal.
+        return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
+
+    def sweep(self) -> int:
+        """Kill what a killed server left behind; returns how many. To be called before the first child is started.
+
+        It takes everything that is marked as our owner's or in its cgroup, so the caller must hold the lock on the data
+        directory: there is one server at a time for an owner.
+        """
+        contained = self._cgroup.kill() if self._cgroup is not None else 0
+        return contained + destroy(
+            lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table)
+        )
+
+    def close(self) -> None:
+        """There are no children any more, and there will be none: kill what got away where we can, and clean up."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+            self._cgroup.close()
+
+    def reap(self) -> int:
+        """Kill orphans, and wait for those that have ended, without taking an exit status that other code waits for.
+
+        To be called every now and then, and when a child has ended: it reads one file when there is nothing to do.
+        A keeper that ended by itself has left nothing.
+        """
+        if self._spawning:
+            self._orphans_left = True
+            return 0
+        self._orphans_left = False
+        adopted = self._adopted(self._read_unknown())
+        if any(each.alive and (self._pid != 1 or self._is_ours(each)) for each in adopted):
+            self._hunt()
+        return _wait_for(adopted)
+
+    def _read_unknown(self) -> Table:
+        """Our children that we may not have started; everything, where the kernel has no list of our children."""
+        there = children_of(self._pid)
+        if there is None:
+            return read_table()
+        unknown = there - self._registered.keys() - {stranger.pid for stranger in self._strangers}
+        return {pid: process for pid in unknown if (process := read_process(pid)) is not None}
+
+    def _hunt(self) -> None:
+        """Kill orphans: in a thread, for that takes as long as there are processes. What ends meanwhile is one more."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            destroy(self._orphans)
+            return
+        if self._is_hunting:
+            self._hunts_again = True
+            return
+        self._is_hunting, self._hunts_again = True, False
+        loop.run_in_executor(None, destroy, self._orphans).add_done_callback(self._on_hunted)
+
+    def _on_hunted(self, hunted: "asyncio.Future[int]") -> None:
+        self._is_hunting = False
+        if not hunted.cancelled() and (error := hunted.exception()) is not None:
+            logger.error("orphans not killed", exc_info=error)
+        elif self._hunts_again:
+            self.reap()
+        elif not self._spawning:
+            _wait_for(self._adopted(self._read_unknown()))
+
+    def _is_ours(self, process: ProcessId) -> bool:
+        """Whether a process carries the mark or the variable of our owner."""
+        return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
+
+    def _keeper(self, key: str) -> ProcessId | None:
+        """The keeper of a child, if it has one and that is still there."""
+        child = self._children.get(key)
+        keeper = read_process(child.pid) if child is not None and child.kept else None
+        return keeper if keeper is not None and child is not None and keeper.start == child.start else None
+
+    def _tree(self, child: Child | None, table: Table) -> set[ProcessId]:
+        """All that is below a keeper; a program without one is part of its tree."""
+        roots = {process for process, each in self._started(table).items() if each is child}
+        return with_descendants(roots, table) - (roots if child is not None and child.kept else set())
+
+    def _started(self, table: Table) -> dict[ProcessId, Child]:
+        """Those of our children that we started and that are still there, if only as zombies."""
+        return {
+            process: child
+            for child in list(self._registered.values())
+            if (process := table.get(child.pid)) is not None and process.start == child.start
+        }
+
+    def _adopted(self, table: Table) -> set[ProcessId]:
+        """Our children that we did not start: all run in sessions of their own, so nothing of theirs is in ours."""
+        session = os.getsid(0)
+        ours = {process for process in table.values() if process.parent == self._pid and process.session != session}
+        return ours - self._strangers - self._started(table).keys()
+
+    def _orphans(self, table: Table) -> set[ProcessId]:
+        """Adopted ones, and what they started: a child alive keeps its own, so theirs is gone."""
+        if self._spawning:
+            self._orphans_left = True
+            return set()
+        adopted = self._adopted(table)
+        if self._pid == 1:
+            # It is given the orphans of strangers, too.
+            adopted = {process for process in adopted if self._is_ours(process)}
+        return with_descendants(adopted, table)
+
+
+def _wait_for(processes: set[ProcessId]) -> int:
+    """Wait for those that have ended; returns how many that were."""
+    zombies = [process.pid for process in processes if not process.alive]
+    for pid in zombies:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+    return len(zombies)
+
+
+T = TypeVar("T")
+
+KILL_PATIENCE = 0.2
+"""Seconds to die after SIGKILL; a process that is still there then is in the kernel, and may never come back."""
+KILL_INTERVAL = 0.02
+NEWS_PATIENCE = 0.5
+"""Seconds for the event loop to learn of a death."""
+
+
+async def start_child(
+    children: Children,
+    key: str,
+    protocol: asyncio.SubprocessProtocol,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    directory: str | None,
+    pipes: tuple[int, int, int],
+    linger: float | None = 0,
+) -> None:
+    """Start a program; `environment` is all it gets, but for our markers. The protocol must register it.
+
+    `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess. `linger` are the
+    seconds that what it leaves running has before that is killed; with None it needs no keeper, because it starts
+    nothing.
+
+    Raises:
+        OSError: there is no such program or directory, or it may not be run.
+    """
+    stdin, stdout, stderr = pipes
+    with children.spawning(key):
+        try:
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: protocol,
+                *command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={**environment, **children.environment()},
+                cwd=directory,
+                start_new_session=True,
+                preexec_fn=children.preexec(key, linger),
+            )
+            if linger is not None:
+                Watch(children, key)
+        except subprocess.SubprocessError as error:  # There are too many processes.
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
+
+
+async def end_tree(children: Children, key: str, dead: asyncio.Future[None], grace: float) -> None:
+    """End a child with its whole tree: SIGTERM, a grace, SIGKILL. `dead` is done when the child is.
+
+    Comes back in any case: a process that hangs in the kernel cannot be waited for.
+    """
+    loop = asyncio.get_running_loop()
+    # In threads: each takes as long as there are processes on the machine.
+    await loop.run_in_executor(None, children.terminate, key)
+    if await wait_until(grace, dead):
+        return
+    deadline = loop.time() + KILL_PATIENCE
+    while not dead.done() and loop.time() < deadline:
+        if await loop.run_in_executor(None, children.kill, key) == 0:
+            # The event loop is about to learn that it is dead.
+            await wait_until(NEWS_PATIENCE, dead)
+            return
+        await wait_until(KILL_INTERVAL, dead)
+
+
+async def wait_until(seconds: float, future: asyncio.Future[T]) -> bool:
+    """Wait for a future, but not longer; whether it is done."""
+    await asyncio.wait({future}, timeout=seconds)
+    return future.done()
+
+
+def read_exit_status(returncode: int | None) -> tuple[int | None, str | None]:
+    """How a process ended: its exit code, or the name of its signal. One that was never seen to end was killed."""
+    if returncode is None:
+        return None, "SIGKILL"
+    if returncode >= 0:
+        return returncode, None
+    try:
+        return None, signal.Signals(-returncode).name
+    except ValueError:  # A real-time signal.
+        return None, f"SIG{-returncode}"

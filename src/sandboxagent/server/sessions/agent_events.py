@@ -1,0 +1,661 @@
+"""Take every line that an agent process writes, and its exit.
+
+Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
+"""
+
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, field
+
+from sandboxagent.core.reports import Reports
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    CARRIAGE_RETURN,
+    LARGE,
+    LONGEST_NAME,
+    META,
+    REQUEST,
+    RESPONSE,
+    Envelope,
+    Params,
+    Peek,
+    Update,
+    check_utf8,
+    failure,
+    fault,
+    long_name,
+    notification,
+    object_at,
+    one_line,
+    parse,
+    peek_lines,
+    related,
+    with_error,
+    with_param,
+)
+from sandboxagent.protocol.errors import (
+    AgentExited,
+    InternalError,
+    InvalidRequest,
+    MethodNotFound,
+    NotAnEnvelope,
+    RpcError,
+    UnknownSession,
+)
+from sandboxagent.protocol.json_bounds import SHORTEST_DEEP, excess, opens_little
+from sandboxagent.server.agents.credentials import find_missing_credentials
+from sandboxagent.server.agents.process import Exit
+from sandboxagent.server.log.event import Direction, agent_channel, connection_channel, split_lines
+from sandboxagent.server.sessions.budgets import KEPT_COST
+from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.host_methods import HostMethods
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.lifecycle import Event, server_stopped
+from sandboxagent.server.sessions.pending import AGENT, QUESTION, Outcome, PendingRequest
+from sandboxagent.server.sessions.policy import Ruling
+from sandboxagent.server.sessions.reply import Answer
+from sandboxagent.server.sessions.sanitize import OURS, disarm, may_forge
+from sandboxagent.server.sessions.session import OFFERS_BYTES, Process, Session
+from sandboxagent.server.sessions.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES = 8 << 20
+"""How many bytes may wait for the answer that says which session they belong to."""
+UNPARSED_BYTES = 4096
+"""How many bytes of a bad line clients see."""
+_SPECIAL_UPDATES = frozenset(
+    {
+        "session_info_update",
+        "current_mode_update",
+        "config_option_update",
+        "available_commands_update",
+        "usage_update",
+        "user_message_chunk",
+    }
+)
+"""Updates that change what we know, or do not show whether the agent echoes prompts. Others are passed on unread."""
+_VENDORS_CHOICE = b'"currentMod'
+"""In vendor notifications that announce a mode or a model; others are passed on unread."""
+AUTH_REQUIRED = -32000
+_ABOUT_THE_REQUEST = (-32600, -32601, -32602)
+"""Errors of a prompt that no credentials would have prevented."""
+_BRACE, _END_BRACE = b"{}"
+_EMPTY_LINES = b"\n\n"
+MOST_UNPARSED = 100
+"""Bad lines of one read that clients see one by one."""
+_MANY = 4096
+"""Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
+_HOST = ("fs/", "terminal/")
+"""Requests about the host."""
+
+
+class _Buffer(Struct):
+    lines: list[tuple[str, bytes, Peek]] = field(default_factory=list[tuple[str, bytes, Peek]])
+    size: int = 0
+
+
+class _Bad(Struct, frozen=True):
+    """A line that is no envelope, and why."""
+
+    line: bytes
+    reason: str
+    truncated: bool = False
+
+
+class _Good(Struct, frozen=True):
+    """A line that is an envelope."""
+
+    line: bytes
+    peek: Peek
+
+
+class FromAgent:
+    """The supervisor's listener."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        turns: Turns,
+        host: HostMethods,
+        ruling: Ruling,
+        pool: Pool,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """Large lines are looked at in a thread of `pool`."""
+        self._pool = pool
+        self._tasks = Tasks()
+        self._late: dict[str, deque[bytes | Callable[[], None]]] = {}
+        """By process: lines that are being looked at in a thread, and what came after them."""
+        self._hub = hub
+        self._environ = environ or {}
+        self._turns = turns
+        self._host = host
+        self._ruling = ruling
+        self._buffers: dict[str, _Buffer] = {}
+        self._refusals = Reports(hub.monotonic, _report_refusals)
+        self._bad_lines = Reports(hub.monotonic, _report_bad_lines)
+        self._unasked = Reports(hub.monotonic, _report_unasked)
+        self._beyond = Reports(hub.monotonic, _report_beyond)
+
+    def receive(self, running: Process, blob: bytes) -> None:
+        """Take whole lines from an agent's stdout."""
+        if len(blob) > LARGE or (self._late and running.key in self._late):
+            self._take_later(running, blob)
+        else:
+            self._take(running, _look_at(blob))
+
+    def _take_later(self, running: Process, step: bytes | Callable[[], None]) -> None:
+        """Take lines that are looked at in a thread, or what comes after such lines. The agent waits, and no other."""
+        late = self._late.get(running.key)
+        running.pause_reading()
+        if late is not None:
+            late.append(step)
+            return
+        self._late[running.key] = late = deque((step,))
+        self._tasks.run(self._take_late(running, late), f"take large lines of {running.key}")
+
+    async def _take_late(self, running: Process, late: deque[bytes | Callable[[], None]]) -> None:
+        while late:
+            step = late[0]
+            try:
+                if isinstance(step, bytes):
+                    is_large = len(step) > LARGE
+                    looked_at = await self._pool.run(_look_at, step) if is_large else _look_at(step)
+                    if len(late) == 1:
+                        # Before they are taken: a reader that is behind, or the disk, may pause it again.
+                        running.resume_reading()
+                    self._take(running, looked_at)
+                else:
+                    step()
+            except Exception:
+                logger.exception("large lines from agent failed agent=%s", running.agent.id)
+            late.popleft()
+        del self._late[running.key]
+
+    def _take(self, running: Process, looked_at: "_LookedAt") -> None:
+        lines, peeks, forged, each = looked_at
+        if forged:
+            self._refusals.note(running.key, forged)
+        log = self._hub.log
+        # A notification by itself has nothing to wait for.
+        is_held = (len(peeks) != 1 or peeks[0].id is not UNSET) and log.hold(join=len(lines) > 1)
+        try:
+            if each is None:
+                self._receive_lines(running, lines, peeks)
+            else:
+                self._receive_one_by_one(running, each)
+        finally:
+            if is_held:
+                # Where no other call runs, nothing is about to come that could go to the disk with this.
+                log.let_go(at_once=self._hub.calls.empty)
+        if log.full:
+            running.pause_reading()
+            log.when_drained(running.resume_reading)
+
+    def oversized(self, running: Process, head: bytes) -> None:
+        if running.key in self._late:
+            self._take_later(running, partial(self._report_oversized, running, head))
+        else:
+            self._report_oversized(running, head)
+
+    def _report_oversized(self, running: Process, head: bytes) -> None:
+        self._report_unparsed(running, head, "the line is longer than --max-line", truncated=True)
+
+    def exited(self, running: Process, exit: Exit) -> None:
+        """Fail the calls that wait on the process, and end its sessions; after all that it has said."""
+        if running.key in self._late:
+            self._take_later(running, partial(self._end, running, exit))
+        else:
+            self._end(running, exit)
+
+    def _end(self, running: Process, exit: Exit) -> None:
+        error = _agent_exited(running.agent.id, exit)
+        calls = self._hub.calls.close_all(running)
+        for session in self._hub.shelf.find_all_held(running):
+            self._turns.fail_waiting(session, error)
+        for call in calls:
+            self._resolve(call, parse(failure(call.stdio_id, error)))
+        for pending in self._hub.pending.of_process(running):
+            self._hub.settle(pending, Outcome.CANCELLED, AGENT)
+        # Only now: a session whose load has just failed is not there any more.
+        sessions = self._hub.shelf.find_all_held(running)
+        for session in sessions:
+            facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
+            self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
+        self._buffers.pop(running.key, None)
+        for reports in (self._refusals, self._bad_lines, self._unasked, self._beyond):
+            reports.forget(running.key)
+        self._hub.budgets.end(running.key)
+        self._hub.shelf.forget_process(running)
+        self._host.exited(running)
+        logger.log(
+            logging.INFO if exit.code == 0 else logging.WARNING,
+            "agent exited agent=%s exit_code=%s signal=%s calls_failed=%d sessions_ended=%d",
+            running.agent.id,
+            exit.code,
+            exit.signal,
+            len(calls),
+            len(sessions),
+        )
+
+    def release(self, running: Process, agent_session_id: str) -> None:
+        """A session became known: deliver what was buffered for it."""
+        buffer = self._buffers.pop(running.key, None)
+        if buffer is None:
+            return
+        self._hub.budgets.give_back(running.key, buffer.size)
+        for session_id, line, peek in buffer.lines:
+            if session_id == agent_session_id or not self._hub.calls.makes_session(running):
+                self._receive_checked(running, line, peek)
+            else:
+                self._buffer(running, session_id, line, peek)
+
+    def _receive_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
+        """The fast path: runs of plain updates of one session are handled as one."""
+        run: list[bytes] = []
+        run_id = ""
+        for line, peek in zip(lines, peeks, strict=True):
+            params = peek.params
+            # Spelled out, and not a function: this runs for every line of every agent.
+            if (
+                peek.method == methods.UPDATE
+                and peek.id is UNSET
+                and type(params) is Params
+                and type(session_id := params.sessionId) is str
+                and peek.jsonrpc == "2.0"
+                and (
+                    type(update := params.update) is not Update
+                    or type(kind := update.sessionUpdate) is not str
+                    or kind not in _SPECIAL_UPDATES
+                )
+            ):
+                if session_id != run_id:
+                    if run:
+                        self._receive_updates(running, run_id, run)
+                        run = []
+                    run_id = session_id
+                run.append(line)
+                continue
+            if run:
+                self._receive_updates(running, run_id, run)
+                run = []
+            self._receive_checked(running, line, peek)
+        if run:
+            self._receive_updates(running, run_id, run)
+
+    def _receive_one_by_one(self, running: Process, each: "list[_Bad | _Good]") -> None:
+        """Only the bad ones are set aside; of very many at once, clients are told the first, and how many more."""
+        for one in each:
+            if type(one) is _Bad:
+                self._report_unparsed(running, one.line, one.reason, truncated=one.truncated)
+            elif type(one) is _Good:
+                self._receive_checked(running, one.line, one.peek)
+
+    def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
+        reason = fault(peek) or (long_name(peek) if len(line) > LONGEST_NAME else None)
+        if reason is not None:
+            self._report_unparsed(running, line, reason)
+            return
+        # One that we cannot handle must not affect the others.
+        try:
+            envelope = Envelope(line, peek)
+            if envelope.kind is RESPONSE:
+                self._respond(running, envelope)
+            elif envelope.kind is REQUEST:
+                self._ask(running, envelope)
+            else:
+                self._notify(running, envelope)
+        except Exception:
+            logger.exception("envelope from agent failed agent=%s method=%s", running.agent.id, peek.method)
+
+    # Responses
+
+    def _respond(self, running: Process, response: Envelope) -> None:
+        assert response.id is not None
+        call = self._hub.calls.close(running, response.id)
+        if call is None:
+            # A second answer, or one to a request we never sent: no call waits for it.
+            self._unasked.note(running.key)
+            return
+        if call.session is not None:
+            call.session.heard_at = self._hub.monotonic()
+        if response.peek.error is not UNSET:
+            response = self._name_credentials(running, call.method, response)
+        self._resolve(call, response)
+
+    def _name_credentials(self, running: Process, method: str, response: Envelope) -> Envelope:
+        """An agent's error, with the credentials that it may have missed: few agents say which they look for."""
+        error = response.error()
+        code, data = error.get("code"), error.get("data")
+        if code != AUTH_REQUIRED and (method != methods.PROMPT or code in _ABOUT_THE_REQUEST):
+            return response
+        missing = find_missing_credentials(running.agent, {**self._environ, **running.environment})
+        facts = object_at(data)
+        if not missing or (data is not None and data != facts):
+            return response
+        message = (
+            f"{error.get('message')}; {running.agent.id} was started without its credentials: {', '.join(missing)}"
+        )
+        return parse(with_error(response.line, message=message, data=facts | {META: {"credentials": missing}}))
+
+    def _resolve(self, call: Call, response: Envelope) -> None:
+        try:
+            answer = call.settle(call, response)
+        except Exception:
+            logger.exception("settling a call failed method=%s", call.method)
+            answer = Answer(failure(call.client_id, InternalError()))
+        self._hub.resolve(call, answer)
+
+    # Notifications
+
+    def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
+        hub = self._hub
+        try:
+            session = hub.shelf.find_held(running, agent_session_id)
+            if session is None:
+                self._receive_stray(running, agent_session_id, lines)
+                return
+            if session.unechoed is not None and session.replay is None:
+                self._turns.show(session)
+            session.heard_at = hub.monotonic()
+            hub.record_updates(session, lines)
+            for connection in hub.connections.attached(session):
+                if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
+                    running.pause_reading()
+        except Exception:
+            logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
+
+    def _notify(self, running: Process, envelope: Envelope) -> None:
+        if envelope.method == methods.CANCEL_REQUEST:
+            self._withdraw(running, envelope)
+            return
+        if envelope.method.startswith(OURS):
+            # Clients trust these: an agent could fake a human's decision, or a gap.
+            self._refusals.note(running.key)
+            return
+        if envelope.session_id is None:
+            self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
+            return
+        session = self._hub.shelf.find_held(running, envelope.session_id)
+        if session is None:
+            self._receive_stray(running, envelope.session_id, [envelope.line])
+            return
+        kind = envelope.peek.update_kind
+        if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
+            running.echoes_prompts, session.unechoed = True, None
+        if len(envelope.line) > OFFERS_BYTES:
+            # To read it takes too long, and as much is not kept.
+            learned = False
+        elif kind in _SPECIAL_UPDATES:
+            learned = session.note_update(object_at(envelope.params(), "update"))
+        else:
+            learned = _VENDORS_CHOICE in envelope.line and session.note_vendor(envelope.params())
+        if learned:
+            self._hub.note_changed_offers(session)
+        session.heard_at = self._hub.monotonic()
+        self._hub.record_updates(session, [envelope.line])
+        if kind == "available_commands_update" and session.replay is not None:
+            session.replay.finish()
+
+    def _receive_stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
+        """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
+        late = self._hub.shelf.find_late(running, agent_session_id)
+        if late is not None:
+            self._hub.record_updates(late, lines)
+        elif self._hub.calls.makes_session(running):
+            for line in lines:
+                self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
+        elif self._hub.find_session(agent_session_id) is not None:
+            # The session of another process: its readers would take this for output of their own agent.
+            self._refusals.note(running.key, len(lines))
+        else:
+            for line in lines:
+                self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
+
+    def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
+        buffer, size = self._buffers.setdefault(running.key, _Buffer()), len(line) + KEPT_COST
+        if buffer.size + size > BUFFER_BYTES or not self._hub.budgets.take(running.key, size):
+            self._leave_out(running, Envelope(line, peek))
+            return
+        buffer.lines.append((agent_session_id, line, peek))
+        buffer.size += size
+
+    def _leave_out(self, running: Process, envelope: Envelope) -> None:
+        """There is no room for what an agent says about a session that it has not opened yet."""
+        reason = "the server has no room for more about sessions that are being opened"
+        if envelope.kind is REQUEST:
+            self._beyond.note(running.key, what=reason)
+            self._refuse(running, envelope, InvalidRequest(f"{reason}; ask again later"))
+        else:
+            self._report_unparsed(running, envelope.line, reason)
+
+    def _withdraw(self, running: Process, envelope: Envelope) -> None:
+        """The agent withdraws one of its requests."""
+        id = related(envelope.line)
+        if id is None:
+            return
+        self._host.withdraw(running, id)
+        pending = self._hub.pending.find(running, id)
+        if pending is not None:
+            if pending.session is not None:
+                self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
+            # An agent that withdraws a request still waits for its response.
+            self._hub.settle_for(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
+
+    # Requests
+
+    def _ask(self, running: Process, request: Envelope) -> None:
+        assert request.id is not None
+        if request.method.startswith(_HOST):
+            self._ask_host(running, request)
+        elif request.method in running.agent.refuses or _is_ours_alone(request.method):
+            self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
+        elif request.session_id is None:
+            self._ask_outside_sessions(running, request)
+        elif (session := self._hub.shelf.find_held(running, request.session_id)) is not None:
+            self._ask_session(running, session, request)
+        elif self._hub.calls.makes_session(running):
+            self._buffer(running, request.session_id, request.line, request.peek)
+        else:
+            self._refuse(running, request, UnknownSession(request.session_id))
+
+    def _ask_host(self, running: Process, request: Envelope) -> None:
+        session = None if request.session_id is None else self._hub.shelf.find_held(running, request.session_id)
+        if session is None:
+            # Not buffered for a session that is being opened: its agent may need the file before it can answer.
+            self._refuse(running, request, UnknownSession(request.session_id or ""))
+        elif (client := self._host.client(session, request)) is not None:
+            self._ask_session(running, session, request, client)
+        else:
+            self._host.serve(running, session, request)
+
+    def _ask_session(
+        self, running: Process, session: Session, request: Envelope, only: Connection | None = None
+    ) -> None:
+        self._turns.show(session)
+        session.heard_at = self._hub.monotonic()
+        line = request.line
+        if session.facts.agent_session_id != session.id:
+            line = with_param(line, "sessionId", session.id)
+        if (id := related(line)) is not None:
+            call = self._hub.calls.get(running, id)
+            line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
+        # What is as it came was looked at.
+        asked = request if line is request.line else parse(line)
+        pending = self._hub.new_pending(asked, running, session, only and only.tag)
+        if self._reject_beyond(pending) or self._ruling.take(pending, session):
+            return
+        channel = session.channel if only is None else only.channel
+        self._hub.ask(pending, line, channel)
+
+    def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
+        """It belongs to a call (an elicitation during a login), or to all clients of the agent."""
+        id = related(request.line)
+        call = None if id is None else self._hub.calls.get(running, id)
+        if call is None or call.connection is None:
+            pending = self._hub.new_pending(request, running, None)
+            if self._reject_beyond(pending):
+                return
+            self._hub.ask(pending, request.line, agent_channel(running.agent.id))
+            return
+        line = with_param(request.line, "requestId", Raw(call.client_id))
+        pending = self._hub.new_pending(parse(line), running, call.session, call.connection.tag)
+        if self._reject_beyond(pending):
+            return
+        self._hub.ask(pending, line, connection_channel(call.connection.tag))
+
+    def _reject_beyond(self, pending: PendingRequest) -> bool:
+        """Reject a request when its agent process has as many as may wait, or as much as the server keeps for it."""
+        reason = self._hub.pending.find_limit(pending)
+        if reason is None:
+            return False
+        self._beyond.note(pending.process.key, what=reason)
+        self._hub.reject(pending, reason)
+        return True
+
+    def _refuse(self, running: Process, request: Envelope, error: RpcError) -> None:
+        assert request.id is not None
+        self._send(running, failure(request.id, error))
+
+    @staticmethod
+    def _send(running: Process, line: bytes) -> None:
+        try:
+            running.answer(line)
+        except RpcError as error:
+            logger.debug("agent takes no answer agent=%s reason=%s", running.agent.id, error.slug)
+
+    # Bad lines
+
+    def _report_unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
+        """Set a bad line aside: clients see the head of it, the connection goes on."""
+        self._bad_lines.note(running.key, what=f"bytes={len(line)} reason={reason}")
+        shown = line[:UNPARSED_BYTES].decode(errors="replace")
+        truncated = truncated or len(line) > UNPARSED_BYTES
+        params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
+        quarantined = notification(methods.UNPARSED, params)
+        self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
+
+
+_LookedAt = tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]
+
+
+def _look_at(blob: bytes) -> _LookedAt:
+    """The lines of a blob, a look at each, and how many have had something in them that only the server says.
+
+    The last is None unless some line is no envelope on one line; then it has all of them, one by one. Touches nothing
+    else: what is large is looked at in a thread.
+    """
+    try:
+        size = len(blob)
+        if size > SHORTEST_DEEP and (size > _MANY or not opens_little(blob)):
+            _check_bounds(blob)
+        if not blob.isascii():
+            check_utf8(blob)
+        peeks = peek_lines(blob)
+    except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
+        return _look_closely(blob)
+    lines = split_lines(blob, len(peeks))
+    lines.pop()
+    if CARRIAGE_RETURN in blob or len(peeks) != len(lines):
+        return _look_closely(blob)
+    # Equal counts do not prove one value per line: one line may have two values, and another none.
+    for line in lines:
+        if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
+            return _look_closely(blob)
+    if may_forge(blob, len(lines)):
+        return *_disarm_lines(lines, peeks), None
+    return lines, peeks, 0, None
+
+
+def _look_closely(blob: bytes) -> _LookedAt:
+    """Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside."""
+    if _EMPTY_LINES in blob:
+        # Lines without anything cost as much as others, and there may be very many. The others may be well.
+        return _look_at(re.sub(rb"\n\n++", b"\n", blob))
+    return [], [], *_look_one_by_one(blob)
+
+
+def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
+    each: list[_Bad | _Good] = []
+    bad = forged = 0
+    for line in map(bytes.strip, blob.split(b"\n")):
+        if not line:
+            continue
+        if bad >= MOST_UNPARSED and line[0] != _BRACE:
+            bad += 1
+            continue
+        try:
+            envelope = parse(line)
+        except NotAnEnvelope as error:
+            bad += 1
+            if bad <= MOST_UNPARSED:
+                each.append(_Bad(line, str(error)))
+            continue
+        lines, peeks = [one_line(line)], [envelope.peek]
+        if may_forge(line, 1):
+            lines, peeks, found = _disarm_lines(lines, peeks)
+            forged += found
+        each.append(_Good(lines[0], peeks[0]))
+    if bad > MOST_UNPARSED:
+        each.append(_Bad(b"", f"{bad - MOST_UNPARSED} more lines are no envelopes", truncated=True))
+    return forged, each
+
+
+def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek], int]:
+    """The same lines with nothing in them that only the server says, and in how many there was something."""
+    checked: list[bytes] = []
+    for line in lines:
+        try:
+            checked.append(disarm(line))
+        except (msgspec.DecodeError, RecursionError):
+            # Peeked at, and yet no object: it becomes a bad line, as nothing.
+            checked.append(b"{}")
+    looks = list(zip(lines, checked, peeks, strict=True))
+    now = [peek if line is after else msgspec.json.decode(after, type=Peek) for line, after, peek in looks]
+    return checked, now, sum(line is not after for line, after, _ in looks)
+
+
+def _check_bounds(blob: bytes) -> None:
+    """Raises NotAnEnvelope when a line is nested too deep, has too many values, or has nothing in it."""
+    if _EMPTY_LINES in blob:
+        raise NotAnEnvelope("it is empty")
+    is_one = blob.find(b"\n") == len(blob) - 1
+    for line in (blob,) if is_one else blob.split(b"\n"):
+        if (reason := excess(line)) is not None:
+            raise NotAnEnvelope(reason)
+
+
+def _is_ours_alone(method: str) -> bool:
+    """Whether only the server, or a client, uses a method. A question is the one that agents ask under our name."""
+    return method.startswith(OURS) and method != QUESTION
+
+
+def _report_refusals(process: str, count: int, _: str) -> None:
+    logger.warning("agent spoke for the server or another agent process=%s lines=%d", process, count)
+
+
+def _report_bad_lines(process: str, count: int, newest: str) -> None:
+    logger.warning("agent wrote bad lines process=%s lines=%d %s", process, count, newest)
+
+
+def _report_unasked(process: str, count: int, _: str) -> None:
+    logger.warning("agent answered unknown requests process=%s answers=%d", process, count)
+
+
+def _report_beyond(process: str, count: int, newest: str) -> None:
+    logger.warning("agent is beyond its limits process=%s times=%d reason=%s", process, count, newest)
+
+
+def _agent_exited(agent: str, exit: Exit) -> AgentExited:
+    """The error for callers that waited on a process that has exited."""
+    how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
+    return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

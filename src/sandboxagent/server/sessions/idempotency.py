@@ -1,0 +1,166 @@
+"""Give a repeated request the outcome of the first under the same key, also after a restart."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from sandboxagent.core.tasks import Tasks
+from sandboxagent.protocol.envelope import Envelope, failure
+from sandboxagent.protocol.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
+from sandboxagent.server.log.log import Log
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.reply import Answer, Reply
+
+MAX_KEY = 256
+"""Longest key."""
+
+
+class _Running(Struct, eq=False):
+    """A request under a key, until what becomes of it is on disk."""
+
+    name: tuple[str, str]
+    """Its scope and its key."""
+    digest: bytes
+    first: Reply
+    """For the client of the first request, and those that repeat it meanwhile."""
+    outcome: Reply
+    """What is kept: later than `first`, and another reply, when the agent takes too long."""
+
+
+class Idempotency:
+    """Requests under a key, those that run and those that are kept."""
+
+    def __init__(self, log: Log, patience: float) -> None:
+        self._log = log
+        self._patience = patience
+        self._running: dict[tuple[str, str], _Running] = {}
+        self._tasks = Tasks()
+
+    def start(self, scope: str, key: str, envelope: Envelope, reply: Reply, begin: Callable[[Reply], None]) -> None:
+        """Begin a request, once it is on disk that it was begun; one that was begun before has the first outcome.
+
+        Raises IdempotencyMismatch for another body under its key.
+        """
+        name, digest = (scope, key), envelope.digest()
+        running = self._running.get(name)
+        if running is not None:
+            self._repeat(running, digest, reply)
+        elif self._log.is_new(*name):
+            self._begin(name, digest, envelope, reply, begin)
+        else:
+            self._tasks.run(self._look_up(name, digest, envelope, reply, begin), "look up an idempotency key")
+
+    async def _look_up(
+        self, name: tuple[str, str], digest: bytes, envelope: Envelope, reply: Reply, begin: Callable[[Reply], None]
+    ) -> None:
+        try:
+            kept = await self._log.outcome(*name)
+            # Another request may have begun it meanwhile.
+            running = self._running.get(name)
+            if running is not None:
+                self._repeat(running, digest, reply)
+            elif kept is None:
+                self._begin(name, digest, envelope, reply, begin)
+            else:
+                _check_digest(name, digest, kept[0])
+                reply.set_result(_kept_answer(envelope, kept[1]))
+        except Exception as error:
+            reply.set_exception(error)
+
+    def _begin(
+        self, name: tuple[str, str], digest: bytes, envelope: Envelope, reply: Reply, begin: Callable[[Reply], None]
+    ) -> None:
+        running = self._running[name] = _Running(name, digest, reply, reply)
+        try:
+            # On disk before anything happens: after a crash it must be known that it was begun.
+            self._log.save_outcome(*name, digest, None)
+            self._log.when_flushed(partial(self._on_begun, running, envelope, begin))
+        except Exception as error:
+            self._forget_begun(running, error)
+
+    def _on_begun(
+        self, running: _Running, envelope: Envelope, begin: Callable[[Reply], None], failure: Exception | None
+    ) -> None:
+        if failure is not None:
+            self._forget_begun(running, failure)
+            return
+        own = Reply(envelope)
+        own.when_accepted(running.first.accept_as)
+        own.when_answered(partial(self._on_answered, running))
+        try:
+            begin(own)
+        except Exception as error:
+            own.set_exception(error)
+
+    def _on_answered(self, running: _Running, result: Answer | Exception) -> None:
+        if isinstance(result, Answer):
+            self._log.save_outcome(*running.name, running.digest, result.line)
+            self._log.when_flushed(partial(self._on_kept, running, result))
+        elif isinstance(result, AgentTimeout) and isinstance(result.late, Reply):
+            running.outcome = Reply()
+            running.first.set_exception(result)
+            result.late.when_answered(partial(self._on_answered, running))
+        elif isinstance(result, LogUnavailable | AgentTimeout):
+            self._forget_begun(running, result)
+        else:
+            self._fail(running, result)
+
+    def _on_kept(self, running: _Running, answer: Answer, failure: Exception | None) -> None:
+        del self._running[running.name]
+        if failure is None:
+            running.outcome.set_result(answer)
+        else:
+            running.outcome.set_exception(failure)
+
+    def _forget_begun(self, running: _Running, error: Exception) -> None:
+        """Nothing was begun, so it may be tried again under the same key."""
+        self._log.forget_outcome(*running.name)
+        self._fail(running, error)
+
+    def _fail(self, running: _Running, error: Exception) -> None:
+        del self._running[running.name]
+        running.outcome.set_exception(error)
+
+    def _repeat(self, running: _Running, digest: bytes, reply: Reply) -> None:
+        _check_digest(running.name, digest, running.digest)
+        failure = running.first.result
+        if not isinstance(failure, AgentTimeout):
+            reply.follow(running.first)
+            return
+        if running.first.position is not None:
+            reply.accept(running.first.position)
+        self._tasks.run(self._wait_again(running, failure, reply), "wait for a late answer")
+
+    async def _wait_again(self, running: _Running, failure: AgentTimeout, reply: Reply) -> None:
+        try:
+            async with asyncio.timeout(self._patience):
+                reply.set_result(await running.outcome)
+        except TimeoutError:
+            error = AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
+            error.late = failure.late
+            reply.set_exception(error)
+        except Exception as error:
+            reply.set_exception(error)
+
+
+def scope_of(connection: Connection, session_id: str | None) -> str:
+    """The scope of a key: its session, or the connection when there is none."""
+    if session_id is not None:
+        return f"session:{session_id}"
+    # Not the tag, which another connection may have after a restart; nor the id, which is a secret.
+    return f"connection:{hashlib.sha256(connection.connection_id.encode()).hexdigest()}"
+
+
+def _check_digest(name: tuple[str, str], digest: bytes, first: bytes) -> None:
+    if digest != first:
+        raise IdempotencyMismatch(name[1])
+
+
+def _kept_answer(envelope: Envelope, response: bytes | None) -> Answer:
+    if response is None:
+        assert envelope.id is not None
+        return Answer(failure(envelope.id, OutcomeUnknown()))
+    return Answer(response)

@@ -1,0 +1,386 @@
+"""Load and resume sessions at the agent or from the log, and close, terminate and delete them.
+
+What ends a session first records the outcome, then notifies the agent.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+
+from msgspec import Raw, Struct, field
+
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    META,
+    Envelope,
+    Object,
+    failure,
+    notification,
+    params_text,
+    parse,
+    success,
+    text_at,
+    with_id,
+)
+from sandboxagent.protocol.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
+from sandboxagent.server.agents.options import complete_answer
+from sandboxagent.server.log.event import Chunk, Direction
+from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.dispatch import (
+    Forward,
+    fill_from_session,
+    make_not_offered,
+    require_advertised,
+    take_environment,
+)
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.lifecycle import Event, State
+from sandboxagent.server.sessions.reply import Answer
+from sandboxagent.server.sessions.session import TERMINATED, Process, Replay, Session
+from sandboxagent.server.sessions.turns import Turns, user_messages
+
+HISTORY_PAGE = 1000
+"""Events of the past read at a time."""
+
+
+class SessionLoading(Struct, frozen=True):
+    """`session/load` and `session/resume`."""
+
+    hub: Hub
+    forward: Forward
+
+    async def load(self, connection: Connection, envelope: Envelope) -> Answer:
+        environment, envelope = take_environment(envelope)
+        session = self.hub.find_session(envelope.session_id)
+        if session is not None and session.held is not None:
+            return await self._join(connection, session, envelope, environment)
+        if envelope.session_id is None:
+            raise InvalidParams(f"{envelope.method} needs a sessionId")
+        async with self.forward.lock_session(session.id if session else envelope.session_id):
+            # Another client may have resumed it while we waited.
+            session = self.hub.find_session(envelope.session_id)
+            if session is None:
+                return await self._take_up_unknown(connection, envelope.session_id, envelope, environment)
+            if session.held is not None:
+                return await self._join(connection, session, envelope, environment)
+            return await self._take_up_known(connection, session, envelope, environment)
+
+    resume = load
+
+    async def _join(
+        self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
+        """A process holds the session: a load is answered from our own log, a resume just attaches."""
+        assert envelope.id is not None
+        if environment:
+            raise InvalidParams(
+                f"session {session.id} runs already; env is for one that does not", sessionId=session.id
+            )
+        if envelope.method == methods.LOAD:
+            await self._replay(connection, session)
+        self.hub.attach(connection, session)
+        return Answer(complete_answer(success(envelope.id, session.facts.offers), session.facts.offers))
+
+    async def _replay(self, connection: Connection, session: Session) -> None:
+        """Replay the session's history from our log to one connection: the agent would send it to all of them.
+
+        Attaches the connection in the same step in which it has read everything, so it misses and repeats nothing.
+        """
+        log, after = self.hub.log, 0
+        attached_at = log.position if connection.attached(session.id) else None
+        while True:
+            end = log.position if attached_at is None else attached_at
+            chunks = await log.history(session.id, after, end + 1, HISTORY_PAGE)
+            for chunk in chunks:
+                self._repeat(connection, session, chunk)
+            after = chunks[-1].last if chunks else end
+            if attached_at is not None and not chunks:
+                # What came since, it has seen live.
+                return
+            rest = None if chunks else log.in_memory([session.channel], after, log.limits.tail_bytes)
+            if rest is not None and rest[1]:
+                break
+        for chunk in rest[0]:
+            self._repeat(connection, session, chunk)
+        self.hub.attach(connection, session)
+
+    def _repeat(self, connection: Connection, session: Session, chunk: Chunk) -> None:
+        to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
+        for position, line in enumerate(chunk.lines, chunk.first):
+            envelope = parse(line)
+            if envelope.method == methods.UPDATE and chunk.direction is not Direction.FROM_CLIENT:
+                self.hub.tell_connection(connection, line, session.id)
+            elif envelope.method == methods.PROMPT and position not in to_come and not _agent_echoes(session):
+                for update in user_messages(session, line):
+                    self.hub.tell_connection(connection, update, session.id)
+
+    async def _take_up_unknown(
+        self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
+        """Send a load or resume to the agent: it may know sessions that we never saw."""
+        agent = self.forward.agent(connection, envelope)
+        cwd = await self.forward.directory(envelope.params())
+        running = await self.forward.spawn(agent, environment)
+        session = None
+        try:
+            require_advertised(running, envelope.method)
+            self._check_free(session_id)
+            opened_with = Raw(params_text(envelope.line))
+            session = self.hub.add_session(running, session_id, cwd, opened_with)
+            session.facts.own_environment = bool(environment)
+            return await self._load_at(connection, running, session, envelope, known=False)
+        except AgentTimeout:
+            # It may still answer; then the session is there, and the answer goes to the stream.
+            raise
+        except BaseException:
+            if session is not None:
+                self.hub.move(session, Event.FAILED)
+            await self.forward.dismiss(running)
+            raise
+
+    def _check_free(self, session_id: str) -> None:
+        """Its client means a session that the server did not know when it asked, and no other one.
+
+        Raises InvalidRequest.
+        """
+        if self.hub.is_taken(session_id):
+            message = f"another session has the name {session_id!r} by now, or is about to get it; ask again"
+            raise InvalidRequest(message, sessionId=session_id)
+
+    async def _take_up_known(
+        self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
+        self._check_loadable(session)
+        session.check_environment(environment)
+        line = fill_from_session(envelope.line, session)
+        running = await self.forward.spawn(self.forward.agent_of(session), environment)
+        try:
+            require_advertised(running, envelope.method)
+            # It may have been ended while its agent was started.
+            self._check_loadable(session)
+            self.hub.move(session, Event.REVIVE, running)
+            session.facts.own_environment = bool(environment)
+            return await self._load_at(connection, running, session, parse(line), known=True)
+        except BaseException as error:
+            # An agent that took too long may still answer: then the session is held after all.
+            self.hub.move(session, Event.FAILED)
+            if not isinstance(error, AgentTimeout):
+                await self.forward.dismiss(running)
+            raise
+
+    @staticmethod
+    def _check_loadable(session: Session) -> None:
+        """Raises InvalidRequest; unlike a prompt, a load may bring back what its agent did not promise to."""
+        if session.over:
+            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
+        if session.state is not State.ENDED:
+            session.check_revivable()
+
+    async def _load_at(
+        self, connection: Connection, running: Process, session: Session, envelope: Envelope, *, known: bool
+    ) -> Answer:
+        session.replay = Replay(connection.channel, history=not known)
+        session.facts.creator = connection.tag
+        settle = partial(self._loaded, request=envelope, known=known)
+        answer = await self.forward.call(connection, running, session, envelope, settle)
+        if not parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+            return answer
+        await self.forward.wait_for_replay(running, session)
+        session.replay = None
+        return Answer(answer.line, self.hub.log.position)
+
+    def _loaded(self, call: Call, response: Envelope, *, request: Envelope, known: bool) -> Answer:
+        session = call.session
+        assert session is not None
+        assert call.connection is not None
+        if not response.succeeded or not call.running.agent.replays_late:
+            session.replay = None
+        line = with_id(response.line, call.client_id)
+        if not response.succeeded:
+            self.hub.move(session, Event.FAILED)
+            session.replay = None
+        elif not self.hub.mark_opened(session, call.running):
+            # A client has ended it in the meantime: notify its agent and the client that loads it.
+            self.forward.close_at_agent_soon(call.running, session.facts.agent_session_id)
+            return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
+        else:
+            line = self._take_in(call.connection, session, request, line, known=known)
+        if call.late is not None:
+            self.forward.dismiss_soon(call.running)
+        return Answer(line, self.hub.log.position)
+
+    def _take_in(
+        self, connection: Connection, session: Session, request: Envelope, line: bytes, *, known: bool
+    ) -> bytes:
+        """Save a session that its agent has loaded; returns the answer for the client."""
+        session.learn_offers(parse(line).result())
+        cwd = text_at(request.params(), "cwd") or session.facts.cwd
+        session.note_reopened(cwd, Raw(params_text(request.line)))
+        line = complete_answer(line, session.facts.offers)
+        if not known:
+            session.mark_reported()
+        self.hub.note_changed_offers(session)
+        self.hub.attach(connection, session)
+        self.hub.record(session, line, Direction.FROM_AGENT)
+        return line
+
+
+def _agent_echoes(session: Session) -> bool:
+    """Whether its agent repeats prompts itself, so that the log has them as updates already."""
+    return session.process is not None and bool(session.process.echoes_prompts)
+
+
+END_GRACE = 2.0
+"""Seconds in which an agent may end the turn and close the session that is terminated."""
+
+
+class SessionEnding(Struct, frozen=True):
+    """The methods that end a session."""
+
+    hub: Hub
+    forward: Forward
+    turns: Turns
+    _terminations: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+    async def close(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        running, _ = await self.forward.process(connection, envelope)
+        require_advertised(running, envelope.method)
+        answer = await self.forward.call(connection, running, session, envelope, self._closed)
+        if parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+        return answer
+
+    def _closed(self, call: Call, response: Envelope) -> Answer:
+        """The agent has answered, in time or late."""
+        session, answer = call.session, self.forward.pass_back(call, response)
+        assert session is not None
+        if response.succeeded and session.held is call.running:
+            self.turns.abandon(session)
+            self.hub.move(session, Event.CLOSED, termination={"reason": "closed", "terminatedBy": "client"})
+            if call.late is not None:
+                self.forward.dismiss_soon(call.running)
+        return answer
+
+    # Terminating
+
+    async def terminate(self, connection: Connection, envelope: Envelope) -> Answer:
+        assert envelope.id is not None
+        session = self.hub.session(envelope.session_id)
+        already = session.facts.ended
+        if session.state is not State.TERMINATED:
+            await self._terminate(session)
+        result: Object = {"terminated": True, **TERMINATED}
+        result = result | {"alreadyEnded": True} if already else result
+        return Answer(success(envelope.id, result), self.hub.log.position)
+
+    async def _terminate(self, session: Session) -> None:
+        if session.held is not None:
+            task = asyncio.create_task(self._wind_down(session, session.held), name=f"terminate {session.id}")
+            self._terminations[session.id] = task
+            task.add_done_callback(lambda _: self._terminations.pop(session.id, None))
+            # From here on no prompt starts.
+            self.hub.move(session, Event.TERMINATE)
+        if session.state is State.ENDING:
+            # Another client may have asked for it before: it ends once.
+            await asyncio.shield(self._terminations[session.id])
+        else:
+            # No process holds it. A resume that is under way will fail.
+            self.turns.abandon(session)
+            self.hub.move(session, Event.TERMINATE)
+
+    async def _wind_down(self, session: Session, running: Process) -> None:
+        """Ask the agent to end the turn and close the session, and wait a bounded time for it."""
+        self.turns.cancel(session)
+        own: Object = {"sessionId": session.facts.agent_session_id}
+        try:
+            async with asyncio.timeout(END_GRACE):
+                if session.running is not None:
+                    running.send(notification(methods.CANCEL, own))
+                    await self.turns.wait_for_end(session)
+                if running.handshake.offers("sessionCapabilities", "close"):
+                    await self.forward.call_as_server(running, session, methods.CLOSE, own)
+        except (TimeoutError, SandboxAgentError):
+            # The session ends here anyway: an uncooperative agent cannot keep it alive.
+            pass
+        finally:
+            self.turns.abandon(session)
+            self.hub.move(session, Event.WOUND_DOWN)
+        await self.forward.dismiss(running)
+
+    # Deleting
+
+    async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
+        named = self.hub.session(envelope.session_id)
+        async with self.forward.lock_session(named.id):
+            # Another client may have taken it up or deleted it while we waited.
+            session = self.hub.session(named.id)
+            running = session.process
+            if running is None:
+                answer = await self._delete_at_rest(connection, session, envelope)
+            else:
+                answer = await self._delete_at(running, connection, session, envelope)
+            if not parse(answer.line).succeeded:
+                return answer
+            self._forget(session)
+        if running is not None:
+            await self.forward.dismiss(running)
+        await self.hub.log.flushed()
+        return answer
+
+    def _forget(self, session: Session) -> None:
+        if not session.deleted:
+            self.turns.abandon(session)
+            self.hub.delete_session(session)
+
+    async def _delete_at_rest(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        """Delete a session that no process holds.
+
+        A session that could be resumed is deleted only if its agent agrees. Any other is deleted in any case.
+        """
+        assert envelope.id is not None
+        if self.hub.shelf.shares_agent_id(session):
+            return Answer(success(envelope.id, {}))
+        try:
+            running = await self.forward.start_installed(self.forward.agent_of(session))
+            answer = await self._delete_at(running, connection, session, envelope)
+        except ShuttingDown:
+            raise
+        except SandboxAgentError as error:
+            if session.facts.can_resume:
+                raise
+            self._ignore_late_answer(connection, envelope.id, error)
+            warning = str(error)
+        else:
+            response = parse(answer.line)
+            if response.succeeded or session.facts.can_resume:
+                return answer
+            warning = f"agent {running.agent.id} did not delete it: {response.error().get('message')}"
+        return Answer(success(envelope.id, {"_meta": {META: {"warnings": [warning]}}}))
+
+    async def _delete_at(
+        self, running: Process, connection: Connection, session: Session, envelope: Envelope
+    ) -> Answer:
+        if not running.handshake.offers("sessionCapabilities", "delete"):
+            needed = session.live or session.facts.can_resume
+            more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
+            raise make_not_offered(running.agent.id, envelope.method, more)
+        return await self.forward.call(connection, running, session, envelope, self._deleted)
+
+    def _deleted(self, call: Call, response: Envelope) -> Answer:
+        """The agent has answered, in time or late."""
+        session, answer = call.session, self.forward.pass_back(call, response)
+        assert session is not None
+        if response.succeeded:
+            self._forget(session)
+            if call.late is not None:
+                self.forward.dismiss_soon(call.running)
+        return answer
+
+    def _ignore_late_answer(self, connection: Connection, client_id: bytes, error: SandboxAgentError) -> None:
+        """Its client gets an answer now: what the agent says after a timeout is no second one."""
+        call = self.hub.calls.find(connection, client_id)
+        if isinstance(error, AgentTimeout) and call is not None and call.late is error.late:
+            self.hub.calls.close(call.running, call.stdio_id)

@@ -1,0 +1,389 @@
+"""Answer the session methods of ACP: new, fork, list, prompt, authenticate, logout.
+
+Loading, settings and endings are in modules of their own; the table has them all.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+from msgspec import Raw, Struct
+
+from sandboxagent.core.threads import Pool
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    LARGE,
+    META,
+    Envelope,
+    LargeEnvelope,
+    Object,
+    Places,
+    has_prompt,
+    lay_out,
+    object_at,
+    params_text,
+    parse,
+    success,
+    text_at,
+    with_id,
+    with_param,
+    with_result,
+)
+from sandboxagent.protocol.errors import (
+    AgentTimeout,
+    InvalidParams,
+    LogUnavailable,
+    SandboxAgentError,
+)
+from sandboxagent.server.agents.options import OPTIONS, complete_answer, complete_offers, read_wished_mode
+from sandboxagent.server.log.event import FROM_AGENT, FROM_CLIENT, FROM_SERVER
+from sandboxagent.server.sessions.attachments import KEY, Attachments, has_attachments, read_takes
+from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.dispatch import (
+    Forward,
+    Method,
+    fill_from_session,
+    make_not_offered,
+    prompt_id,
+    require_advertised,
+    take_environment,
+)
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.lifecycle import Event
+from sandboxagent.server.sessions.listing import Inventory
+from sandboxagent.server.sessions.load import SessionEnding, SessionLoading
+from sandboxagent.server.sessions.policy import check_rules
+from sandboxagent.server.sessions.reply import Answer, Reply
+from sandboxagent.server.sessions.session import Process, Prompt, Session
+from sandboxagent.server.sessions.settings import SessionSettings
+from sandboxagent.server.sessions.turns import Turns
+
+_ALIAS = r"[^/?#%\x00-\x1f\x7f]{1,256}"
+
+
+class _ReadPrompt(Struct, frozen=True):
+    """A prompt as the log has it, and what its client calls it."""
+
+    line: bytes
+    name: str | None
+    places: Places | None = None
+    """Of a large one."""
+
+
+def _read_prompt(envelope: Envelope, session_id: str) -> _ReadPrompt:
+    """Raises InvalidParams."""
+    line, name = envelope.line, prompt_id(envelope.line)
+    if not has_prompt(line) and (text := text_at(envelope.params(), "content")) is not None:
+        line = with_param(line, "prompt", [{"type": "text", "text": text}])
+    if envelope.session_id != session_id:
+        line = with_param(line, "sessionId", session_id)
+    if not isinstance(envelope, LargeEnvelope):
+        return _ReadPrompt(line, name)
+    return _ReadPrompt(line, name, envelope.places) if line is envelope.line else _lay_out(line, name)
+
+
+def _lay_out(line: bytes, name: str | None) -> _ReadPrompt:
+    line, places = lay_out(line)
+    return _ReadPrompt(line, name, places)
+
+
+class SessionMethods(Struct, frozen=True):
+    """The methods, and what they work on."""
+
+    hub: Hub
+    forward: Forward
+    turns: Turns
+    release: Callable[[Process, str], None]
+    """Delivers what an agent said about a session before the session was known."""
+    inventory: Inventory
+    settings: SessionSettings
+    loading: SessionLoading
+    ending: SessionEnding
+    attachments: Attachments
+    lines: Pool
+    """A thread of it looks through large prompts."""
+
+    def table(self) -> dict[str, Method]:
+        return {
+            methods.NEW: self.new,
+            methods.LOAD: self.loading.load,
+            methods.RESUME: self.loading.resume,
+            methods.FORK: self.fork,
+            methods.LIST: self.list,
+            methods.CLOSE: self.ending.close,
+            methods.DELETE: self.ending.delete,
+            methods.SET_MODEL: self.settings.set_model,
+            methods.SET_MODE: self.settings.set_mode,
+            methods.SET_CONFIG_OPTION: self.settings.set_config_option,
+            "authenticate": self.authenticate,
+            "logout": self.logout,
+        }
+
+    # Beginning
+
+    async def new(self, connection: Connection, envelope: Envelope) -> Answer:
+        params = envelope.params()
+        asked = object_at(params, "_meta", META)
+        agent = self.forward.agent(connection, envelope)
+        await self.forward.directory(params)
+        check_rules(asked)
+        wished = read_wished_mode(asked)
+        environment, checked = take_environment(envelope)
+        self._check_log()
+        alias = self._alias(asked)
+        try:
+            running = await self.forward.spawn(agent, environment)
+            settle = partial(self._created, alias=alias, asked=asked, request=checked)
+            answer = await self._begin(connection, running, checked, settle)
+        except AgentTimeout:
+            # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
+            raise
+        except BaseException:
+            self.hub.shelf.free_alias(alias)
+            raise
+        return await self._apply(asked, wished, answer)
+
+    async def _begin(
+        self,
+        connection: Connection,
+        running: Process,
+        envelope: Envelope,
+        settle: Callable[[Call, Envelope], Answer],
+    ) -> Answer:
+        try:
+            answer = await self.forward.call(connection, running, None, envelope, settle, makes_session=True)
+        except AgentTimeout:
+            # It may still answer; then the session is there, and the answer goes to the stream.
+            raise
+        except BaseException:
+            await self.forward.dismiss(running)
+            raise
+        await self.forward.dismiss(running)
+        return answer
+
+    def _created(
+        self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope
+    ) -> Answer:
+        line = with_id(response.line, call.client_id)
+        agent_session_id = text_at(response.result(), "sessionId")
+        if not agent_session_id or call.connection is None:
+            self.hub.shelf.free_alias(alias)
+            return self._finish_unopened(call, line)
+        params = request.params()
+        opened_with = Raw(params_text(request.line))
+        session = self.hub.add_session(call.running, agent_session_id, text_at(params, "cwd") or "", opened_with)
+        session.learn_offers(response.result())
+        session.facts.title = text_at(asked, "title")
+        session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
+        session.facts.own_environment = bool(call.running.environment)
+        if alias is not None:
+            self.hub.shelf.set_alias(session, alias)
+        return self._finish_opened(call, session, request, line)
+
+    def _finish_unopened(self, call: Call, line: bytes) -> Answer:
+        """No session was opened: flush what was buffered for it, and stop the process if it was only for that."""
+        self.release(call.running, "")
+        if call.late is not None:
+            self.forward.dismiss_soon(call.running)
+        return Answer(line)
+
+    def _finish_opened(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
+        """A session was opened: save it, attach the client that asked for it, and deliver what was buffered for it."""
+        assert call.connection is not None
+        self.hub.move(session, Event.OPENED)
+        session.mark_reported()
+        session.facts.creator = call.connection.tag
+        self.hub.attach(call.connection, session)
+        self.hub.save(session)
+        self.hub.record(session, request.line, FROM_CLIENT)
+        self.hub.held_updates.hold(session)
+        self.release(call.running, session.facts.agent_session_id)
+        if session.id != session.facts.agent_session_id:
+            line = with_result(line, "sessionId", session.id)
+        line = complete_answer(line, session.facts.offers)
+        session_opened = partial(self.hub.held_updates.release, session.id)
+        return Answer(line, self.hub.record(session, line, FROM_AGENT).last, session_opened)
+
+    async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
+        """Set the model, mode, options and permission mode that the client asked for."""
+        session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
+        if session is None:
+            return answer
+        if permissions is None and not {"mode", "model", OPTIONS} & asked.keys():
+            return answer
+        warnings = await self.settings.apply(session, asked)
+        if permissions is not None:
+            await self._permit(session, permissions)
+        line, result = answer.line, parse(answer.line).result()
+        offers = complete_offers(session.facts.offers)
+        for name in offers.keys() & result.keys():
+            line = with_result(line, name, offers[name])
+        if warnings:
+            meta = object_at(result, "_meta")
+            line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
+        # What was set is in the log after the answer that it belongs to.
+        return Answer(line, self.hub.record(session, line, FROM_SERVER).last, answer.session_opened)
+
+    async def _permit(self, session: Session, wished: str) -> None:
+        """Set the permission mode; a session that cannot have it is not opened."""
+        try:
+            await self.settings.permit(session, wished)
+        except SandboxAgentError:
+            running = session.process
+            self.hub.move(session, Event.DELETE)
+            if running is not None:
+                await self.forward.close_at_agent(running, session.facts.agent_session_id)
+            raise
+
+    def _alias(self, asked: Object) -> str | None:
+        alias = asked.get("requestedSessionId")
+        if alias is None:
+            return None
+        if not isinstance(alias, str) or re.fullmatch(_ALIAS, alias) is None:
+            message = (
+                'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
+            )
+            raise InvalidParams(message, requestedSessionId=alias)
+        if not self.hub.shelf.reserve_alias(alias):
+            raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
+        return alias
+
+    def _check_log(self) -> None:
+        """Start nothing that the log could not record."""
+        if self.hub.log.failure is not None:
+            raise LogUnavailable(self.hub.log.failure)
+
+    async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
+        if "cwd" in envelope.params():
+            await self.forward.directory(envelope.params())
+        running, session = await self.forward.process(connection, envelope)
+        require_advertised(running, envelope.method)
+        assert session is not None
+        settle = partial(self._forked, source=session, request=envelope)
+        return await self.forward.call(connection, running, session, envelope, settle, makes_session=True)
+
+    def _forked(self, call: Call, response: Envelope, *, source: Session, request: Envelope) -> Answer:
+        line = with_id(response.line, call.client_id)
+        agent_session_id = text_at(response.result(), "sessionId")
+        if not agent_session_id:
+            return self._finish_unopened(call, line)
+        cwd = text_at(request.params(), "cwd") or source.facts.cwd
+        opened_with = Raw(params_text(fill_from_session(request.line, source)))
+        session = self.hub.add_session(call.running, agent_session_id, cwd, opened_with)
+        session.learn_offers(source.facts.offers | response.result())
+        session.facts.title = source.facts.title
+        session.facts.ruled_as = source.facts.ruled_as
+        session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
+        session.facts.own_environment = source.facts.own_environment
+        return self._finish_opened(call, session, request, line)
+
+    # Going on and ending
+
+    async def list(self, connection: Connection, envelope: Envelope) -> Answer:
+        assert envelope.id is not None
+        params = envelope.params()
+        cursor, cwd = params.get("cursor"), params.get("cwd")
+        if not isinstance(cursor, str | None) or not isinstance(cwd, str | None):
+            raise InvalidParams("cursor and cwd must be strings")
+        page, following = self.inventory.page(cursor, cwd)
+        result: Object = {"sessions": [self.inventory.entry(session) for session in page]}
+        return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
+
+    def prompt(self, connection: Connection, envelope: Envelope, reply: Reply) -> Coroutine[object, None, None] | None:
+        """Take a prompt in; returns what is left to do when it has to wait for files, or for its session.
+
+        Its turn runs, or waits, whether or not a client waits for it.
+        """
+        session = self.hub.session(envelope.session_id)
+        self._check_log()
+        self.turns.check(session)
+        if isinstance(envelope, LargeEnvelope):
+            place = self.attachments.queue(session.id)
+            return self._prompt_later(place, connection, session, envelope, None, reply)
+        read = _read_prompt(envelope, session.id)
+        line = read.line
+        self.hub.attach(connection, session)
+        if (line.find(KEY) >= 0 and has_attachments(line)) or self.attachments.is_busy(session.id):
+            place = self.attachments.queue(session.id)
+            return self._prompt_later(place, connection, session, envelope, read, reply)
+        prompt = self._submit(connection, session, envelope, read, reply)
+        return None if session.held is not None else self._bring_back(session, prompt, reply)
+
+    async def _prompt_later(
+        self,
+        place: AbstractAsyncContextManager[None],
+        connection: Connection,
+        session: Session,
+        envelope: Envelope,
+        read: "_ReadPrompt | None",
+        reply: Reply,
+    ) -> None:
+        """Submit a prompt that a thread has to read, or that waits for its files."""
+        async with place:
+            if read is None:
+                read = await self.lines.run(_read_prompt, envelope, session.id)
+                self._check_again(session)
+                self.hub.attach(connection, session)
+            read = await self._attached(session, read)
+        self._check_again(session)
+        prompt = self._submit(connection, session, envelope, read, reply)
+        if session.held is None:
+            await self._bring_back(session, prompt, reply)
+
+    def _submit(
+        self, connection: Connection, session: Session, envelope: Envelope, read: "_ReadPrompt", reply: Reply
+    ) -> Prompt:
+        # What the agent said before it comes before it.
+        self.hub.held_updates.release(session.id)
+        position = self.hub.record(session, read.line, FROM_CLIENT).last
+        prompt = Prompt(session.id, connection.tag, read.line, position, read.name, read.places)
+        reply.accept(position)
+        self.turns.submit(connection, session, envelope, prompt, reply)
+        return prompt
+
+    async def _bring_back(self, session: Session, prompt: Prompt, reply: Reply) -> None:
+        """Let a prompt's session come back; the prompt may be cancelled meanwhile."""
+        if reply.result is not None:
+            return
+        try:
+            await asyncio.shield(self.forward.revive(session))
+        except SandboxAgentError as error:
+            if reply.result is None:
+                self.turns.drop(session, prompt, error)
+                raise
+        else:
+            self.turns.advance(session)
+
+    async def _attached(self, session: Session, read: "_ReadPrompt") -> "_ReadPrompt":
+        """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
+        line = read.line
+        asked = (
+            await self.lines.run(self.attachments.read_asked, line)
+            if read.places
+            else self.attachments.read_asked(line)
+        )
+        if not asked:
+            return read
+        running = await self.forward.get_holder(session)
+        line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
+        return await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE else _ReadPrompt(line, read.name)
+
+    def _check_again(self, session: Session) -> None:
+        """The session may be gone by now, the log may have failed, and others may have come."""
+        self.hub.session(session.id)
+        self._check_log()
+        self.turns.check(session)
+
+    async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self.forward.process(connection, envelope)
+        if not running.handshake.facts.get("authMethods"):
+            raise make_not_offered(running.agent.id, envelope.method)
+        return await self.forward.call(connection, running, session, envelope)
+
+    async def logout(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self.forward.process(connection, envelope)
+        require_advertised(running, envelope.method)
+        return await self.forward.call(connection, running, session, envelope)

@@ -1,0 +1,511 @@
+"""Keep what agents asked of people, in the form that each client understands, and the decision.
+
+Pure. The first answer wins. An agent asks by `elicitation/create` or by our question extension; a client may speak one,
+the other, or both.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Literal, Protocol, cast
+
+from msgspec import Raw, Struct, field
+
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    META,
+    Envelope,
+    Object,
+    at,
+    failure,
+    notification,
+    object_at,
+    objects_at,
+    parse,
+    request,
+    same_id,
+    success,
+    text_at,
+)
+from sandboxagent.protocol.errors import InvalidRequest, MethodNotFound, RequestCancelled, WrongAnswer
+from sandboxagent.protocol.request_ids import RequestIds
+from sandboxagent.server.sessions import forms
+from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
+from sandboxagent.server.sessions.forms import is_url, question_id
+from sandboxagent.server.sessions.session import Process, Session
+
+REMEMBERED_REQUESTS = 10_000
+"""How many settled requests are remembered, to answer a late answer with what became of it."""
+REMEMBERED_BYTES = 8 << 20
+"""How much is remembered of what they asked."""
+QUESTION = methods.REQUEST_QUESTION
+PERMISSION = methods.REQUEST_PERMISSION
+ELICITATION = methods.ELICITATION
+
+
+class Speech(Struct, frozen=True):
+    """The ways of asking that a client has declared to understand."""
+
+    form: bool = False
+    url: bool = False
+    questions: bool = False
+
+    @classmethod
+    def of(cls, capabilities: Object, meta: Object) -> "Speech":
+        """What `initialize` says: `elicitation.form`, `.url`, and our `questions`, here or in its `_meta`."""
+
+        def offered(*path: str) -> bool:
+            return at(capabilities, *path) not in (None, False)
+
+        ours = offered("_meta", META, "questions") or at(meta, META, "questions") is True
+        return cls(offered("elicitation", "form"), offered("elicitation", "url"), ours)
+
+    def method(self, asked: Envelope) -> str:
+        """The method that carries an agent's request to this client."""
+        if asked.method == QUESTION:
+            return ELICITATION if self.form and not self.questions else QUESTION
+        if asked.method == ELICITATION:
+            known = self.url if is_url(asked.params()) else self.form
+            return ELICITATION if known or ((self.form or self.url) and not self.questions) else QUESTION
+        return asked.method
+
+
+def render(asked: Envelope, speech: Speech, key: int) -> bytes:
+    """Render an agent's request for a client; unchanged when the client understands it as it is."""
+    assert asked.id is not None
+    method = speech.method(asked)
+    if method == asked.method and method != ELICITATION:
+        return asked.line
+    params = asked.params()
+    if method == asked.method:
+        if is_url(params) and not speech.url:
+            return request(asked.id, ELICITATION, forms.url_as_form(params))
+        return asked.line
+    if method == QUESTION:
+        return request(asked.id, QUESTION, forms.make_question(params, key))
+    return request(asked.id, ELICITATION, forms.make_form(params))
+
+
+def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
+    """Translate a client's answer into the one for the agent, under the agent's id.
+
+    Raises WrongAnswer, which says what is wrong with it; the request stays open then.
+    """
+    assert asked.id is not None
+    if not answer.succeeded:
+        return answer.line
+    params, result = asked.params(), answer.result()
+    if asked.method == PERMISSION:
+        _check_permission(params, result)
+        return answer.line
+    method = speech.method(asked)
+    if method == ELICITATION:
+        forms.check_form(forms.make_form(params) if asked.method == QUESTION else params, result)
+        return success(asked.id, forms.question_answer(params, result)) if asked.method == QUESTION else answer.line
+    if method == QUESTION:
+        if asked.method == QUESTION:
+            forms.check_question(params, result)
+            return answer.line
+        return success(asked.id, forms.form_answer(params, result))
+    return answer.line
+
+
+def _check_permission(params: Object, result: Object) -> None:
+    outcome = object_at(result, "outcome")
+    match outcome.get("outcome"):
+        case "cancelled":
+            return
+        case "selected":
+            offered = [option.get("optionId") for option in objects_at(params, "options")]
+            if outcome.get("optionId") not in offered:
+                raise WrongAnswer(f"optionId must be one of: {', '.join(map(str, offered))}")
+        case _:
+            raise WrongAnswer('a permission is answered by {"outcome": {"outcome": "selected", "optionId": …}}')
+
+
+_KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
+
+METHOD = methods.DECISION
+REASON_CHARACTERS = 4096
+"""What is kept of the reason that a person gives."""
+
+
+def kind_of(method: str) -> str:
+    """The kind of a request, in a word."""
+    return _KINDS.get(method, "request")
+
+
+def leaves_open(answer: Envelope) -> bool:
+    """Whether an answer decides nothing: ACP demands such an answer of a client after a cancellation."""
+    if not answer.succeeded:
+        return takes_back(answer)
+    result = answer.result()
+    said = (text_at(result, "outcome", "outcome"), result.get("status"), result.get("action"))
+    return said in (("cancelled", None, None), (None, "cancelled", None), (None, None, "cancel"))
+
+
+def takes_back(answer: Envelope) -> bool:
+    """Whether an answer says that its client stopped because of `$/cancel_request`."""
+    return answer.error().get("code") == RequestCancelled.rpc_code
+
+
+def _unchanged(answer: bytes) -> bytes:
+    return answer
+
+
+class Outcome(StrEnum):
+    """The outcome of a request."""
+
+    REQUESTED = "requested"
+    ANSWERED = "answered"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class PendingRequest(Struct, eq=False):
+    """One request of an agent."""
+
+    key: int
+    """Its position in the log."""
+    id: bytes
+    """Under which all clients know it, and no other request ever."""
+    request: Envelope
+    """The translated request; the log has the agent's original."""
+    process: Process
+    session: Session | None
+    asked_at: float
+    """Wall-clock time, for display."""
+    waits_since: float = 0.0
+    """Monotonic time, for its deadline."""
+    only_tag: str | None = None
+    """The connection whose call it belongs to, if any; others may answer only once that one is gone."""
+    outcome: Outcome = Outcome.REQUESTED
+    answered_by: str | None = None
+    translate: Callable[[bytes], bytes] = _unchanged
+    """Translates an answer back into what the agent expects."""
+    answering: bool = False
+    """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
+    answered_with: tuple[str, bytes] | None = None
+    """The connection whose answer came first, by tag, and a digest of that answer."""
+    held: int = 0
+    """What it has of the budget of its agent process."""
+    deciding: bool = False
+    """The rules are deciding it: no human is asked, at least not yet."""
+    about: Object | None = None
+    """What `Envelope.asked` says, while it is at hand: the rules have just read it in their thread."""
+    asked: set[str] = field(default_factory=set[str])
+    """The connections that know it, by tag: they may answer it, and are told what became of it."""
+
+    @property
+    def size(self) -> int:
+        """What it takes in memory, about."""
+        return len(self.request.line) + KEPT_COST
+
+    @property
+    def agent_id(self) -> bytes:
+        return cast(bytes, self.request.id)
+
+    @property
+    def session_id(self) -> str | None:
+        return self.session.id if self.session is not None else None
+
+    @property
+    def kind(self) -> str:
+        return kind_of(self.request.method)
+
+    def read(self) -> Object:
+        """What says what an answer means."""
+        return self.request.asked() if self.about is None else self.about
+
+    @property
+    def question_id(self) -> str | None:
+        """The id of the question that clients see, if they see one."""
+        match self.kind:
+            case "question":
+                return text_at(self.read(), "questionId")
+            case "elicitation":
+                return question_id(self.key)
+            case _:
+                return None
+
+    @property
+    def open(self) -> bool:
+        return self.outcome is Outcome.REQUESTED
+
+    def outcome_of(self, answer: Envelope) -> Outcome:
+        """The outcome that an answer means, in the form the agent gets."""
+        if not answer.succeeded:
+            return Outcome.ANSWERED
+        said = answer.result().get("status" if self.kind == "question" else "action")
+        match self.kind, said:
+            case ("question", "rejected") | ("elicitation", "decline"):
+                return Outcome.REJECTED
+            case ("question", "cancelled") | ("elicitation", "cancel"):
+                return Outcome.CANCELLED
+            case _:
+                return Outcome.ANSWERED
+
+    def cancellation(self) -> bytes:
+        """The answer when the turn was cancelled before a human answered."""
+        match self.kind:
+            case "permission":
+                return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
+            case "question":
+                return success(self.agent_id, {"status": "cancelled"})
+            case "elicitation":
+                return success(self.agent_id, {"action": "cancel"})
+            case _:
+                return failure(self.agent_id, RequestCancelled("the request was cancelled"))
+
+    def rejection(self) -> bytes:
+        """The answer when in doubt: never an allow."""
+        match self.kind:
+            case "permission":
+                option = self._option("reject_once")
+                chosen = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
+                return success(self.agent_id, {"outcome": chosen})
+            case "question":
+                return success(self.agent_id, {"status": "rejected"})
+            case "elicitation":
+                return success(self.agent_id, {"action": "decline"})
+            case _:
+                return failure(self.agent_id, MethodNotFound(f"no client answered {self.request.method}"))
+
+    def refusal(self, reason: str) -> bytes:
+        """The answer when it must not wait for anyone: never an allow."""
+        if self.kind == "request":
+            return failure(self.agent_id, InvalidRequest(reason, method=self.request.method))
+        return self.rejection()
+
+    def permission(self, *, remember: bool) -> bytes | None:
+        """The answer that allows it; None unless the agent offers exactly one option for that."""
+        once, always = self._options("allow_once"), self._options("allow_always")
+        chosen = always if remember and len(always) == 1 else once
+        if len(chosen) != 1:
+            return None
+        return success(self.agent_id, {"outcome": {"outcome": "selected", "optionId": chosen[0]}})
+
+    def _option(self, kind: str) -> str | None:
+        return next(iter(self._options(kind)), None)
+
+    def _options(self, kind: str) -> list[str]:
+        offered = objects_at(self.read(), "options")
+        return [id for option in offered if option.get("kind") == kind and (id := text_at(option, "optionId"))]
+
+
+class Observer(Protocol):
+    """Sees what waits for people, and sessions that are deleted. Its methods must not raise."""
+
+    def request_opened(self, pending: PendingRequest) -> None:
+        """People may answer it from now on."""
+        ...
+
+    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
+        """It has its outcome; `decision` is what attached clients get to read of it."""
+        ...
+
+    def session_deleted(self, session: Session) -> None: ...
+
+
+class Settled(Struct):
+    """What is left of a request that clients knew: what became of it, and who may be told."""
+
+    outcome: Outcome
+    request: Envelope | None
+    """As it was asked, for a client that reads it again; forgotten first."""
+    asked: tuple[str, ...]
+    session_id: str | None
+    answered_with: tuple[str, bytes] | None
+
+
+MOST = 10_000
+"""How many requests of one agent process may be open."""
+
+
+class PendingRequests:
+    """All that are open, and the newest of those that are settled."""
+
+    def __init__(self, ids: RequestIds, budgets: Budgets | None = None, most: int = MOST) -> None:
+        """`most` is how many one agent process may have."""
+        self.ids = ids
+        self._budgets = budgets or Budgets()
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        """By agent process."""
+        self._settled: OrderedDict[int, Settled] = OrderedDict()
+        self._legible: deque[int] = deque()
+        """Settled ones of which it is known what they asked, oldest first."""
+        self._legible_bytes = 0
+        self._open: dict[int, PendingRequest] = {}
+        self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
+        self._of_session: dict[Session, dict[int, PendingRequest]] = {}
+
+    def find_limit(self, pending: PendingRequest) -> str | None:
+        """Why this request must not wait beside those that do; None when it may."""
+        process = pending.process.key
+        if self._counts[process] >= self._most:
+            return (
+                f"{self._most} requests of this agent process wait for people already; answer some, "
+                "or start the server with a higher --pending-requests"
+            )
+        if self._budgets.used(process) + pending.size > self._budgets.most:
+            return self._budgets.refusal()
+        return None
+
+    def ask(self, pending: PendingRequest) -> None:
+        self._counts[pending.process.key] += 1
+        # One that is about to be rejected may have found no room.
+        pending.held = pending.size if self._budgets.take(pending.process.key, pending.size) else 0
+        self._open[pending.key] = pending
+        if pending.session is not None:
+            self._of_session.setdefault(pending.session, {})[pending.key] = pending
+        self._by_agent_id[pending.process.key, same_id(pending.agent_id)] = pending
+
+    def settle(self, pending: PendingRequest, outcome: Outcome, tag: str | None) -> None:
+        """The first outcome is the only one."""
+        pending.outcome, pending.answered_by = outcome, tag
+        del self._open[pending.key]
+        process = pending.process.key
+        self._counts[process] -= 1
+        if not self._counts[process]:
+            del self._counts[process]
+        self._budgets.give_back(process, pending.held)
+        if pending.session is not None:
+            siblings = self._of_session[pending.session]
+            del siblings[pending.key]
+            if not siblings:
+                del self._of_session[pending.session]
+        id = (pending.process.key, same_id(pending.agent_id))
+        if self._by_agent_id.get(id) is pending:
+            del self._by_agent_id[id]
+        if pending.asked:
+            self._remember(pending)
+
+    def _remember(self, pending: PendingRequest) -> None:
+        asked, session_id = tuple(pending.asked), pending.session_id
+        settled = Settled(pending.outcome, pending.request, asked, session_id, pending.answered_with)
+        self._settled[pending.key] = settled
+        self._legible.append(pending.key)
+        self._legible_bytes += len(pending.request.line)
+        while self._legible_bytes > REMEMBERED_BYTES:
+            self._forget_question()
+        if len(self._settled) > REMEMBERED_REQUESTS:
+            oldest = next(iter(self._settled))
+            if self._legible and self._legible[0] == oldest:
+                self._forget_question()
+            del self._settled[oldest]
+
+    def _forget_question(self) -> None:
+        """What the oldest one asked of which it is known."""
+        settled = self._settled[self._legible.popleft()]
+        assert settled.request is not None
+        self._legible_bytes -= len(settled.request.line)
+        settled.request = None
+
+    def find_known(self, id: bytes) -> PendingRequest | Settled | None:
+        """What clients know by an id, if it is open or was settled lately."""
+        key = self.ids.position(id)
+        return None if key is None else self.find_asked(key)
+
+    def find_asked(self, key: int) -> PendingRequest | Settled | None:
+        """The same, by its position in the log."""
+        return self._open.get(key) or self._settled.get(key)
+
+    def forget_connection(self, tag: str) -> None:
+        """It is gone, and answers nothing more."""
+        for pending in self._open.values():
+            pending.asked.discard(tag)
+
+    def find(self, process: Process, agent_id: bytes) -> PendingRequest | None:
+        return self._by_agent_id.get((process.key, same_id(agent_id)))
+
+    def of_session(self, session: Session) -> list[PendingRequest]:
+        return list(self._of_session.get(session, {}).values())
+
+    def has(self, session: Session) -> bool:
+        """Whether something waits in a session."""
+        return session in self._of_session
+
+    def sessions(self) -> list[Session]:
+        """Those in which something waits."""
+        return list(self._of_session)
+
+    def of_process(self, process: Process) -> list[PendingRequest]:
+        return [pending for pending in self._open.values() if pending.process is process]
+
+    def find_for(self, tag: str) -> list[PendingRequest]:
+        """Those that belong to one connection."""
+        return [pending for pending in self._open.values() if pending.only_tag == tag]
+
+    def waiting_since(self, at: float) -> list[PendingRequest]:
+        """Those that have waited since then, by the monotonic clock."""
+        return [pending for pending in self._open.values() if pending.waits_since < at]
+
+
+class Decider(Struct, frozen=True):
+    """Who or what settled a request."""
+
+    kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]
+    facts: Object = field(default_factory=dict[str, object])
+    """What else is known of them."""
+    reason: str | None = None
+
+
+AGENT = Decider("agent", reason="the agent no longer waits for it")
+CANCEL = Decider("cancel", reason="the turn was cancelled")
+TIMEOUT = Decider("timeout", reason="no answer came in time")
+
+
+def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
+    """The notification for all attached clients; None for requests that no human answers, or without a session."""
+    if pending.session is None or pending.kind == "request":
+        return None
+    params: Object = {
+        "sessionId": pending.session.id,
+        "requestId": Raw(pending.id),
+        "agentRequestId": Raw(pending.agent_id),
+        "kind": pending.kind,
+    }
+    asked, result = pending.read(), {} if answer is None else parse(answer).result()
+    chosen = text_at(result, "outcome", "optionId")
+    further: Object = {
+        "questionId": pending.question_id,
+        "toolCallId": text_at(asked, "toolCall", "toolCallId") or text_at(asked, "toolCallId"),
+        "outcome": pending.outcome,
+        "optionId": chosen,
+        "optionKind": None if chosen is None else _kind_of(asked, chosen),
+        "answers": result.get("answers") if pending.kind == "question" else None,
+        "content": result.get("content") if pending.kind == "elicitation" else None,
+        "by": {"kind": by.kind, **by.facts},
+        "reason": by.reason,
+    }
+    return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})
+
+
+def make_withdrawal(pending: PendingRequest, who: Object) -> bytes:
+    """The notification for a client that was asked, and need not answer it: `who` has."""
+    about = {"outcome": pending.outcome, "answeredBy": pending.answered_by}
+    return notification(methods.CANCEL_REQUEST, {"requestId": Raw(pending.id), "_meta": {META: about | who}})
+
+
+def read_reason(answer: Envelope) -> str | None:
+    """Why a person answered so: `_meta["sandboxagent.dev"].reason` of the result."""
+    reason = text_at(answer.result(), "_meta", META, "reason")
+    return reason[:REASON_CHARACTERS] if reason and not reason.isspace() else None
+
+
+def write_refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
+    """What to say to the agent of a request that a person refused for a reason; None when it was not refused."""
+    chosen = text_at(parse(answer).result(), "outcome", "optionId")
+    allowed = chosen is not None and not (_kind_of(pending.read(), chosen) or "").startswith("reject")
+    if allowed or (pending.kind != "permission" and pending.outcome is Outcome.ANSWERED):
+        return None
+    asked = pending.read()
+    about = text_at(asked, "toolCall", "title") or text_at(asked, "prompt") or text_at(asked, "message")
+    return f"The user refused your request{f' ({about})' if about else ''} and says why: {reason}"
+
+
+def _kind_of(asked: Object, option: str) -> str | None:
+    return next(
+        (text_at(each, "kind") for each in objects_at(asked, "options") if each.get("optionId") == option), None
+    )

@@ -1,0 +1,77 @@
+"""Act by the clock: time out late calls, idle turns and sessions, and unanswered requests."""
+
+import asyncio
+import logging
+
+from msgspec import Struct
+
+from sandboxagent.protocol.errors import AgentTimeout
+from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.pending import TIMEOUT, Outcome
+from sandboxagent.server.sessions.reply import Reply
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.25
+"""One coarse clock for everything, instead of a timer for each."""
+TELL_AFTER = 0.5
+"""How long an agent may take to report a change itself; some do so after their answer."""
+
+
+class Housekeeping(Struct, frozen=True):
+    """The clock."""
+
+    hub: Hub
+    request_timeout: float
+    turn_idle_timeout: float
+    permission_timeout: float | None
+    connection_ttl: float
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("housekeeping failed")
+
+    def tick(self) -> None:
+        now = self.hub.monotonic()
+        for call in self.hub.calls.find_overdue(now):
+            self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
+        for call in self.hub.calls.find_turns():
+            self._check_turn(call, now)
+        self.hub.held_updates.release_overdue(now)
+        self.hub.report_changes(now - TELL_AFTER)
+        self.hub.drop_idle()
+        if self.permission_timeout is not None:
+            self._reject_unanswered(now - self.permission_timeout)
+        for connection in self.hub.connections.all():
+            if connection.stream is None and not connection.busy and now - connection.used_at > self.connection_ttl:
+                self.hub.close_connection(connection, "unused")
+
+    def _check_turn(self, call: Call, now: float) -> None:
+        session = call.session
+        if session is None or call.late is not None or self.hub.pending.of_session(session):
+            return
+        if now - session.heard_at > self.turn_idle_timeout:
+            self._give_up(call, f"the agent said nothing for {self.turn_idle_timeout:g} s; the turn is not cancelled")
+
+    @staticmethod
+    def _give_up(call: Call, reason: str) -> None:
+        """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
+        if call.reply.result is not None:
+            return
+        late = Reply()
+        error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
+        call.late = late
+        if call.connection is not None:
+            # The late answer to a request of the server's own is no answer to the client's that needed it.
+            error.late = late
+        call.reply.set_exception(error)
+
+    def _reject_unanswered(self, since: float) -> None:
+        for pending in self.hub.pending.waiting_since(since):
+            self.hub.settle_for(pending, Outcome.REJECTED, TIMEOUT, pending.rejection())

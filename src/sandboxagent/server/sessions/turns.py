@@ -1,0 +1,263 @@
+"""Run the prompts of a session one after another, and tell clients when a turn starts and ends.
+
+A prompt waits while another runs, and while its session is on its way back to an agent.
+"""
+
+import asyncio
+
+import msgspec
+from msgspec import Raw, Struct
+
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import (
+    Envelope,
+    Object,
+    Places,
+    address,
+    failure,
+    notification,
+    objects_at,
+    param,
+    parse,
+    same_id,
+    success,
+    with_id,
+    with_param,
+)
+from sandboxagent.protocol.errors import RpcError, SandboxAgentError
+from sandboxagent.server.log.event import FROM_AGENT, FROM_SERVER, Direction
+from sandboxagent.server.sessions.activity import read_result
+from sandboxagent.server.sessions.calls import Call
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.pending import CANCEL, Outcome
+from sandboxagent.server.sessions.reply import Answer, Reply
+from sandboxagent.server.sessions.session import Prompt, Session
+
+_FIRST_OF_AN_OBJECT = ord("{")
+
+
+class _Turn(Struct, eq=False):
+    """A prompt until it is answered."""
+
+    connection: Connection
+    client_id: bytes
+    reply: Reply
+    call: Call | None = None
+    """Once the agent has it."""
+    ended: asyncio.Future[None] | None = None
+    """For those that wait for its end without an interest in the answer."""
+
+
+class Turns:
+    """Starts prompts, lets them wait, and ends them."""
+
+    def __init__(self, hub: Hub, queue_limit: int) -> None:
+        self._hub = hub
+        self._queue_limit = queue_limit
+        self._turns: dict[Prompt, _Turn] = {}
+
+    def check(self, session: Session) -> None:
+        """Raises QueueFull or InvalidRequest when it is already clear that a prompt cannot run."""
+        session.check_promptable()
+        session.check_queue(self._queue_limit)
+
+    def submit(
+        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt, reply: Reply
+    ) -> None:
+        """Start a prompt, or let it wait: for its turn, or for the session to come back."""
+        assert envelope.id is not None
+        self._turns[prompt] = _Turn(connection, envelope.id, reply)
+        session.waiting.append(prompt)
+        self.advance(session)
+
+    def advance(self, session: Session) -> None:
+        """Start the next prompt, if a process holds the session and no other prompt runs."""
+        prompt = session.start_next()
+        if prompt is not None:
+            self._start(session, prompt)
+
+    def drop(self, session: Session, prompt: Prompt, error: SandboxAgentError) -> None:
+        """Remove a prompt that cannot start, and record why; the caller raises the error."""
+        turn = self._turns.get(prompt)
+        if turn is not None:
+            line = failure(turn.client_id, error)
+            self._finish(session, prompt, FROM_SERVER, line, {"error": _error(parse(line))})
+
+    def cancel(self, session: Session) -> None:
+        """Cancel what waits: queued prompts, and the agent's pending requests. The agent itself ends the turn."""
+        for prompt in list(session.waiting):
+            self._cancel(session, prompt)
+        for pending in self._hub.pending.of_session(session):
+            self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
+
+    def take_back(self, connection: Connection, client_id: bytes) -> bool:
+        """Cancel a queued prompt by its client's id; False when there is none."""
+        wanted = same_id(client_id)
+        for prompt, turn in self._turns.items():
+            if turn.call is None and turn.connection is connection and same_id(turn.client_id) == wanted:
+                self._cancel(self._hub.session(prompt.session_id), prompt)
+                return True
+        return False
+
+    def abandon(self, session: Session) -> None:
+        """End everything in a session whose agent does not respond."""
+        self.cancel(session)
+        if session.running is not None:
+            call = self._turns[session.running].call
+            assert call is not None
+            self._hub.calls.close(call.running, call.stdio_id)
+            self._cancel(session, session.running)
+
+    async def wait_for_end(self, session: Session) -> None:
+        """Wait until the running turn is over."""
+        if session.running is not None:
+            turn = self._turns[session.running]
+            turn.ended = turn.ended or asyncio.get_running_loop().create_future()
+            await asyncio.wait([turn.ended])
+
+    def give_up(self, error: SandboxAgentError) -> None:
+        """Fail all waiting callers; running turns are ended elsewhere."""
+        for turn in self._turns.values():
+            if turn.reply.result is None:
+                turn.reply.set_exception(error)
+
+    def fail_waiting(self, session: Session, error: RpcError) -> None:
+        """The process is gone: what waits for its turn fails like the turn that ran."""
+        for prompt in list(session.waiting):
+            line = failure(self._turns[prompt].client_id, error)
+            self._answer(session, prompt, line, {"error": _error(parse(line))})
+
+    def show(self, session: Session) -> None:
+        """Show the running prompt to all attached clients but its sender, unless the agent echoes prompts itself."""
+        prompt, session.unechoed = session.unechoed, None
+        process = session.process
+        if prompt is None or process is None or process.echoes_prompts:
+            return
+        process.echoes_prompts = False
+        # Spelled out, and not `any`: this runs for every turn.
+        for connection in self._hub.connections.attached(session):
+            if connection.tag != prompt.tag:
+                self._hub.tell_others(session, user_messages(session, prompt.line, prompt.places), but=prompt.tag)
+                return
+
+    def _start(self, session: Session, prompt: Prompt) -> None:
+        process, turn = session.held, self._turns[prompt]
+        assert process is not None
+        call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.reply)
+        turn.call = self._hub.calls.open(call)
+        session.heard_at = self._hub.monotonic()
+        turn_id = prompt.turn_id
+        session.facts.turn, session.facts.prompt_id = turn_id, prompt.prompt_id
+        remarks, session.facts.remarks = session.facts.remarks, []
+        self._hub.save(session)
+        started = self._hub.tell_turn(session, turn_id, prompt.prompt_id, {"state": "started"})
+        session.turn_started_at = started.at
+        session.unechoed = prompt
+        if process.echoes_prompts is False:
+            self.show(session)
+        line = _line_for_agent(prompt, remarks, call.stdio_id, session)
+        try:
+            process.send(line)
+        except RpcError as error:
+            self._hub.calls.close(process, call.stdio_id)
+            line = failure(call.client_id, error)
+            self._answer(session, prompt, line, {"error": _error(parse(line))})
+
+    def _settle(self, call: Call, response: Envelope) -> Answer:
+        session = call.session
+        assert session is not None
+        assert session.running is not None
+        if session.unechoed is not None:
+            self.show(session)
+        prompt = session.running
+        if response.succeeded:
+            reason, tokens = read_result(response)
+            session.facts.activity.note_tokens(tokens)
+            end: Object = {"stopReason": reason}
+        else:
+            end = {"error": _error(response)}
+        line = with_id(response.line, call.client_id)
+        self._give_up_on_strange_requests(session)
+        return self._finish(session, prompt, FROM_AGENT, line, end)
+
+    def _give_up_on_strange_requests(self, session: Session) -> None:
+        """Cancel the agent's vendor-specific requests: it does not wait for them beyond the turn."""
+        for pending in self._hub.pending.of_session(session):
+            if pending.kind == "request":
+                self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
+
+    def _cancel(self, session: Session, prompt: Prompt) -> None:
+        end: Object = {"stopReason": "cancelled"}
+        self._answer(session, prompt, success(self._turns[prompt].client_id, end), end)
+
+    def _answer(self, session: Session, prompt: Prompt, line: bytes, end: Object) -> None:
+        """Answer a prompt on behalf of its agent."""
+        turn = self._turns[prompt]
+        answer = self._finish(session, prompt, FROM_SERVER, line, end)
+        if turn.call is not None:
+            self._hub.resolve(turn.call, answer)
+        elif turn.reply.result is None:
+            turn.reply.set_result(answer)
+
+    def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
+        turn = self._turns.pop(prompt)
+        if turn.ended is not None and not turn.ended.done():
+            turn.ended.set_result(None)
+        if session.unechoed is prompt:
+            session.unechoed = None
+        if session.running is prompt:
+            session.facts.turn = session.facts.prompt_id = None
+        session.finish(prompt)
+        session.note_said()
+        # Saved first: what is on disk up to the position below includes it.
+        self._hub.save(session)
+        self._hub.record(session, line, direction)
+        position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
+        self.advance(session)
+        return Answer(line, position)
+
+
+def user_messages(session: Session, prompt: bytes, places: Places | None = None) -> list[bytes]:
+    """A prompt as the updates an agent would echo it with."""
+    if places is not None:
+        before, after = _user_message(session, Raw(b"{}")).split(b"{}")
+        view = memoryview(prompt)
+        return [
+            b"".join((before, view[start:end], after))
+            for start, end in places.blocks
+            if prompt[start] == _FIRST_OF_AN_OBJECT
+        ]
+    return [_user_message(session, block) for block in objects_at(parse(prompt).params(), "prompt")]
+
+
+def _user_message(session: Session, block: object) -> bytes:
+    update = {"sessionUpdate": "user_message_chunk", "content": block}
+    return notification(methods.UPDATE, {"sessionId": session.id, "update": update})
+
+
+def _line_for_agent(prompt: Prompt, remarks: list[str], id: bytes, session: Session) -> bytes:
+    """A prompt under this id, with the agent's own session id, and with what people said before it."""
+    session_id = None if session.facts.agent_session_id == session.id else session.facts.agent_session_id
+    if prompt.places is not None:
+        remark = msgspec.json.encode(_remark(remarks)) if remarks else b""
+        return address(prompt.line, prompt.places, id, session_id, remark)
+    line = with_id(_with_remarks(prompt.line, remarks) if remarks else prompt.line, id)
+    return line if session_id is None else with_param(line, "sessionId", session_id)
+
+
+def _remark(remarks: list[str]) -> Object:
+    return {"type": "text", "text": "\n".join(remarks)}
+
+
+def _error(response: Envelope) -> Object:
+    error = response.error()
+    return {"code": error.get("code"), "message": error.get("message")}
+
+
+def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
+    """A prompt with what people said about earlier requests before it."""
+    prompt = param(line, "prompt")
+    if prompt is None or prompt[:1] != b"[":
+        return line
+    return with_param(line, "prompt", [_remark(remarks), *msgspec.json.decode(prompt, type=list[Raw])])

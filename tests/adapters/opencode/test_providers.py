@@ -1,0 +1,139 @@
+"""Agents as providers: what is known of them, asked for once, and never waited for for long."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from sandboxagent.adapters.opencode import providers
+from sandboxagent.adapters.opencode.providers import ASK_AGAIN, Offerings
+from sandboxagent.protocol.errors import OffersUnknown
+from tests.support.world import run
+
+Json = dict[str, Any]
+MODELS = {"availableModels": [{"modelId": "m1", "name": "One"}, {"modelId": "m2"}], "currentModelId": "m2"}
+MODES = {"availableModes": [{"id": "ask"}, {"id": "plan", "description": "Only plans"}], "currentModeId": "ask"}
+
+
+class Agents:
+    """Agents that are asked; the test plays them."""
+
+    def __init__(self, *ids: str) -> None:
+        self.now = 0.0
+        self.known: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.installed = set(ids)
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.refuses: set[str] = set()
+        listed = [SimpleNamespace(id=id, title=id.title(), any_model=False) for id in ids]
+        catalog = SimpleNamespace(
+            agents=lambda: listed,
+            program=lambda agent: "/bin/x" if agent.id in self.installed else None,
+            agent=lambda id: next(each for each in listed if each.id == id),
+        )
+        views: Any = SimpleNamespace(
+            catalog=catalog,
+            offers=SimpleNamespace(ask=self._ask),
+            find_announced=lambda agent: self.known.get(agent.id),
+            view=lambda _: SimpleNamespace(capabilities={"promptCapabilities": {"image": True}}),
+        )
+        self.late = 0
+        self.offerings = Offerings(views, None, self._learned_late, lambda: self.now)
+
+    def _learned_late(self) -> None:
+        self.late += 1
+
+    async def _ask(self, agent: Any) -> None:
+        self.asked.append(agent.id)
+        await self.answering.wait()
+        if agent.id in self.refuses:
+            raise OffersUnknown("no credentials")
+        self.known[agent.id] = SimpleNamespace(models=lambda: MODELS, modes=lambda: MODES)
+
+
+def test_an_agent_that_is_installed_is_asked_once_and_has_its_models() -> None:
+    async def main() -> None:
+        agents = Agents("mock", "claude", "codex")
+        agents.installed.discard("codex")
+        answers: list[Any] = await asyncio.gather(agents.offerings.providers(), agents.offerings.config_providers())
+
+        everything, usable = answers
+        assert sorted(agents.asked) == ["claude", "mock"]
+        assert everything["connected"] == ["mock", "claude"]
+        assert [each["id"] for each in everything["all"]] == ["mock", "claude", "codex"]
+        assert list(everything["all"][2]["models"]) == ["default"]
+        claude = usable["providers"][1]
+        assert (list(claude["models"]), claude["models"]["m1"]["name"]) == (["m1", "m2"], "One")
+        assert usable["default"] == {"mock": "m2", "claude": "m2"}
+        assert agents.offerings.default_model_name() == "claude/m2"
+
+    run(main())
+
+
+def test_modes_of_all_agents_are_listed_once_with_the_default_first() -> None:
+    async def main() -> None:
+        agents = Agents("mock", "claude")
+        listed: list[Any] = await agents.offerings.modes_as_agents()
+
+        assert [each["name"] for each in listed] == ["default", "ask", "plan"]
+        assert listed[2]["description"] == "Only plans (mock, claude)"
+
+    run(main())
+
+
+def test_one_that_does_not_say_is_left_alone_for_a_while() -> None:
+    async def main() -> None:
+        agents = Agents("claude")
+        agents.refuses = {"claude"}
+        for _ in range(3):
+            (provider,) = (await agents.offerings.config_providers())["providers"]  # type: ignore[misc]
+            assert list(provider["models"]) == ["default"]
+        assert agents.asked == ["claude"]
+        agents.now = ASK_AGAIN
+        agents.refuses = set()
+        await agents.offerings.learn(agents.offerings.connected())
+
+        assert agents.asked == ["claude", "claude"]
+        assert agents.offerings.models(agents.offerings.agents()[0])[0] == ("m1", "One")
+
+    run(main())
+
+
+def test_one_that_hangs_is_waited_for_once() -> None:
+    async def main() -> None:
+        agents = Agents("claude")
+        agents.answering.clear()
+        first = asyncio.create_task(agents.offerings.learn(agents.offerings.connected()))
+        await asyncio.sleep(0)
+        agents.now = providers.PATIENCE
+        # It returns at once, although the agent has not answered.
+        await agents.offerings.learn(agents.offerings.connected())
+        assert not first.done()
+        agents.answering.set()
+        await first
+
+        assert agents.asked == ["claude"]
+
+    run(main())
+
+
+def test_programs_read_again_when_one_says_after_a_list_was_given_without_it() -> None:
+    async def main() -> None:
+        agents = Agents("claude", "codex")
+        await agents.offerings.learn(agents.offerings.connected())
+        assert agents.late == 0
+
+        agents.known.clear()
+        agents.now = ASK_AGAIN
+        agents.answering.clear()
+        agents.refuses = {"codex"}
+        first = asyncio.create_task(agents.offerings.learn(agents.offerings.connected()))
+        await asyncio.sleep(0)
+        agents.now += providers.PATIENCE
+        await agents.offerings.learn(agents.offerings.connected())
+        agents.answering.set()
+        await first
+
+        assert agents.late == 1
+
+    run(main())
