@@ -19,7 +19,7 @@ from servers import Failed, Program, Running, free_port, peak
 from transfer import download, upload
 
 MIB = 1 << 20
-MOST_RESIDENT = 64
+MAX_RESIDENT = 64
 """MiB that the server may have taken at its peak."""
 
 _TAR = {"Content-Type": "application/x-tar"}
@@ -66,7 +66,7 @@ class Figures:
         return rows
 
     def is_clean(self) -> bool:
-        return "ours" not in self.missing and all(peak < MOST_RESIDENT for peak in self.peaks)
+        return "ours" not in self.missing and all(peak < MAX_RESIDENT for peak in self.peaks)
 
 
 HEADER = ["files", "ours", "other", "ours/other, median (min–max)", "expected", "peak of ours"]

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from sandboxagent.server.http import rpc
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.requests import Requests
 from tests.support.architecture import PAGE, read_walks, write_walk
 from tests.support.call_stacks import PACKAGE, Step, modules_entered, path_of, steps_of
 from tests.support.message_path import Client, message_path
@@ -73,13 +73,13 @@ def test_every_way_of_a_prompt_is_one_way_and_begins_no_coroutine(tmp_path: Path
                 "the same head again": lambda _: None,
                 "the body by itself": Client.cut_after_head,
             }
-            with entered(FromClient.submit) as first:
+            with entered(Requests.submit) as first:
                 await client.take_turn()
             assert first.begun, "its stream, which is a task, was not noticed"
             found: dict[str, Entered] = {}
             for way, prepare in ways.items():
                 prepare(client)
-                with entered(FromClient.submit) as found[way]:
+                with entered(Requests.submit) as found[way]:
                     assert (await client.take_turn()).startswith(b"HTTP/1.1 200")
             return found
 

@@ -17,7 +17,7 @@ from sandboxagent.server.agents.install.tools import bundled_node
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PATIENCE = 90.0
+TIMEOUT = 90.0
 """Seconds for all that a page does in one call, on a machine that is busy."""
 
 
@@ -57,7 +57,7 @@ class Browser:
         assert self._process.stdout is not None
         self._process.stdin.close()
         try:
-            self._process.wait(PATIENCE)
+            self._process.wait(TIMEOUT)
         finally:
             self._process.kill()
             self._process.wait()
@@ -95,7 +95,7 @@ class Browser:
     @contextmanager
     def context(self, **options: Any) -> Generator["Context"]:
         """Pages that share what a browser keeps, and share it with no others."""
-        context = self.begin("o0", "newContext", options).result(PATIENCE)
+        context = self.begin("o0", "newContext", options).result(TIMEOUT)
         try:
             # A busy machine may need longer than what Playwright waits by itself.
             context("setDefaultTimeout", 60_000)
@@ -119,9 +119,9 @@ class Remote:
     @staticmethod
     def _result(asked: "Future[Any]", what: str) -> Any:
         try:
-            return asked.result(PATIENCE)
+            return asked.result(TIMEOUT)
         except TimeoutError:
-            raise Failed(f"this did not end within {PATIENCE} s: {what}") from None
+            raise Failed(f"this did not end within {TIMEOUT} s: {what}") from None
 
 
 class Context(Remote):

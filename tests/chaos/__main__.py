@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import cycle
 from pathlib import Path
 
-from tests.chaos.caller import PATIENCE
+from tests.chaos.caller import TIMEOUT
 from tests.chaos.hostile import LARGE
 from tests.chaos.rounds import (
     ELECTION,
@@ -112,7 +112,7 @@ def _head(asked: argparse.Namespace) -> str:
         "minutes": asked.minutes,
         "readers": READERS,
         "seed": asked.seed,
-        "patience": PATIENCE,
+        "patience": TIMEOUT,
         "others": OTHERS,
         "large": LARGE,
     }

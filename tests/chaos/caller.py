@@ -14,7 +14,7 @@ import httpx
 from tests.chaos.parts import Endpoint
 from tests.support.client import CAPABLE, META, Event, Json, Stream
 
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds of silence after which a client goes elsewhere."""
 PAUSE = 0.1
 REST = 10.0
@@ -104,7 +104,7 @@ class Caller:
     """What the last attempt came to, for those who look into a hang."""
     _http: httpx.AsyncClient = field(
         default_factory=lambda: httpx.AsyncClient(
-            trust_env=False, verify=False, timeout=httpx.Timeout(PATIENCE), limits=httpx.Limits(max_connections=None)
+            trust_env=False, verify=False, timeout=httpx.Timeout(TIMEOUT), limits=httpx.Limits(max_connections=None)
         )
     )
 

@@ -26,7 +26,7 @@ LARGE = 250_000
 """Bytes of an event by which it wants to drop those of others."""
 PAUSE = 0.1
 """Seconds between its attacks, so that it does not take this machine's processors instead."""
-PATIENCE = 1.0
+TIMEOUT = 1.0
 FLOODS = 20
 """It floods each time that it has tried everything else so often."""
 
@@ -72,7 +72,7 @@ class Hostile:
     # What it gets
 
     def _take_beacon(self, subject: str, body: bytes) -> None:
-        self._gateways.add(msgspec.msgpack.decode(body, type=messages.Beacon).gateway)
+        self._gateways.add(msgspec.msgpack.decode(body, type=messages.GatewayAnnouncement).gateway)
 
     def _take_flow(self, subject: str, body: bytes) -> None:
         self.foreign += sum(each.encode() in body for each in self.sessions())
@@ -166,7 +166,7 @@ class Hostile:
             return None
         subject = subjects.request_to_gateway(NAME, verb, self.random.choice(sorted(self._gateways)))
         try:
-            return await self._bus.request(subject, msgspec.msgpack.encode(request), PATIENCE)
+            return await self._bus.request(subject, msgspec.msgpack.encode(request), TIMEOUT)
         except BusError:
             return None
 

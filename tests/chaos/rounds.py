@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from tests.chaos.caller import PATIENCE, Choice, Journal
+from tests.chaos.caller import TIMEOUT, Choice, Journal
 from tests.chaos.hostile import NAME, Hostile
 from tests.chaos.parts import Endpoint, Parts, parts
 from tests.chaos.traffic import Count, Reader, tally
@@ -43,7 +43,7 @@ class Limit:
 
 SOON = Limit(2)
 """Clients and nodes go to another gateway."""
-SILENT = Limit(2 * PATIENCE + SOON.seconds)
+SILENT = Limit(2 * TIMEOUT + SOON.seconds)
 """A client waits for a silent gateway; and a reader that comes to it meanwhile does so once more."""
 FAILOVER = Limit(3)
 """Those that were connected to it go to another server, where readers begin anew."""

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 
-from tests.chaos.caller import PATIENCE, Choice, hear
+from tests.chaos.caller import TIMEOUT, Choice, hear
 from tests.chaos.parts import Endpoint
 from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
 from tests.support.asking import DECISION
@@ -51,7 +51,7 @@ class Reader:
     async def _visit(self, gateway: Endpoint) -> None:
         client = Client(gateway)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 with self.choice.step(gateway, "initialize"):
                     await client.initialize()
                 with self.choice.step(gateway, "session/attach"):
@@ -61,7 +61,7 @@ class Reader:
             await self._listen(gateway, client)
             # The same connection, by Last-Event-ID.
             await self._listen(gateway, client, last_event_id=str(max(self.last, attached["position"])))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 with self.choice.step(gateway, "closing"):
                     await client.close()
         finally:
@@ -81,7 +81,7 @@ class Reader:
         leaves_at = time.monotonic() + self.choice.random.uniform(0.5, 3)
         async with AsyncExitStack() as stack:
             with self.choice.step(gateway, "opening a stream"):
-                stream = await stack.enter_async_context(client.stream(patience=PATIENCE, **headers))
+                stream = await stack.enter_async_context(client.stream(patience=TIMEOUT, **headers))
             while (event := await self._hear(gateway, stream, leaves_at)) is not None:
                 self._take(event.id, event.data, f"stream of {client.server.url} {headers}")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandboxagent.cli.output import SIGN_OF_LIFE, Lines, sentence
+from sandboxagent.cli.output import REPORT_INTERVAL, Lines, sentence
 from sandboxagent.protocol.views import Progress
 
 
@@ -12,7 +12,7 @@ def test_a_step_is_one_line_and_one_that_takes_long_another(capsys: pytest.Captu
 
     for count in range(100):
         lines.show(Progress("fetching", f"{count} files fetched"))
-    now = SIGN_OF_LIFE
+    now = REPORT_INTERVAL
     lines.show(Progress("fetching", "500 files fetched"))
     lines.show(Progress("fetching", "501 files fetched"))
     lines.show(Progress("verifying", "starting it"))

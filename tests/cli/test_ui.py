@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.cli.commands.ui import TIME_TO_READ, write_link, write_page
+from sandboxagent.cli.commands.ui import READ_TIMEOUT, write_link, write_page
 from sandboxagent.cli.main import main
 from sandboxagent.core.discovery import ServerAddress
 from tests.cli.place import LONGEST, PROGRAM
@@ -101,7 +101,7 @@ def test_the_page_with_the_token_is_gone_when_the_command_ends(
     assert main(command(kept)[len(PROGRAM) :]) == 0
 
     assert not shown[0].exists()
-    assert waited == ([TIME_TO_READ] if opens else [])
+    assert waited == ([READ_TIMEOUT] if opens else [])
 
 
 def test_the_next_call_removes_a_page_that_was_left_and_no_page_that_is_being_read(kept: Server) -> None:

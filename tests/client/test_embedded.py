@@ -26,7 +26,7 @@ from tests.support.saying import said
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 ESCAPED = {"double_fork": True, "setsid": True, "close_fds": True, "ignore_sigterm": True}
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """For a program to start and to end on a busy machine."""
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
@@ -58,7 +58,7 @@ def runner_on(loop: str) -> Run:
         with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
 
             async def bounded() -> None:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await main()
                 assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -13,7 +13,7 @@ import uvloop
 from sandboxagent.client import SandboxAgent
 from sandboxagent.client.api import Api
 from sandboxagent.client.errors import ConnectionLost, ForeignAnswer
-from sandboxagent.client.http import MOST_IDLE
+from sandboxagent.client.http import MAX_IDLE
 from sandboxagent.client.http_local import _Socket
 from tests.support.client import run
 from tests.support.loopback import answer
@@ -154,7 +154,7 @@ def test_a_socket_that_brings_more_than_a_response_is_not_used_again() -> None:
 
 
 def test_of_the_sockets_that_are_no_longer_used_few_are_kept() -> None:
-    many = MOST_IDLE + 5
+    many = MAX_IDLE + 5
     left, arrived, go = asyncio.Semaphore(0), asyncio.Semaphore(0), asyncio.Event()
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,7 +176,7 @@ def test_of_the_sockets_that_are_no_longer_used_few_are_kept() -> None:
             for _ in range(5):
                 await left.acquire()
             await api.close()
-            for _ in range(MOST_IDLE):
+            for _ in range(MAX_IDLE):
                 await left.acquire()
 
     run(main())

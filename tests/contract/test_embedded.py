@@ -18,7 +18,7 @@ from tests.support.program import Program, run_program
 from tests.support.running import BOUND, Server, alive, eventually
 from tests.support.saying import said
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """For a program to start and to end on a busy machine."""
 ESCAPED = {"double_fork": True, "setsid": True, "close_fds": True, "ignore_sigterm": True}
 
@@ -212,7 +212,7 @@ def test_where_the_users_own_server_is_does_not_matter(place: Place) -> None:
 def refused(place: Place, stdin: int) -> str:
     """The last line of a server that did not start."""
     with Program(place.arguments(), place.environment, stdin=stdin, text=True) as server:
-        out, err = server.communicate(timeout=PATIENCE)
+        out, err = server.communicate(timeout=TIMEOUT)
         assert (server.returncode, out) == (2, ""), err
     assert "Traceback" not in err
     return err.splitlines()[-1]
@@ -230,7 +230,7 @@ def test_a_closed_stdin_is_refused(place: Place) -> None:
         capture_output=True,
         text=True,
         env=place.environment,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     assert closed.returncode == 2
     assert "stdin is closed" in closed.stderr
@@ -251,6 +251,6 @@ def test_a_terminal_is_refused_and_told_what_to_do(place: Place) -> None:
 
 @pytest.mark.requirement("11.embedded-stdin")
 def test_a_pipe_that_has_ended_already_ends_it(place: Place) -> None:
-    result = run_program(place.arguments(), place.environment, input="", text=True, timeout=PATIENCE)
+    result = run_program(place.arguments(), place.environment, input="", text=True, timeout=TIMEOUT)
     assert result.returncode == 0, result.stderr
     assert place.leftovers == []

@@ -26,7 +26,7 @@ from tests.support.saying import said
 
 SOON = 20.0
 """Seconds that an end may take on a busy machine: far fewer than what could hold it up."""
-PATIENCE = BOUND
+TIMEOUT = BOUND
 """For a program to start and to end on a busy machine."""
 
 
@@ -35,7 +35,7 @@ def launch(directory: Path, *flags: str, **environ: str) -> subprocess.Completed
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
     directory.mkdir(exist_ok=True)
     places = ["--data-dir", str(directory / "data"), "--config-dir", str(directory)]
-    return run_program(["server", "--port", "0", *places, *flags], {**clean, **environ}, text=True, timeout=PATIENCE)
+    return run_program(["server", "--port", "0", *places, *flags], {**clean, **environ}, text=True, timeout=TIMEOUT)
 
 
 def refused(result: subprocess.CompletedProcess[str], *named: str) -> None:
@@ -87,7 +87,7 @@ def test_the_call_that_is_suggested_at_the_start_works_as_it_stands() -> None:
         (line,) = [line for line in server.stderr.splitlines() if "curl " in line]
         command = line[line.index("curl ") :]
 
-        shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE)
+        shown = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=TIMEOUT)
 
         assert shown.returncode == 0, shown.stderr
         assert "HTTP/1.1 200 OK" in shown.stdout
@@ -503,8 +503,8 @@ def test_the_program_and_the_module_are_the_same() -> None:
     program = Path(sysconfig.get_path("scripts")) / "sandbox-agent"
 
     for command in ([str(program)], [sys.executable, "-m", "sandboxagent"]):
-        shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=PATIENCE)
+        shown = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=TIMEOUT)
         assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"sandbox-agent {__version__}\n", "")
-    helped = subprocess.run([str(program), "server", "--help"], capture_output=True, text=True, timeout=PATIENCE)
+    helped = subprocess.run([str(program), "server", "--help"], capture_output=True, text=True, timeout=TIMEOUT)
     assert helped.returncode == 0
     assert helped.stdout.startswith("usage: sandbox-agent server")

@@ -1,6 +1,6 @@
 """Reports of what may happen again and again."""
 
-from sandboxagent.core.reports import REPORT_EVERY, Reports
+from sandboxagent.core.reports import REPORT_INTERVAL, Reports
 
 
 def test_what_repeats_is_reported_at_a_bounded_rate_with_how_often_it_happened() -> None:
@@ -10,7 +10,7 @@ def test_what_repeats_is_reported_at_a_bounded_rate_with_how_often_it_happened()
         reports.note("a-1", what=f"bytes={number}")
     reports.note("a-2", 5)
     assert said == [("a-1", 1, "bytes=0"), ("a-2", 5, "")]
-    now[0] = REPORT_EVERY
+    now[0] = REPORT_INTERVAL
     reports.note("a-1", what="bytes=7")
     assert said[2:] == [("a-1", 1000, "bytes=7")]
 

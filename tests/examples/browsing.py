@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, connect_sse
 
-from tests.examples.staging import PATIENCE, Stage, python
+from tests.examples.staging import TIMEOUT, Stage, python
 from tests.support.running import BOUND
 
 Json = dict[str, Any]
@@ -47,7 +47,7 @@ class Relay:
 
     def __enter__(self) -> "Relay":
         self._reading.start()
-        if not (self._running.wait(PATIENCE) and self.url):
+        if not (self._running.wait(TIMEOUT) and self.url):
             self._end()
             raise AssertionError(f"the relay does not start:\n{self.stderr}")
         self.http = httpx.Client(base_url=self.url, timeout=BOUND)
@@ -57,7 +57,7 @@ class Relay:
         self.http.close()
         self.process.send_signal(signal.SIGINT)
         try:
-            self.process.wait(PATIENCE)
+            self.process.wait(TIMEOUT)
         finally:
             self._end()
 

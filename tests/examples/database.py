@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.staging import PATIENCE
+from tests.examples.staging import TIMEOUT
 
 QUICK = ["fsync=off", "synchronous_commit=off", "full_page_writes=off"]
 """Nothing here has to outlive the machine."""
@@ -31,7 +31,7 @@ def postgres() -> Generator[str]:
             [programs / "initdb", "--pgdata", data, "--auth", "trust", "--username", "postgres", "--no-sync"],
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             **who,
         )
         assert made.returncode == 0, made.stdout + made.stderr
@@ -64,7 +64,7 @@ def _serving(programs: Path, data: Path, sockets: Path, who: Mapping[str, object
     finally:
         # "Immediate": it waits for no client, and leaves nothing running.
         server.send_signal(signal.SIGQUIT)
-        server.wait(PATIENCE)
+        server.wait(TIMEOUT)
         server.stderr.close()
 
 

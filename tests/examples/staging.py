@@ -14,7 +14,7 @@ from tests.support.running import scripted
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 TYPESCRIPT = ROOT / "sdks" / "typescript"
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds for a program that starts a server that starts an agent, on a machine that has much else to do."""
 
 ALLOW_OR_REJECT = [
@@ -56,7 +56,7 @@ class Stage:
             input=says,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
         )
 
     def shows(

@@ -10,7 +10,7 @@ import pytest
 
 from sandboxagent.client import LogEvent, Session
 from tests.examples.database import postgres
-from tests.examples.staging import PATIENCE, Stage, python
+from tests.examples.staging import TIMEOUT, Stage, python
 from tests.support.client import run
 from tests.support.running import TOKEN, Server, eventually
 from tests.support.sdk import connected, new_session, play
@@ -53,7 +53,7 @@ class Keeper:
 
     def ends(self) -> None:
         """By itself, and well."""
-        _, stderr = self.process.communicate(timeout=PATIENCE)
+        _, stderr = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0, stderr
 
 

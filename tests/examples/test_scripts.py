@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.examples.staging import ALLOW_OR_REJECT, EXAMPLES, PATIENCE, Stage, TypeScript
+from tests.examples.staging import ALLOW_OR_REJECT, EXAMPLES, TIMEOUT, Stage, TypeScript
 from tests.support.forkery import forkery
 
 Example = Callable[[str], list[str]]
@@ -42,7 +42,7 @@ def test_the_examples_in_typescript_have_the_types_that_the_sdk_has(typescript: 
         [*compiler, "--noEmit", "--skipLibCheck", "--project", str(typescript.directory)],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
 
     assert done.stdout == ""

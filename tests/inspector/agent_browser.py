@@ -19,9 +19,9 @@ from sandboxagent.server.agents.install.tools import bundled_node
 from tests.browser.driving import ROOT, Unavailable
 
 BROWSER = ROOT / "tests" / "browser"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds that a wait may take."""
-LONGEST = 3 * PATIENCE
+LONGEST = 3 * TIMEOUT
 _MACHINES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
 _SESSION = "tests"
 
@@ -75,7 +75,7 @@ class AgentBrowser:
             # What it keeps is no one else's: sockets, states, profiles.
             "HOME": self._place,
             "AGENT_BROWSER_SOCKET_DIR": self._place,
-            "AGENT_BROWSER_DEFAULT_TIMEOUT": str(int(PATIENCE * 1000)),
+            "AGENT_BROWSER_DEFAULT_TIMEOUT": str(int(TIMEOUT * 1000)),
             "AGENT_BROWSER_NO_WEBMCP": "1",
             "AGENT_BROWSER_IDLE_TIMEOUT_MS": "600000",
         }

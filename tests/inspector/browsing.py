@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal, Self
 
-from tests.inspector.agent_browser import PATIENCE, AgentBrowser, Failed
+from tests.inspector.agent_browser import TIMEOUT, AgentBrowser, Failed
 
 WIDTHS = {1440: 900, 1024: 768, 390: 844}
 """Of a desk, a small laptop and a phone, with their heights."""
@@ -226,7 +226,7 @@ class Tab:
 
     def _insist(self, attempt: Callable[[], bool], what: str) -> None:
         """Try until it works: what was found may be gone, or replaced, a moment later."""
-        last, until = "", monotonic() + PATIENCE
+        last, until = "", monotonic() + TIMEOUT
         while monotonic() < until:
             try:
                 if attempt():

@@ -13,9 +13,9 @@ import msgspec
 from sandboxagent.adapters.opencode.events import EventBus, EventReader
 from sandboxagent.adapters.opencode.hub_client import HubClient
 from sandboxagent.adapters.opencode.objects import PromptBody
-from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.pending import OpenRequests
 from sandboxagent.adapters.opencode.session_ids import project_id
-from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.sessions import BridgeSessions
 from sandboxagent.adapters.opencode.transcripts import Transcripts
 from tests.support.world import World, world
 
@@ -33,15 +33,15 @@ class Bridge:
         self.bus = EventBus(1 << 20, project_id)
         self.transcripts = Transcripts(own.hub, self.bus, memory)
         client = HubClient(own.hub, own.from_client)
-        self.requests = Requests(client, self.transcripts, self.bus)
-        offerings: Any = SimpleNamespace(
+        self.requests = OpenRequests(client, self.transcripts, self.bus)
+        providers: Any = SimpleNamespace(
             find=lambda id: own.manifest if id == "a" else None,
             default_agent=lambda: "a",
             takes=lambda *_: True,
             models=lambda _: [("default", "Default")],
             mode_names=lambda _: ["ask", "plan"],
         )
-        self.conversations = Conversations(client, self.transcripts, self.bus, offerings, own.hub.clock)
+        self.bridge_sessions = BridgeSessions(client, self.transcripts, self.bus, providers, own.hub.clock)
         own.log.follow_history(self.transcripts)
         own.hub.observe(self.requests)
 
@@ -52,12 +52,12 @@ class Bridge:
         body = PromptBody(parts=[{"type": "text", "text": text}], **more)
 
         async def answer() -> Any:
-            return msgspec.to_builtins(await self.conversations.finish(*await self.conversations.prompt(id, body)))
+            return msgspec.to_builtins(await self.bridge_sessions.finish(*await self.bridge_sessions.prompt(id, body)))
 
         return asyncio.create_task(answer())
 
     async def messages(self, id: str) -> list[Json]:
-        transcript = await self.conversations.transcript(id)
+        transcript = await self.bridge_sessions.transcript(id)
         return [] if transcript is None else msgspec.to_builtins(transcript.messages())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.ids import is_session_id
 from sandboxagent.adapters.opencode.objects import CommandBody, ModelRef, NewSession, SessionChange
 from sandboxagent.adapters.opencode.session_ids import find_session, id_of
@@ -20,10 +20,10 @@ def test_a_session_of_another_client_is_found_by_an_id_that_stays() -> None:
             id = id_of(own.session)
             assert is_session_id(id)
             assert find_session(own.hub, id, own.hub.clock()) is own.session
-            assert [info.id for info in bridge.conversations.find_all(None)] == [id]
+            assert [info.id for info in bridge.bridge_sessions.find_all(None)] == [id]
             for unknown in ("ses_", "s", "", "ses_000000000000aaaaaaaaaaaaaa", id[:-1] + "-"):
-                with pytest.raises(Refused, match="Session not found"):
-                    bridge.conversations.find(unknown)
+                with pytest.raises(BridgeError, match="Session not found"):
+                    bridge.bridge_sessions.find(unknown)
 
     run(main())
 
@@ -77,7 +77,7 @@ def test_a_prompt_from_opencode_is_answered_when_its_turn_is_over_and_told() -> 
             reading.cancel()
             assert reply["info"]["parentID"] == "msg_mine"
             assert [part["type"] for part in reply["parts"]] == ["step-start", "text", "step-finish"]
-            with pytest.raises(Refused, match="already"):
+            with pytest.raises(BridgeError, match="already"):
                 await bridge.prompt(id, message_id="msg_mine")
 
     run(main())
@@ -90,7 +90,7 @@ def test_a_draft_becomes_a_session_of_the_same_id_with_its_first_prompt() -> Non
             asked = NewSession(
                 title="A title", permission=[{"permission": "question", "action": "deny", "pattern": "*"}]
             )
-            made = bridge.conversations.create("/", asked)
+            made = bridge.bridge_sessions.create("/", asked)
             assert (await listener.until("session.created"))["info"]["id"] == made.id
             prompts = [bridge.prompt(made.id), bridge.prompt(made.id)]
             await own.agent.answers("session/new", {"sessionId": "new", **OFFERED})
@@ -100,7 +100,7 @@ def test_a_draft_becomes_a_session_of_the_same_id_with_its_first_prompt() -> Non
 
             session = own.hub.session("new")
             assert session.facts.alias == made.id == id_of(session)
-            assert bridge.conversations.describe(session).title == "A title"
+            assert bridge.bridge_sessions.describe(session).title == "A title"
             assert len([one for one in own.process.sent if one.get("method") == "session/new"]) == 1
             assert len(await bridge.messages(made.id)) == 4
 
@@ -112,13 +112,13 @@ def test_facts_that_acp_has_no_place_for_outlive_the_server(tmp_path: Path) -> N
         async with bridged(tmp_path / "log.db") as (own, bridge):
             id = id_of(own.session)
             change = msgspec.convert({"title": "Mine", "time": {"archived": 5}}, SessionChange)
-            await bridge.conversations.change(id, change)
+            await bridge.bridge_sessions.change(id, change)
             turn = own.prompt("good morning")
             await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
             await turn
             before = await bridge.messages(id)
         async with bridged(tmp_path / "log.db", session="t") as (own, bridge):
-            info = bridge.conversations.describe(bridge.conversations.find(id))
+            info = bridge.bridge_sessions.describe(bridge.bridge_sessions.find(id))
             assert (info.title, info.time.archived) == ("Mine", 5)
             assert await bridge.messages(id) == before
 
@@ -128,15 +128,15 @@ def test_facts_that_acp_has_no_place_for_outlive_the_server(tmp_path: Path) -> N
 def test_a_session_that_is_refused_leaves_nothing_behind() -> None:
     async def main() -> None:
         async with bridged() as (_, bridge):
-            before = len(bridge.conversations.find_all(None))
+            before = len(bridge.bridge_sessions.find_all(None))
             for asked in (
                 NewSession(parent_id="ses_000000000000aaaaaaaaaaaaaa"),
                 NewSession(model=ModelRef(provider_id="nobody", id="x")),
             ):
-                with pytest.raises(Refused):
-                    bridge.conversations.create("/w", asked)
+                with pytest.raises(BridgeError):
+                    bridge.bridge_sessions.create("/w", asked)
 
-            assert len(bridge.conversations.find_all(None)) == before
+            assert len(bridge.bridge_sessions.find_all(None)) == before
 
     run(main())
 
@@ -145,12 +145,12 @@ def test_to_abort_cancels_the_turn_and_what_waits() -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             id = id_of(own.session)
-            await bridge.conversations.abort(id)
+            await bridge.bridge_sessions.abort(id)
             prompts = [bridge.prompt(id), bridge.prompt(id)]
             sent = await own.process.request("session/prompt")
             await ask(own, ALWAYS)
             await own.settled()
-            await bridge.conversations.abort(id)
+            await bridge.bridge_sessions.abort(id)
             own.says(id=sent["id"], result={"stopReason": "cancelled"})
 
             replies = await asyncio.gather(*prompts)
@@ -196,7 +196,7 @@ def test_a_fork_begins_with_what_was_said_before_it() -> None:
             turn = own.prompt("before")
             await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
             await turn
-            forking = asyncio.create_task(bridge.conversations.fork(id, None))
+            forking = asyncio.create_task(bridge.bridge_sessions.fork(id, None))
             await own.agent.answers("session/fork", {"sessionId": "fork"})
             fork = await forking
             turn = own.prompt("after")
@@ -217,10 +217,10 @@ def test_the_session_used_last_comes_first() -> None:
             newer = own.add_session("newer")
             newer.facts.updated_at -= 10
             newer.facts.created_at += 1
-            assert [info.id for info in bridge.conversations.find_all(None)] == [id_of(own.session), id_of(newer)]
-            assert [info.id for info in bridge.conversations.find_all(None, limit=1)] == [id_of(own.session)]
-            assert bridge.conversations.find_all("/elsewhere") == []
-            assert bridge.conversations.find_all(None, search="no such title") == []
+            assert [info.id for info in bridge.bridge_sessions.find_all(None)] == [id_of(own.session), id_of(newer)]
+            assert [info.id for info in bridge.bridge_sessions.find_all(None, limit=1)] == [id_of(own.session)]
+            assert bridge.bridge_sessions.find_all("/elsewhere") == []
+            assert bridge.bridge_sessions.find_all(None, search="no such title") == []
 
     run(main())
 
@@ -229,14 +229,14 @@ def test_compacting_is_the_agents_own_command_and_refused_where_it_has_none() ->
     async def main() -> None:
         async with bridged() as (own, bridge):
             id = id_of(own.session)
-            with pytest.raises(Refused, match="no command to compact"):
-                await bridge.conversations.compact(id)
+            with pytest.raises(BridgeError, match="no command to compact"):
+                await bridge.bridge_sessions.compact(id)
             commands = [{"name": "compact", "description": "Shorten"}]
             update = {"sessionUpdate": "available_commands_update", "availableCommands": commands}
             own.says(method="session/update", params={"sessionId": "s", "update": update})
-            compacting = asyncio.create_task(bridge.conversations.compact(id))
+            compacting = asyncio.create_task(bridge.bridge_sessions.compact(id))
             sent = await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
-            await bridge.conversations.finish(*await compacting)
+            await bridge.bridge_sessions.finish(*await compacting)
 
             assert sent["params"]["prompt"] == [{"type": "text", "text": "/compact"}]
             assert [message["parts"][0]["type"] for message in await bridge.messages(id)] == [
@@ -252,9 +252,9 @@ def test_a_slash_command_is_a_prompt_of_the_agents() -> None:
         async with bridged() as (own, bridge):
             listener = bridge.listen()
             body = CommandBody(command="review", arguments="all of it", model="a/default")
-            running = asyncio.create_task(bridge.conversations.command(id_of(own.session), body))
+            running = asyncio.create_task(bridge.bridge_sessions.command(id_of(own.session), body))
             sent = await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
-            await bridge.conversations.finish(*await running)
+            await bridge.bridge_sessions.finish(*await running)
 
             assert sent["params"]["prompt"] == [{"type": "text", "text": "/review all of it"}]
             executed = await listener.until("command.executed")
@@ -287,7 +287,7 @@ def test_a_prompt_for_which_there_is_no_room_is_refused() -> None:
             prompts = [bridge.prompt(id), bridge.prompt(id)]
             await own.process.request("session/prompt")
             await own.settled()
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(BridgeError) as refused:
                 await bridge.prompt(id)
             assert refused.value.status == 400
             assert len(await bridge.messages(id)) == 3

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.session_ids import Facts, id_of
 from sandboxagent.protocol.envelope import parse, success
 from tests.opencode.bridging import ALWAYS, ONLY_ONCE, Json, answered, ask, bridged, is_answered
@@ -39,7 +39,7 @@ def test_a_reply_is_one_of_the_agents_own_options(reply: str, options: list[Json
             replied = await listener.until("permission.replied")
             assert replied["requestID"] == asked["id"]
             assert await bridge.requests.permissions(None) == []
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(BridgeError) as refused:
                 await bridge.requests.reply_permission(asked["id"], reply, None)
             assert refused.value.status == 404
 
@@ -56,7 +56,7 @@ def test_a_reply_that_none_of_them_means_is_refused_and_nothing_is_allowed(reply
             await ask(own, options)
             (waiting,) = await bridge.requests.permissions(None)
             for said in (reply, "yes please"):
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(BridgeError) as refused:
                     await bridge.requests.reply_permission(waiting.id, said, None)
                 assert refused.value.status == 400
             assert not is_answered(own)
@@ -206,7 +206,7 @@ def test_the_first_answer_wins_and_the_other_side_closes_its_dialog() -> None:
             await own.from_client.answer(own.client, parse(line))
 
             assert (await listener.until("permission.replied"))["reply"] == "reject"
-            with pytest.raises(Refused):
+            with pytest.raises(BridgeError):
                 await bridge.requests.reply_permission(asked["id"], "once", None)
             assert answered(own)["outcome"]["optionId"] == "no"
 
@@ -268,7 +268,7 @@ def test_a_question_is_rejected_and_a_wrong_answer_leaves_it_open() -> None:
             listener = bridge.listen()
             own.asks(0, "_sandboxagent/session/request_question", **QUESTION)
             id = (await listener.until("question.asked"))["id"]
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(BridgeError) as refused:
                 await bridge.requests.reply_question(id, [["Red", "Green"], []])
             assert refused.value.status == 400
             await bridge.requests.reject_question(id)

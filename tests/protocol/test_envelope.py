@@ -25,7 +25,7 @@ from sandboxagent.protocol.envelope import (
     with_param,
 )
 from sandboxagent.protocol.errors import NotAnEnvelope
-from sandboxagent.server.sessions.sanitize import disarm, may_forge
+from sandboxagent.server.sessions.sanitize import needs_check, strip_server_fields
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -388,8 +388,8 @@ STEPS: dict[str, Callable[[bytes], object]] = {
     "another id": lambda line: with_id(line, b"7"),
     "a param": lambda line: param(line, "b"),
     "with a param": lambda line: with_param(line, "sessionId", "t"),
-    "forgery": lambda line: may_forge(line, 1),
-    "what is forged": disarm,
+    "forgery": lambda line: needs_check(line, 1),
+    "what is forged": strip_server_fields,
     "params": lambda line: parse(line).params(),
     "an id": lambda line: same_id(parse(line).id or b""),
 }

@@ -44,7 +44,7 @@ MORE_CALLS = 1.05
 CLIENTS = 4
 BATCH = 60
 COUNTED = 20
-PATIENCE = 3.0
+TIMEOUT = 3.0
 """Seconds of CPU time in which to find a good batch."""
 QUIET = 0.95
 """The part of its time that work has a processor for, on a machine with nothing else to do."""
@@ -139,7 +139,7 @@ def measured(sample: Sample, folder: Path, bound: float) -> float:
     async def main() -> float:
         async with message_path(folder, CLIENTS) as path:
             await good_ratio(path, sample)
-            best, until = float("inf"), time.thread_time() + PATIENCE
+            best, until = float("inf"), time.thread_time() + TIMEOUT
             with garbage_as_in_the_server():
                 while best > bound and time.thread_time() < until:
                     best = min(best, await good_ratio(path, sample))

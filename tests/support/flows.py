@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway.tunnels import NodeFlows, Seen
+from sandboxagent.fleet.gateway.tunnels import GatewayTunnels, Seen
 from sandboxagent.fleet.messages import Lease
-from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.fleet.node.tunnels import NodeTunnels
 from sandboxagent.server.http.asgi import Message, Receive, Scope, Send, group_headers, respond
 from sandboxagent.server.http.body import read_body
 from sandboxagent.server.http.posts import PostHead
@@ -24,18 +24,18 @@ ReadPost = Callable[[Scope], PostHead | None]
 class Fleet:
     """A gateway `g` and nodes, each with an app that a test gives it."""
 
-    gateway: NodeFlows
+    gateway: GatewayTunnels
     gateway_bus: Bus
     leases: dict[str, Lease]
     connect: Callable[[], Awaitable[Bus]]
-    nodes: dict[str, Flows] = field(default_factory=dict)
+    nodes: dict[str, NodeTunnels] = field(default_factory=dict)
     buses: list[Bus] = field(default_factory=list)
 
     async def join(
         self, node: str, app: Handle, most: int = 100, nonce: str = "", read_post: ReadPost | None = None
     ) -> Bus:
         bus = await self.connect()
-        flows = Flows(node, with_headers(app), most, read_post)
+        flows = NodeTunnels(node, with_headers(app), most, read_post)
         await flows.start(bus, nonce or f"of {node}")
         await bus.serve(f"settled.{node}", never)
         self.leases[node] = Lease(node, f"of {node}", "", {}, [], 0)
@@ -72,7 +72,7 @@ async def in_memory(most: int = 100, seen: Seen | None = None) -> AsyncGenerator
     async def another() -> Bus:
         return MemoryBus(cluster)
 
-    yield Fleet(NodeFlows("g", bus, leases, most, seen), bus, leases, another)
+    yield Fleet(GatewayTunnels("g", bus, leases, most, seen), bus, leases, another)
 
 
 Open = Callable[[], AbstractAsyncContextManager[Fleet]]
@@ -101,7 +101,7 @@ class Client:
     def __post_init__(self) -> None:
         self.reading.set()
 
-    async def ask(self, flows: NodeFlows, node: str = "n1") -> None:
+    async def ask(self, flows: GatewayTunnels, node: str = "n1") -> None:
         length = sum(map(len, self.body))
         framing = (b"transfer-encoding", b"chunked") if self.endless else (b"content-length", b"%d" % length)
         headers = [*self.headers, *([framing] if length else [])]

@@ -11,7 +11,7 @@ from typing import Any
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import App
 from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
-from sandboxagent.server.http.auth import Guard
+from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.http1 import Http1, HttpServer
 from sandboxagent.server.http.posts import PostHead
 from sandboxagent.server.http.rpc import Rpc
@@ -22,7 +22,7 @@ READ = 256_000
 """Bytes that uvloop gives a protocol at once, at most."""
 
 
-MOST_TURNS = 100_000
+MAX_TURNS = 100_000
 
 
 class PretendedTransport(asyncio.Transport):
@@ -115,7 +115,7 @@ class Site:
         self.failures: list[dict[str, Any]] = []
         self.protocols: weakref.WeakSet[Http1] = weakref.WeakSet()
         self._now = time.monotonic()
-        guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
+        guard = Auth(TOKEN, "127.0.0.1", (), (), public_health=False)
         health: Any = None
         rpc: Any = self.reached
         self._guard = guard
@@ -153,7 +153,7 @@ class Site:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Let the loop run until it holds. Bounded in turns and not in time: nothing here waits for anything else."""
-        for _ in range(MOST_TURNS):
+        for _ in range(MAX_TURNS):
             if condition():
                 return
             await asyncio.sleep(0)

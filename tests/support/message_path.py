@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxagent.core.threads import Pool
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -104,7 +104,7 @@ class MessagePath:
         parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
         delivery = Delivery(hub_clients, world.from_client, 1000)
         lines = Pool("lines", 1)
-        self.rpc = rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
+        self.rpc = rpc = Rpc(*parts, delivery, WebSocketTransport(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
         site.reached.handle = rpc
         site.take_envelopes(rpc)
         self._world = world

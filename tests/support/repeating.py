@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import httptools
 
-from sandboxagent.server.http.framing import KnownHead, learn_head
+from sandboxagent.server.http.framing import HeadMemo, learn_head
 from tests.support.cutting import Proxy
 
 
@@ -31,7 +31,7 @@ class _Headers:
         self.found.append((name.lower(), value))
 
 
-def learned(post: bytes) -> KnownHead | None:
+def learned(post: bytes) -> HeadMemo | None:
     """The head of a POST, as a socket remembers it."""
     head, parsed = post[: post.index(b"\r\n\r\n") + 4], _Headers()
     httptools.HttpRequestParser(parsed).feed_data(head)

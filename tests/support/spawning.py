@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sandboxagent.server.agents.process import AgentProcess, Exit
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import BOUND
 
 ESCAPING_AGENT = Path(__file__).with_name("escaping_agent.py")
@@ -66,7 +66,7 @@ class Raising(Recorder):
         raise RuntimeError("a bug in exited")
 
 
-class Powerless(Children):
+class Powerless(ProcessTrees):
     """What it is like when a process hangs in the kernel: no signal has an effect."""
 
     def terminate(self, key: str) -> None:

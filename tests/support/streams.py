@@ -14,7 +14,7 @@ from sandboxagent.server.http.stream import Stream, StreamLimits, Streams
 from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.event import Direction, session_channel
 from sandboxagent.server.log.log import Limits, Log
-from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.log.session_index import IndexEntry
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.session import Session, SessionFacts
@@ -58,7 +58,7 @@ class StreamWorld:
 
     async def end(self, session_id: str, *, again: bool = False) -> None:
         """Its events go first from now on, unless a process holds it again."""
-        card = Card(session_id, "a", session_id, None, "/", "process" if again else None, 0.0, None)
+        card = IndexEntry(session_id, "a", session_id, None, "/", "process" if again else None, 0.0, None)
         self.log.save_session(session_id, b"{}", card)
 
     async def append(self, channel: str, lines: list[bytes], session_id: str | None = None, exclude: str = "") -> None:

@@ -15,27 +15,27 @@ from sandboxagent.core.discovery import read_server_record
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet.bus.nats import NatsBus
-from sandboxagent.fleet.gateway.node_calls import GuestCalls
-from sandboxagent.fleet.gateway.requests import FleetCalls
+from sandboxagent.fleet.gateway.node_calls import NodeCalls
+from sandboxagent.fleet.gateway.requests import FleetRequests
 from sandboxagent.fleet.gateway.tunnels import NodeExchange
-from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.fleet.node.tunnels import NodeTunnels
 from sandboxagent.server.agents.install.installer import Assembly, Installer
 from sandboxagent.server.agents.install.record import Store
 from sandboxagent.server.agents.process import AgentProcess
-from sandboxagent.server.agents.start import Boots
+from sandboxagent.server.agents.start import AgentStarter
 from sandboxagent.server.agents.supervisor import Supervisor
 from sandboxagent.server.files.entries import IncomingFile
 from sandboxagent.server.files.replace import Replacement
 from sandboxagent.server.http.files import FileRoutes
 from sandboxagent.server.http.http1 import HttpServer
-from sandboxagent.server.http.sockets import GatheringTransport
+from sandboxagent.server.http.sockets import BufferedTransport
 from sandboxagent.server.http.stream import Stream as OpenStream
 from sandboxagent.server.http.stream import Streams
 from sandboxagent.server.log.log import Log
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.idempotency import Idempotency
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.requests import Requests
 from tests.fleet.gateway.conftest import until_joined
 from tests.support.call_stacks import CallStacks, End, Stack
 from tests.support.client import Client, Event, Stream, run
@@ -50,24 +50,24 @@ WALKS: dict[str, list[End]] = {
     "prompt": [End(AgentProcess.send)],
     "prompt-keyed": [End(Log.when_flushed, Idempotency.start), End(AgentProcess.send)],
     "prompt-async": [End(AgentProcess.send)],
-    "session-new": [End(Tasks.run, FromClient.submit), End(AgentProcess.send)],
+    "session-new": [End(Tasks.run, Requests.submit), End(AgentProcess.send)],
     "notification": [End(Tasks.run), End(AgentProcess.send)],
-    "update": [End(GatheringTransport.write_part, Hub.record_updates)],
+    "update": [End(BufferedTransport.write_part, Hub.record_updates)],
     "permission": [End(OpenStream.push, Hub.ask)],
-    "answer": [End(Tasks.run), End(Log.committed, FromClient.answer), End(AgentProcess.send, Hub.settle)],
+    "answer": [End(Tasks.run), End(Log.committed, Requests.answer), End(AgentProcess.send, Hub.settle)],
     "reconnect": [End(Tasks.run, HttpServer.run), End(Streams.open), End(Log.in_memory, OpenStream.next)],
-    "crash": [End(Children.forget), End(Supervisor._gone), End(Hub.move)],
+    "crash": [End(ProcessTrees.forget), End(Supervisor._gone), End(Hub.move)],
     "install": [
         *(End(Tasks.run, HttpServer.run), End(Installer.begin), End(Store.begin), End(Assembly.record)),
-        *(End(Boots.verify), End(Store.write), End(Store.commit)),
+        *(End(AgentStarter.verify), End(Store.write), End(Store.commit)),
     ],
     "upload": [
         *(End(Tasks.run, HttpServer.run), End(Pool.start, FileRoutes.put_file), End(IncomingFile.__init__)),
         *(End(IncomingFile.write), End(Replacement.commit)),
     ],
     GATEWAY: [
-        *(End(Tasks.run, FleetCalls.submit), End(GuestCalls._call), End(NatsBus.publish, NodeExchange.begin)),
-        *(End(Tasks.run, Flows._open), End(AgentProcess.send)),
+        *(End(Tasks.run, FleetRequests.submit), End(NodeCalls._call), End(NatsBus.publish, NodeExchange.begin)),
+        *(End(Tasks.run, NodeTunnels._open), End(AgentProcess.send)),
     ],
     "run-hello": [End(read_server_record), End(LocalHttpClient.exchange)],
 }

@@ -17,8 +17,8 @@ from sandboxagent.server.agents.install.record import Store
 from sandboxagent.server.agents.install.registry import Registry
 from sandboxagent.server.agents.install.tools import Finished, Runner
 from sandboxagent.server.agents.manifest import load_manifest
-from sandboxagent.server.agents.start import Boots, ProcessLimits
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.agents.start import AgentStarter, ProcessLimits
+from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.package_index import PackageIndex, registry
 from tests.support.running import BOUND
 
@@ -56,17 +56,17 @@ class Workshop:
         self.registry_file = registry(directory / "registry.json", *entries)
         (directory / "agents.toml").write_text(agents)
         self.store = Store(agents_dir or directory / "agents")
-        self.children = Children(f"test-{uuid.uuid4()}")
+        self.children = ProcessTrees(f"test-{uuid.uuid4()}")
         registry_ = Registry(str(self.registry_file), self.store.directory / ".registry")
         self.catalog = Catalog(load_manifest(directory / "agents.toml"), self.store, registry_, self.environ)
         limits = ProcessLimits(boot_timeout, stop_grace=0.1)
-        self.boots = Boots(self.children, self.environ, (), limits, None)
+        self.starter = AgentStarter(self.children, self.environ, (), limits, None)
         self.runner = Watched(self.children)
         self.installer = Installer(
             self.store,
             registry_,
             self.runner,
-            self.boots.verify,
+            self.starter.verify,
             self.environ,
             timeout,
             require_hashes=require_hashes,
@@ -77,10 +77,10 @@ class Workshop:
 
     async def __aexit__(self, *_: object) -> None:
         try:
-            await asyncio.gather(self.installer.close(), self.boots.close(0.1))
+            await asyncio.gather(self.installer.close(), self.starter.close(0.1))
         finally:
             # Whatever failed: with a process left, the event loop would never end.
-            self.children.sweep()
+            self.children.kill_leftovers()
 
     async def install(
         self, id: str, agent: str | None = None, process: str | None = None, *, reinstall: bool = False

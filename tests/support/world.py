@@ -30,24 +30,24 @@ from sandboxagent.server.log.event import agent_channel, session_channel
 from sandboxagent.server.log.log import Limits, Log
 from sandboxagent.server.log.recovery import open_database
 from sandboxagent.server.permissions.rules import Policy
-from sandboxagent.server.processes.children import Children
-from sandboxagent.server.sessions.agent_events import FromAgent
+from sandboxagent.server.processes.children import ProcessTrees
+from sandboxagent.server.sessions.agent_events import AgentEvents
 from sandboxagent.server.sessions.attachments import AttachmentLimits, Attachments
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.dispatch import Forward
+from sandboxagent.server.sessions.dispatch import Dispatcher
 from sandboxagent.server.sessions.extensions import ExtensionMethods
-from sandboxagent.server.sessions.host_methods import HostMethods
+from sandboxagent.server.sessions.host_methods import HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
 from sandboxagent.server.sessions.lifecycle import Event
-from sandboxagent.server.sessions.listing import Inventory
-from sandboxagent.server.sessions.load import SessionEnding, SessionLoading
+from sandboxagent.server.sessions.listing import SessionListing
+from sandboxagent.server.sessions.load import CloseSession, LoadSession
 from sandboxagent.server.sessions.methods import SessionMethods
-from sandboxagent.server.sessions.policy import Ruling
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.policy import PolicyCheck
+from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.settings import SessionSettings
 from sandboxagent.server.sessions.terminals import TerminalLimits, Terminals
-from sandboxagent.server.sessions.timeouts import Housekeeping
+from sandboxagent.server.sessions.timeouts import TimeoutLoop
 from sandboxagent.server.sessions.turns import Turns
 from tests.support.running import BOUND
 
@@ -57,9 +57,9 @@ OFFERED: Json = {"modes": {"currentModeId": "default", "availableModes": []}}
 
 
 @cache
-def _children() -> Children:
+def _children() -> ProcessTrees:
     """Of all worlds: there are none, and looking for some takes longer than all the rest."""
-    return Children("test")
+    return ProcessTrees("test")
 
 
 class Pipe:
@@ -163,8 +163,10 @@ class World:
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)
         terminals = Terminals(_children(), pool, TerminalLimits())
-        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
-        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str), 5), pool)
+        host = HostRequests(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
+        self.from_agent = AgentEvents(
+            self.hub, self.turns, host, PolicyCheck(self.hub, Policy((), "/home", str), 5), pool
+        )
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.capabilities = CAPABILITIES if capabilities is None else capabilities
         self.agents: list[FakeAgent | None] = []
@@ -173,20 +175,20 @@ class World:
         self.booting.set()
         self.start_failure: SandboxAgentError | None = None
         """Why the agent does not start."""
-        self.inventory = Inventory(self.hub)
+        self.inventory = SessionListing(self.hub)
         supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
         catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
-        self.forward = Forward(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
-        settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
-        ending = SessionEnding(self.hub, self.forward, self.turns)
+        self.forward = Dispatcher(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
+        settings, loading = SessionSettings(self.hub, self.forward), LoadSession(self.hub, self.forward)
+        ending = CloseSession(self.hub, self.forward, self.turns)
         attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)
         parts = (self.inventory, settings, loading, ending, attachments)
         methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts, pool)
         views: Any = None
         extensions = ExtensionMethods(self.hub, self.forward, ending, self.inventory, views, views)
         own = methods.table() | extensions.table()
-        self.from_client = FromClient(self.hub, self.forward, self.turns, methods.prompt, own, 120)
-        self.housekeeping = Housekeeping(self.hub, 120, 1800, 60, 1800)
+        self.from_client = Requests(self.hub, self.forward, self.turns, methods.prompt, own, 120)
+        self.housekeeping = TimeoutLoop(self.hub, 120, 1800, 60, 1800)
         self.agents.append(FakeAgent(self, "a-1", self.capabilities))
         self.client = self.hub.connections.open("a")
         self.session = self.add_session(session)

@@ -17,7 +17,7 @@ from sandboxagent.core.tasks import Tasks
 LINE_LIMIT = 128 * 1024 * 1024
 """Twice what a client of ours may send in one line."""
 
-GRACE = 0.1
+DRAIN_TIMEOUT = 0.1
 """Seconds that the other side has, at the end of input, to read what is written."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
@@ -142,12 +142,12 @@ class Peer:
     async def _end(self) -> None:
         """Let what is quick be answered. What the other side has not read within the grace is lost."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 await self._tasks.settle()
         self._ended = True
         await self._tasks.close()
         with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(GRACE):
+            async with asyncio.timeout(DRAIN_TIMEOUT):
                 await self._writer.drain()
         if not self._writer.is_closing():
             self._writer.transport.abort()

@@ -170,7 +170,7 @@ def _is_directory(action: argparse.Action) -> bool:
     return action.dest.endswith(("_dir", "_root", "cwd", "directory"))
 
 
-PATIENCE, TIMEOUT = 0.5, "SANDBOX_AGENT_COMPLETION_TIMEOUT"
+WAIT_TIMEOUT, TIMEOUT = 0.5, "SANDBOX_AGENT_COMPLETION_TIMEOUT"
 """Seconds for which you wait after pressing a key, and the variable that says otherwise."""
 
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
@@ -237,7 +237,7 @@ def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str,
     try:
         # No proxy: it takes longer than you would wait for a completion.
         server = find_server(given, os.environ) or USUAL_SERVER
-        _, body = server.fetch(path, float(os.environ.get(TIMEOUT) or PATIENCE))
+        _, body = server.fetch(path, float(os.environ.get(TIMEOUT) or WAIT_TIMEOUT))
         return json.loads(body)[key]
     except (OSError, HTTPException, SettingsError, ValueError, KeyError, RecursionError):
         return []

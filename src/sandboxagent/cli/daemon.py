@@ -21,7 +21,7 @@ from typing import cast
 import msgspec
 
 from sandboxagent.cli.daemon_log import begin_log, read_since
-from sandboxagent.cli.flags import pass_on, settings_of
+from sandboxagent.cli.flags import forward, settings_of
 from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.core.data_directory import find_lock_owner
@@ -48,7 +48,7 @@ from sandboxagent.server.server_log import log_file
 
 START_TIMEOUT, STOP_TIMEOUT, SETTLE_TIMEOUT = 30.0, 10.0, 5.0
 """Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
-INTERVAL = 0.02
+POLL_INTERVAL = 0.02
 """Seconds between two looks at a server."""
 HEALTH_TIMEOUT = 3.0
 IDLE_EXIT = "30m"
@@ -198,7 +198,7 @@ def _start_for_command(arguments: ParsedArguments, say: Callable[[str], None]) -
     """Start a server as `sandbox-agent daemon start` does, but for what the user has not set."""
     which = ParsedArguments({name: arguments.values.get(name) for name in SERVER_OPTIONS})
     settings = settings_of(which, os.environ)
-    flags, environ = pass_on(which, os.environ)
+    flags, environ = forward(which, os.environ)
     if "idle_exit" not in settings.given:
         flags.append(f"--idle-exit={IDLE_EXIT}")
     if "port" not in settings.given:
@@ -413,5 +413,5 @@ def _eventually(condition: Callable[[], bool], timeout: float) -> bool:
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(INTERVAL)
+        time.sleep(POLL_INTERVAL)
     return True

@@ -87,7 +87,7 @@ def add_node_flag(parser: Parser, what: str) -> None:
     parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the one {what}.")
 
 
-def pass_on(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+def forward(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     """The flags for a server, and its environment: that is where a token goes, for a command line can be read."""
     flags: list[str] = []
     for option in OPTIONS:

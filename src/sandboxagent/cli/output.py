@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from sandboxagent.client.agents import Install
 
 NONE = "-"
-WIDEST = 120
+MAX_WIDTH = 120
 """Columns of what is read as text, on a terminal that has more."""
 
 
 EXIT_FAILED, EXIT_MISTAKE = 1, 2
-MOST_LINES = 20
+MAX_LINES = 20
 """Of what a failing program wrote."""
 
 
@@ -34,8 +34,8 @@ def describe(sentence: str, stderr: object = None) -> None:
     """A failure: a sentence on one line, and the end of what a program wrote to stderr, if it did."""
     complain(" ".join(sentence.split()))
     lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
-    if len(lines) > MOST_LINES:
-        lines = ["…", *lines[-MOST_LINES:]]
+    if len(lines) > MAX_LINES:
+        lines = ["…", *lines[-MAX_LINES:]]
     for line in lines:
         print(f"  | {line}", file=sys.stderr)
 
@@ -126,7 +126,7 @@ def fill_lines(text: str, indent: str) -> str:
     """Lines that stand below each other; on a terminal that is narrower, they go on there. Words stay whole."""
     lines = text.split("\n")
     if sys.stdout.isatty():
-        room = min(shutil.get_terminal_size().columns, WIDEST) - len(indent) - 1
+        room = min(shutil.get_terminal_size().columns, MAX_WIDTH) - len(indent) - 1
         lines = [part for line in lines for part in _parts(line, room)]
     return f"\n{indent}".join(lines)
 
@@ -183,7 +183,7 @@ class Step(Protocol):
 
 Show: TypeAlias = Callable[[Step], None]
 
-SIGN_OF_LIFE = 10.0
+REPORT_INTERVAL = 10.0
 """Seconds after which a step that continues gets another line."""
 
 
@@ -222,7 +222,7 @@ class Lines:
         step = progress.stage if progress.stage == "fetching" else progress.message
         if progress.stage == "done" or (step == self._step and self._clock() < self._next):
             return
-        self._step, self._next = step, self._clock() + SIGN_OF_LIFE
+        self._step, self._next = step, self._clock() + REPORT_INTERVAL
         print(f"{self._agent}: {sentence(progress)}", file=sys.stderr, flush=True)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, NoReturn, cast
 
 from sandboxagent.cli.output import complain
 
-WIDEST = 102
+MAX_WIDTH = 102
 """Columns of help on a terminal that has more."""
 
 _ABOUT = " " * 6
@@ -80,7 +80,7 @@ class _Formatter(argparse.HelpFormatter):
     def __init__(self, prog: str) -> None:
         import shutil
 
-        width = min(shutil.get_terminal_size().columns, WIDEST) - 2
+        width = min(shutil.get_terminal_size().columns, MAX_WIDTH) - 2
         super().__init__(prog, max_help_position=30 if width >= 76 else 22, width=width)
 
     def start_section(self, heading: str | None) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
-MOST_CANDIDATES = 10
+MAX_CANDIDATES = 10
 _GONE = frozenset({"session-not-found", "removed", "not-found"})
 """What is answered for an invalid id; one with a slash leads to another route."""
 
@@ -65,7 +65,7 @@ async def find_session(api: "Api", name: str) -> Raw:
         return same[0] if same else begin[0][1]
     if not begin:
         raise ClientError(f"there is no session {name!r:.200}; try: sandbox-agent sessions list")
-    listed = [each.session_id for each, _ in begin[:MOST_CANDIDATES]]
+    listed = [each.session_id for each, _ in begin[:MAX_CANDIDATES]]
     more = f" and {len(begin) - len(listed)} more" if len(begin) > len(listed) else ""
     raise ClientError(f"{name!r} is the beginning of {len(begin)} sessions: {', '.join(listed)}{more}")
 

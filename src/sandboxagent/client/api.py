@@ -35,7 +35,7 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
 """A query; what is None is left out."""
 
-_MOST_OF_A_PROBLEM = 1 << 20
+_MAX_PROBLEM = 1 << 20
 
 
 class ServerSentEvent(NamedTuple):
@@ -169,7 +169,7 @@ class Api:
         body = bytearray()
         async for part in response.aiter_bytes():
             body += part
-            if len(body) > _MOST_OF_A_PROBLEM:
+            if len(body) > _MAX_PROBLEM:
                 break
         return problem(bytes(body)) or self.foreign(response, bytes(body))
 
@@ -302,7 +302,7 @@ def _blocks(file: BinaryIO) -> Generator[bytes]:
         yield block
 
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
 """Seconds between two tries to reach the server again."""
 
 _UNREACHED = frozenset({502, 503, 504})
@@ -320,7 +320,7 @@ async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
             if not is_passing(error) or clock() > until:
                 raise
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_PAUSE)
 
 
 def is_passing(error: ClientError) -> bool:

@@ -29,7 +29,7 @@ NAMES = ("utf-8", "surrogateescape")
 
 BESIDE = ".sandbox-agent-"
 """How names of what is not whole yet begin."""
-_MOST = 1 << 62
+_NO_LIMIT = 1 << 62
 _END = bytes(2 * tarfile.BLOCKSIZE)
 # What has become a link or a pipe meanwhile is neither followed nor waited for.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
@@ -199,7 +199,9 @@ def _unpack(reader: _Reader, directory: Path, leave_out: LeaveOut) -> None:
     staging = Path(tempfile.mkdtemp(prefix=BESIDE, dir=beside))
     try:
         files = staging / "files"
-        tree = Tree(Folder(files), "what the server sends", max_bytes=_MOST, max_entries=_MOST, backslashes=True)
+        tree = Tree(
+            Folder(files), "what the server sends", max_bytes=_NO_LIMIT, max_entries=_NO_LIMIT, backslashes=True
+        )
         _fill(tree, reader, leave_out)
         tree.finish()
         if there:
@@ -227,7 +229,7 @@ def _fill(tree: Tree, reader: _Reader, leave_out: LeaveOut) -> None:
         else:
             leave_out(member.name, "neither a file nor a directory nor a link")
 
-    tar.unpack(reader, tree, max_bytes=_MOST, max_entries=_MOST, put=put)
+    tar.unpack(reader, tree, max_bytes=_NO_LIMIT, max_entries=_NO_LIMIT, put=put)
     reader.finish()
 
 

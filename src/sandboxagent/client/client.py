@@ -27,7 +27,7 @@ from sandboxagent.client.requests import (
 )
 from sandboxagent.client.session import SessionParts
 from sandboxagent.client.sessions import Sessions
-from sandboxagent.client.transport import SILENCE
+from sandboxagent.client.transport import SILENCE_TIMEOUT
 from sandboxagent.client.websocket import require_websockets
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Object, objects_at
@@ -39,7 +39,7 @@ R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 
 RECONNECT_TIMEOUT = 30.0
 """Seconds that a request waits for a server that cannot be reached."""
-BUFFER = 4 * 1024 * 1024
+BUFFER_BYTES = 4 * 1024 * 1024
 """Bytes that an iterator keeps for a slow consumer; what is more is read from the log later."""
 
 
@@ -110,8 +110,8 @@ class SandboxAgent:
         user: str | None = None,
         transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
-        silence_timeout: float = SILENCE,
-        buffer: int = BUFFER,
+        silence_timeout: float = SILENCE_TIMEOUT,
+        buffer: int = BUFFER_BYTES,
     ) -> AsyncGenerator["SandboxAgent"]:
         """A client of a server that runs; its sessions and turns go on when the block ends.
 
@@ -157,7 +157,7 @@ class SandboxAgent:
         data_dir: str | PurePath | None = None,
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
-        buffer: int = BUFFER,
+        buffer: int = BUFFER_BYTES,
     ) -> AsyncGenerator["SandboxAgent"]:
         """Start a private server on a free port, with its own token; it stops when the block or your process ends.
 
@@ -181,7 +181,7 @@ class SandboxAgent:
 
         handlers = Handlers(on_permission, on_question, on_elicitation)
         settings = ConnectionSettings(
-            agent, None, None, RECONNECT_TIMEOUT, buffer, SILENCE, websocket=False, alone=True
+            agent, None, None, RECONNECT_TIMEOUT, buffer, SILENCE_TIMEOUT, websocket=False, alone=True
         )
         directory = None if data_dir is None else Path(data_dir)
         async with (
@@ -304,7 +304,7 @@ class SandboxAgent:
 
     async def _watch(self, server: "EmbeddedServer") -> None:
         how = await server.ended()
-        self._connection.give_up(ConnectionLost(f"the private server {how}\n{server.stderr}".rstrip()))
+        self._connection.fail(ConnectionLost(f"the private server {how}\n{server.stderr}".rstrip()))
 
     async def _reply(self, id: str, kind: type[R], answer: Callable[[R], Answer]) -> None:
         await self._connection.asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 BUNDLED_AGENT = "mock"
 """Every server has it."""
-ATTACH_PAUSE = 1.0
+ATTACH_INTERVAL = 1.0
 """Seconds between two tries to attach to a session again, beyond those that a request makes."""
 REMEMBERED_PROMPTS = 10_000
 """How many of its own prompts a client can tell from those of others when it reads the log."""
@@ -168,7 +168,7 @@ class ClientConnection:
             del self._prompts[next(iter(self._prompts))]
         return prompt
 
-    async def take_back(self, prompt: SentPrompt) -> None:
+    async def cancel_queued(self, prompt: SentPrompt) -> None:
         """Take a prompt back that waits for its turn."""
         if prompt.request_id is not None:
             await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
@@ -200,13 +200,13 @@ class ClientConnection:
     def is_closed(self) -> bool:
         return self._closed
 
-    def give_up(self, failure: ConnectionLost) -> None:
+    def fail(self, failure: ConnectionLost) -> None:
         """The server is gone for good: fail everything that waits for it."""
         self._failure = failure
         if self._attaching is not None:
             self._attaching.cancel()
         if self._transport is not None:
-            self._transport.give_up(failure)
+            self._transport.fail(failure)
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.close(failure)
@@ -292,7 +292,7 @@ class ClientConnection:
                 result = await self.request(methods.ATTACH, {"sessionId": session_id})
             except ConnectionLost as error:
                 logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
-                await asyncio.sleep(ATTACH_PAUSE)
+                await asyncio.sleep(ATTACH_INTERVAL)
                 continue
             except ClientError as error:
                 failure = error

@@ -17,7 +17,7 @@ from typing import cast
 from sandboxagent.client.errors import InvalidCall, StartFailed
 
 READY = b"sandbox-agent listening on "
-START_PATIENCE, STOP_PATIENCE, TERM_PATIENCE, LAST_PATIENCE = 30.0, 5.0, 2.0, 1.0
+START_TIMEOUT, STOP_TIMEOUT, TERM_TIMEOUT, LAST_TIMEOUT = 30.0, 5.0, 2.0, 1.0
 """Seconds to be ready; to end with its stdin; to end after SIGTERM; for its pipes to end after it has."""
 TAIL = 1 << 14
 """Bytes that are kept of what it last wrote to stderr, and of a first line that does not end."""
@@ -71,7 +71,7 @@ class EmbeddedServer:
         try:
             url = await watch.url()
         except BaseException:
-            await _end(transport, watch, STOP_PATIENCE)
+            await _end(transport, watch, STOP_TIMEOUT)
             raise
         return cls(transport, watch, _reachable(url), token)
 
@@ -85,7 +85,7 @@ class EmbeddedServer:
         await asyncio.wait([self._watch.exited])
         return self._watch.how()
 
-    async def close(self, patience: float = STOP_PATIENCE) -> None:
+    async def close(self, patience: float = STOP_TIMEOUT) -> None:
         """Stop the server, and wait until it has ended. If you are cancelled while waiting, it still ends.
 
         Its stdin ends first, which is all that a server needs; after `patience` seconds it is ended by force.
@@ -140,17 +140,17 @@ class _Watch(asyncio.SubprocessProtocol):
 
     async def url(self) -> str:
         """Where it listens, once it does; raises StartFailed."""
-        await asyncio.wait([self.line, self.exited], timeout=START_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([self.line, self.exited], timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if self.line.done() and self.line.result().startswith(READY):
             return self.line.result().removeprefix(READY).decode().strip()
         self.expected = True
         if self.exited.done():
             # What it said last may still be on its way.
-            await asyncio.wait([self.disconnected], timeout=LAST_PATIENCE)
+            await asyncio.wait([self.disconnected], timeout=LAST_TIMEOUT)
             raise StartFailed(f"the server {self.how()} before it was ready", self.tail())
         if self.line.done():
             raise StartFailed(f"what was started is no sandbox-agent: it says {self.line.result()!r:.200}", self.tail())
-        raise StartFailed(f"the server was not ready within {START_PATIENCE:.0f} seconds", self.tail())
+        raise StartFailed(f"the server was not ready within {START_TIMEOUT:.0f} seconds", self.tail())
 
     def how(self) -> str:
         """How it ended."""
@@ -191,14 +191,14 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: 
         if not await _within(patience, watch.exited):
             with suppress(ProcessLookupError):
                 transport.terminate()
-            await _within(min(patience, TERM_PATIENCE), watch.exited)
+            await _within(min(patience, TERM_TIMEOUT), watch.exited)
     finally:
         if not watch.exited.done():
             with suppress(ProcessLookupError):
                 transport.kill()
         try:
             # A process left behind by another program may hold its pipes open.
-            await _within(LAST_PATIENCE, watch.disconnected)
+            await _within(LAST_TIMEOUT, watch.disconnected)
         finally:
             transport.close()
 

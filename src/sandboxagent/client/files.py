@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from sandboxagent.client.api import (
     EVENT_STREAM,
     FIRST_PAUSE,
-    LONGEST_PAUSE,
+    MAX_PAUSE,
     Api,
     Data,
     Params,
@@ -103,7 +103,7 @@ async def _lines(response: Response) -> AsyncGenerator[bytes]:
             begun = [piece]
 
 
-PATIENCE = 30.0
+RECONNECT_TIMEOUT = 30.0
 """Seconds for which a server that cannot be reached is tried again."""
 
 _PASSING = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
@@ -132,7 +132,7 @@ class Watch(AsyncIterator[Change]):
     A connection that breaks is made again, followed by an `overflow`. It ends when what is watched is gone.
     """
 
-    def __init__(self, api: Api, path: str, params: Params, *, patience: float = PATIENCE) -> None:
+    def __init__(self, api: Api, path: str, params: Params, *, patience: float = RECONNECT_TIMEOUT) -> None:
         self.path = path
         self.ended: str | None = None
         """Why no more changes come: `gone` (it was deleted or moved), or `exhausted` (the kernel watches no more)."""
@@ -178,7 +178,7 @@ class Watch(AsyncIterator[Change]):
             if clock() - lost_at > self._patience:
                 raise failure
             await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
     async def _watched(self) -> AsyncGenerator[Change | None]:
         """The same, over one connection."""

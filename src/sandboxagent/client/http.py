@@ -12,11 +12,11 @@ from typing import Protocol
 Content = bytes | AsyncIterable[bytes] | None
 Query = Mapping[str, str | int | bool]
 
-CONNECT = 10.0
+CONNECT_TIMEOUT = 10.0
 """Seconds to reach a server."""
-IDLE = 30.0
+IDLE_TIMEOUT = 30.0
 """Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
-MOST_IDLE = 20
+MAX_IDLE = 20
 """Unused sockets that are kept."""
 
 

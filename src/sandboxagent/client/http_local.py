@@ -14,11 +14,20 @@ from urllib.parse import SplitResult, quote, urlencode
 import h11
 
 from sandboxagent.client.errors import ConnectionLost
-from sandboxagent.client.http import CONNECT, IDLE, MOST_IDLE, Content, Query, Request, Response, reason_of
+from sandboxagent.client.http import (
+    CONNECT_TIMEOUT,
+    IDLE_TIMEOUT,
+    MAX_IDLE,
+    Content,
+    Query,
+    Request,
+    Response,
+    reason_of,
+)
 
-MOST_UNREAD = 1 << 20
+MAX_UNREAD = 1 << 20
 """Bytes that a socket's reader leaves unread before the socket waits."""
-MOST_OF_A_HEAD = 100 * 1024
+MAX_HEAD = 100 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
 """Methods whose requests say how long the body is, even without one."""
 _SAFE = "/?#[]@!$&'()*+,;=:%"
@@ -96,8 +105,8 @@ class LocalHttpClient:
         if socket not in self._sockets or not socket.begin_next():
             self._drop(socket)
             return
-        self._idle[socket] = asyncio.get_running_loop().time() + IDLE
-        if len(self._idle) > MOST_IDLE:
+        self._idle[socket] = asyncio.get_running_loop().time() + IDLE_TIMEOUT
+        if len(self._idle) > MAX_IDLE:
             oldest = next(iter(self._idle))
             del self._idle[oldest]
             self._drop(oldest)
@@ -108,7 +117,7 @@ class LocalHttpClient:
 
     async def _open(self) -> "_Socket":
         try:
-            async with asyncio.timeout(CONNECT):
+            async with asyncio.timeout(CONNECT_TIMEOUT):
                 socket = await self._connect()
         except OSError as error:
             raise ConnectionLost(f"no server answers at {self._url} ({reason_of(error)})") from error
@@ -156,7 +165,7 @@ class _Socket(asyncio.Protocol):
     """One socket: a request and its response at a time."""
 
     def __init__(self) -> None:
-        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_OF_A_HEAD)
+        self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._unread: list[bytes] = []
         self._size = 0
         self._failure: Exception | None = None
@@ -177,7 +186,7 @@ class _Socket(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._unread.append(data)
         self._size += len(data)
-        if self._size > MOST_UNREAD and not self._is_paused:
+        if self._size > MAX_UNREAD and not self._is_paused:
             self._is_paused = True
             self._transport.pause_reading()
         self._news.set()

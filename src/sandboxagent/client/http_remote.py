@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from sandboxagent.client.errors import ConnectionLost
-from sandboxagent.client.http import CONNECT, IDLE, MOST_IDLE, Request, Response, reason_of
+from sandboxagent.client.http import CONNECT_TIMEOUT, IDLE_TIMEOUT, MAX_IDLE, Request, Response, reason_of
 
 if "httpx" in sys.modules:
     import httpx
@@ -22,7 +22,7 @@ else:
         del sys.modules["httpx._main"]
 
 # A prompt may wait for hours, and there may be any number of them.
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=IDLE)
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE, keepalive_expiry=IDLE_TIMEOUT)
 # Nothing is sent while a request waits: without these, a peer that vanished would be waited for forever, and a router
 # in between would forget the connection. In seconds; the second name is what macOS calls the first.
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
@@ -79,7 +79,7 @@ class RemoteHttpClient:
 
 
 def _timeout(silence: float | None) -> httpx.Timeout:
-    return httpx.Timeout(None, connect=CONNECT, read=silence)
+    return httpx.Timeout(None, connect=CONNECT_TIMEOUT, read=silence)
 
 
 def _direct(url: str) -> httpx.AsyncHTTPTransport:

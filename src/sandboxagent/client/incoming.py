@@ -104,14 +104,14 @@ class Hooks:
 
 logger = logging.getLogger(__name__)
 
-HOLD = 10.0
+HOLD_TIMEOUT = 10.0
 """Seconds that an answer waits for the stream to bring what came before it."""
 
 
 class StreamOrder:
     """How far the stream of a connection is, and the calls that wait for more of it."""
 
-    def __init__(self, hold: float = HOLD) -> None:
+    def __init__(self, hold: float = HOLD_TIMEOUT) -> None:
         self._hold = hold
         self.position = 0
         """The newest position that the server has mentioned on this connection."""

@@ -21,7 +21,7 @@ from sandboxagent.client import files as _files
 from sandboxagent.client import session as _session
 from sandboxagent.client import sessions as _sessions
 from sandboxagent.client import turn as _turn
-from sandboxagent.client.client import BUFFER, RECONNECT_TIMEOUT
+from sandboxagent.client.client import BUFFER_BYTES, RECONNECT_TIMEOUT
 from sandboxagent.client.client import SandboxAgent as AsyncSandboxAgent
 from sandboxagent.client.errors import InvalidCall
 from sandboxagent.client.requests import (
@@ -31,7 +31,7 @@ from sandboxagent.client.requests import (
     QuestionRequest,
     Request,
 )
-from sandboxagent.client.transport import SILENCE
+from sandboxagent.client.transport import SILENCE_TIMEOUT
 from sandboxagent.client.updates import PromptBlock, TurnEnded, TurnItem
 
 P = ParamSpec("P")
@@ -102,8 +102,8 @@ class SandboxAgent:
         user: str | None = None,
         transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
-        silence_timeout: float = SILENCE,
-        buffer: int = BUFFER,
+        silence_timeout: float = SILENCE_TIMEOUT,
+        buffer: int = BUFFER_BYTES,
     ) -> "Generator[SandboxAgent]":
         """A client of a server that runs; its sessions and turns go on when the block ends."""
         opened = AsyncSandboxAgent.connect(
@@ -134,7 +134,7 @@ class SandboxAgent:
         data_dir: str | PurePath | None = None,
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
-        buffer: int = BUFFER,
+        buffer: int = BUFFER_BYTES,
     ) -> "Generator[SandboxAgent]":
         """Start a private server on a free port, with its own token; it stops when the block or your process ends.
 

@@ -15,10 +15,10 @@ from functools import partial
 
 import msgspec
 
-from sandboxagent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
+from sandboxagent.client.api import EVENT_STREAM, FIRST_PAUSE, MAX_PAUSE, Api, is_passing, read_events, retry
 from sandboxagent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandboxagent.client.http import Response
-from sandboxagent.client.incoming import HOLD, Arrival, Hooks, RequestId, StreamOrder, decode
+from sandboxagent.client.incoming import HOLD_TIMEOUT, Arrival, Hooks, RequestId, StreamOrder, decode
 from sandboxagent.client.websocket import ClientSocket, Expected, Outbox, Outgoing, SocketReply, find_obstacle
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import headers as names
@@ -38,17 +38,17 @@ logger = logging.getLogger(__name__)
 
 PATH = "/v1/rpc"
 
-LASTING = 5.0
+LASTING_TIMEOUT = 5.0
 """Seconds after which a request that breaks was one that the server had, while the stream is there."""
-LONGEST_ANSWER_PAUSE = 30.0
+MAX_ANSWER_INTERVAL = 30.0
 """Seconds between two tries to give an answer that cannot be taken yet, at most: a node may be away for days."""
-GOODBYE = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds that a client which is closed waits for a server that does not say goodbye."""
-SILENCE = 60.0
+SILENCE_TIMEOUT = 60.0
 """Seconds without a sign of life after which a socket is taken for dead; the server sends one every 15."""
 AGENT_START = 5
 """How many times longer than a socket may be silent an agent may take to start."""
-SOCKET_AGAIN = 30.0
+SOCKET_RETRY_INTERVAL = 30.0
 """Seconds after which a WebSocket that once worked is tried again, while HTTP does the work."""
 
 INTERNAL_ERROR = -32603
@@ -65,7 +65,7 @@ class Transport:
     """One client's way to the server, which lives as long as the client wants it to."""
 
     def __init__(
-        self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE, *, websocket: bool = False
+        self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE_TIMEOUT, *, websocket: bool = False
     ) -> None:
         self._api = api
         self._hooks = hooks
@@ -98,7 +98,7 @@ class Transport:
         """Set while there is a stream."""
         self._posting = asyncio.Lock()
         """Held while one of the envelopes that have an order is handed to the server by POST."""
-        self.stream_order = StreamOrder(min(HOLD, patience))
+        self.stream_order = StreamOrder(min(HOLD_TIMEOUT, patience))
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why the server is gone."""
@@ -188,7 +188,7 @@ class Transport:
         reply, generation = await self._send(outgoing, msgspec.json.decode(request.id or b"null"))
         await self._arrive(reply, generation)
 
-    async def pass_on(self, line: bytes) -> None:
+    async def send_line(self, line: bytes) -> None:
         """Send whatever it is by POST, until the server has it. Raises as `request` does."""
         receipt = secrets.token_urlsafe(16)
         reply, generation = await self._post(Outgoing(line, receipt=receipt, silent=True, in_order=True))
@@ -220,7 +220,7 @@ class Transport:
                 return None
             logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
             await asyncio.wait([self._over], timeout=pause)
-            pause = min(2 * pause, LONGEST_ANSWER_PAUSE)
+            pause = min(2 * pause, MAX_ANSWER_INTERVAL)
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns continue."""
@@ -234,10 +234,10 @@ class Transport:
         await self._tasks.close()
         if self._id is not None and self._initialize is not None and not said_goodbye:
             with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(GOODBYE):
+                async with asyncio.timeout(CLOSE_TIMEOUT):
                     await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
 
-    def give_up(self, failure: ConnectionLost) -> None:
+    def fail(self, failure: ConnectionLost) -> None:
         """The server is gone for good: fail every pending wait."""
         self._failure = failure
         if self._following is not None:
@@ -329,7 +329,7 @@ class Transport:
             if self._failure or self._closed or clock() - failing_since > self._patience:
                 raise self._failure or lost
             await asyncio.wait([self._over], timeout=pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
     def _may_pass(self, error: ClientError) -> bool:
         """Whether trying again may help: a connection that was not opened here cannot be opened again."""
@@ -337,7 +337,7 @@ class Transport:
 
     def _was_reached(self, lost: ClientError, lasted: float) -> bool:
         """Whether the server was there though a try was cut off: some proxies cut whatever waits for a while."""
-        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING, self._patience / 2)
+        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING_TIMEOUT, self._patience / 2)
         return in_passing or lasted > self._patience
 
     def _usable(self, outgoing: Outgoing) -> str:
@@ -455,7 +455,7 @@ class Transport:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - not all come at once
                         await self._wanted.wait()
-                pause = min(2 * pause, LONGEST_PAUSE)
+                pause = min(2 * pause, MAX_PAUSE)
 
     async def _refused(self, error: ClientError, generation: int) -> ClientError:
         """What is in the way now: a connection that is not known is opened again."""
@@ -517,7 +517,7 @@ class Transport:
                 logger.warning("no WebSocket gets through, perhaps because of a proxy; going on over HTTP")
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(SOCKET_AGAIN if self._wants_socket else None):
+                    async with asyncio.timeout(SOCKET_RETRY_INTERVAL if self._wants_socket else None):
                         async for event in stream:
                             if not event.id.isdecimal():
                                 raise self._api.foreign(response, event.data.encode())

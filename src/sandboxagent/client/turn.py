@@ -14,7 +14,7 @@ from sandboxagent.protocol.acp import PromptResponse
 from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import Object, text_at
 
-FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
+FIRST_LOOK, MAX_LOOK = 0.05, 1.6
 """Seconds between two checks whether a turn you want to cancel has started, or was taken back."""
 
 
@@ -54,12 +54,12 @@ class Turn(AsyncIterator[TurnItem]):
         pause = FIRST_LOOK
         # A cancel that comes before its prompt, or while an agent is started for it, is lost.
         while not self._known:
-            await self._connection.take_back(self._prompt)
+            await self._connection.cancel_queued(self._prompt)
             await self._look(pause)
-            if pause >= LONGEST_LOOK and not self._known:
+            if pause >= MAX_LOOK and not self._known:
                 # A stream that is held up says nothing of its start.
                 await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
-            pause = min(2 * pause, LONGEST_LOOK)
+            pause = min(2 * pause, MAX_LOOK)
         if not self._response.done():
             await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
 

@@ -22,9 +22,9 @@ from sandboxagent.protocol.headers import WITH_IDS
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
-HANDSHAKE = 10.0
+HANDSHAKE_TIMEOUT = 10.0
 """Seconds for a handshake, and for the first frame after it."""
-CLOSING = 2.0
+CLOSE_TIMEOUT = 2.0
 """Seconds that the server has to answer a close frame."""
 IN_ONE_TURN = 64
 """Frames that are taken one after another before the rest of the program has its turn."""
@@ -79,7 +79,7 @@ class ClientSocket:
         """Close it, and with `goodbye` the connection, too: what was written before goes first."""
         if goodbye:
             written = asyncio.create_task(self._frames.join())
-            await asyncio.wait((written, self._writing), timeout=CLOSING, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((written, self._writing), timeout=CLOSE_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             written.cancel()
         self._writing.cancel()
         with suppress(asyncio.CancelledError):
@@ -113,10 +113,10 @@ async def _connect(url: str, headers: Mapping[str, str], silence: float, *, dire
         compression=None,
         max_size=None,
         proxy=None if direct else True,
-        open_timeout=HANDSHAKE,
+        open_timeout=HANDSHAKE_TIMEOUT,
         ping_interval=silence / 3,
         ping_timeout=silence / 3,
-        close_timeout=CLOSING,
+        close_timeout=CLOSE_TIMEOUT,
     )
 
 
@@ -128,7 +128,7 @@ async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, d
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
     try:
-        async with asyncio.timeout(HANDSHAKE):
+        async with asyncio.timeout(HANDSHAKE_TIMEOUT):
             socket = await _connect(url, headers, silence, direct=direct)
             try:
                 # One that is served begins with a frame, an empty one if need be.

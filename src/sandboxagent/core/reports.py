@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-REPORT_EVERY = 10.0
+REPORT_INTERVAL = 10.0
 """Seconds between two reports of the same."""
 
 
@@ -22,7 +22,7 @@ class Reports:
         now = self._monotonic()
         if now >= due:
             self._report(who, count + times, what)
-            self._counts[who] = 0, now + REPORT_EVERY, ""
+            self._counts[who] = 0, now + REPORT_INTERVAL, ""
         else:
             self._counts[who] = count + times, due, what
 

@@ -11,7 +11,7 @@ STEPS = 20_000
 """Steps of all comparisons that share one effort: some milliseconds."""
 LEAST_STEPS, STEPS_PER_LINE = 500, 16
 """What comparing two texts may take: so many steps, and more for each line. Many small ones are no way to take more."""
-_FENCES, _SHORTEST = ("`", "~"), 3
+_FENCES, _MIN_FENCE = ("`", "~"), 3
 
 
 def unfenced(text: str) -> str:
@@ -21,7 +21,7 @@ def unfenced(text: str) -> str:
     opening = len(whole) - len(whole.lstrip(sign)) if sign in _FENCES else 0
     _, begun, rest = whole.partition("\n")
     inside = rest.rstrip(sign)
-    if opening < _SHORTEST or not begun or len(rest) - len(inside) < opening:
+    if opening < _MIN_FENCE or not begun or len(rest) - len(inside) < opening:
         return text
     return inside.removesuffix("\n")
 

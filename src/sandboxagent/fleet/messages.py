@@ -16,7 +16,7 @@ the stream has to come. The body is as long as its head says; behind it comes no
 problem that keeps it from getting there."""
 
 
-class Beacon(Struct, rename="camel"):
+class GatewayAnnouncement(Struct, rename="camel"):
     """A gateway is there: once a second, to all nodes."""
 
     gateway: str
@@ -103,7 +103,7 @@ class BeatReply(Struct, omit_defaults=True):
     """Why its lease could not be renewed this time."""
 
 
-class Knock(Struct):
+class Probe(Struct):
     """A gateway wants to know whether a run of a node is there; it answers with a message of any content."""
 
     gateway: str

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES, StreamRecord
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, StreamRecord
 from sandboxagent.fleet.messages import OutgoingMessage
 from sandboxagent.server.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
 
@@ -24,9 +24,9 @@ GRANT = "Sa-Grant"
 """Marks the record that gives a session to a node; its body is empty."""
 AFTER = "Sa-After"
 """Of the first record after all others of its session were dropped: the sequence up to which these had come."""
-MOST_META = 64 << 10
+MAX_META = 64 << 10
 """Bytes of what the events of one message have in common; it holds the session's id."""
-MOST_PARTS = 4096
+MAX_PARTS = 4096
 """Of one line: 2 GiB, more than any envelope may have."""
 
 
@@ -96,14 +96,14 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
     lines: list[bytes] = []
     size = 0
     for place, line in enumerate(chunk.lines, chunk.first):
-        if lines and (len(lines) == PLACES or size + len(line) + 1 > MOST_BYTES):
+        if lines and (len(lines) == PLACES or size + len(line) + 1 > MAX_BODY_BYTES):
             yield OutgoingMessage(subject, text, place - 1, "", b"\n".join(lines))
             lines, size = [], 0
-        if len(line) > MOST_BYTES:
-            pieces = range(0, len(line), MOST_BYTES)
+        if len(line) > MAX_BODY_BYTES:
+            pieces = range(0, len(line), MAX_BODY_BYTES)
             for number, start in enumerate(pieces, 1):
                 last = place if number == len(pieces) else place - 1
-                piece = line[start : start + MOST_BYTES]
+                piece = line[start : start + MAX_BODY_BYTES]
                 yield OutgoingMessage(subject, text, last, f"{number}/{len(pieces)}", piece)
             continue
         lines.append(line)
@@ -114,11 +114,11 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
 
 def check_outgoing(message: OutgoingMessage) -> None:
     """Raises NotAChunk, so that nothing gets into the stream that a reader could not read."""
-    if len(message.meta) > MOST_META:
-        raise NotAChunk(f"the session's id is too long: at most {MOST_META} bytes describe a message")
+    if len(message.meta) > MAX_META:
+        raise NotAChunk(f"the session's id is too long: at most {MAX_META} bytes describe a message")
     read_meta(message.meta)
-    if len(message.body) > MOST_BYTES or not message.body:
-        raise NotAChunk(f"a message has 1 to {MOST_BYTES} bytes")
+    if len(message.body) > MAX_BODY_BYTES or not message.body:
+        raise NotAChunk(f"a message has 1 to {MAX_BODY_BYTES} bytes")
     if b"\r" in message.body or (message.part and b"\n" in message.body):
         # It would end the line early in a client's SSE frame, and what follows could pass for another event.
         raise NotAChunk("a line has a line break in it")
@@ -141,7 +141,7 @@ def read_meta(text: str) -> Meta:
 def read_part(text: str) -> tuple[int, int]:
     """Which part of a line it is, and of how many. Raises NotAChunk."""
     number, _, of = text.partition("/")
-    if not (number.isdecimal() and of.isdecimal() and 0 < int(number) <= int(of) <= MOST_PARTS):
+    if not (number.isdecimal() and of.isdecimal() and 0 < int(number) <= int(of) <= MAX_PARTS):
         raise NotAChunk(f"part {text!r}")
     return int(number), int(of)
 

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from sandboxagent.protocol.errors import NotAnEnvelope, SandboxAgentError
-from sandboxagent.protocol.json_bounds import SHORTEST_DEEP, excess, excess_of_answer
+from sandboxagent.protocol.json_bounds import MIN_DEEP, excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
@@ -218,9 +218,9 @@ _STAND_IN = b"\\ufffd"
 _PIECE = 64 << 10
 LARGE = 1 << 20
 """Bytes from which on envelopes are read in a thread."""
-LONGEST_NAME = 1024
+MAX_NAME = 1024
 """Characters of a method, or of a session's id."""
-MOST_HALVES = 10_000
+MAX_HALVES = 10_000
 """Halves of surrogate pairs in one text."""
 # Possessive: what can be taken back costs a hundred times its bytes.
 _MEMBER = re.compile(rb'\s*+[{,]\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+')
@@ -247,14 +247,14 @@ def _whole(text: bytes) -> bytes:
     """The text with no half of a surrogate pair in it, which JSON allows and programs that cut strings write.
 
     msgspec refuses it. What stands in for the half is as long as it was, so that offsets stay true. Of more halves than
-    `MOST_HALVES` the rest stays.
+    `MAX_HALVES` the rest stays.
     """
     if b"\\u" not in text:
         return text
     # Only for the search: behind a pair of backslashes nothing is an escape.
     halves = re.finditer(_HALF, text.replace(b"\\\\", b"  ") if b"\\\\" in text else text)
     whole: bytearray | None = None
-    for half in islice(halves, MOST_HALVES):
+    for half in islice(halves, MAX_HALVES):
         whole = bytearray(text) if whole is None else whole
         whole[half.start() : half.end()] = _STAND_IN
     return text if whole is None else bytes(whole)
@@ -263,7 +263,7 @@ def _whole(text: bytes) -> bytes:
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
     """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
     size = len(body)
-    if size > SHORTEST_DEEP and (reason := measure(body)) is not None:
+    if size > MIN_DEEP and (reason := measure(body)) is not None:
         raise NotAnEnvelope(reason)
     try:
         if not body.isascii():
@@ -277,7 +277,7 @@ def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envel
         raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
     except msgspec.DecodeError as error:
         raise NotAnEnvelope(_why_not_an_object(body, error)) from None
-    reason = fault(peek) or (long_name(peek) if size > LONGEST_NAME else None)
+    reason = fault(peek) or (long_name(peek) if size > MAX_NAME else None)
     if reason:
         raise NotAnEnvelope(reason)
     return Envelope(one_line(body), peek)
@@ -332,8 +332,8 @@ def fault(peek: Peek) -> str | None:
 def long_name(peek: Peek) -> str | None:
     """Why an envelope names something at a length that no program means; None when it does not."""
     for name, value in (("method", peek.method), ("sessionId", peek.session_id)):
-        if isinstance(value, str) and len(value) > LONGEST_NAME:
-            return f'"{name}" has more than {LONGEST_NAME} characters'
+        if isinstance(value, str) and len(value) > MAX_NAME:
+            return f'"{name}" has more than {MAX_NAME} characters'
     return None
 
 

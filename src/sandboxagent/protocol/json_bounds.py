@@ -17,9 +17,9 @@ MAX_VALUES = 250_000
 """Arrays, objects and commas in one text: what nests, and what stands beside something else."""
 MAX_DEPTH_OF_ANSWERS = MAX_DEPTH + 16
 """What a server shows of a text stands inside lists and objects of its own."""
-SHORTEST_DEEP = 2 * MAX_DEPTH
+MIN_DEEP = 2 * MAX_DEPTH
 """Bytes up to which no text is too deep, nor has too many values."""
-_MOST = MAX_DEPTH + 1
+_MAX_COUNTED = MAX_DEPTH + 1
 """Brackets of a kind that are counted: more make no difference."""
 _PIECE = 64 << 10
 _OPEN, _CLOSE = b"[{", b"]}"
@@ -54,7 +54,10 @@ def opens_little(text: bytes | bytearray) -> bool:
     """Whether a text is too short, or has too few brackets, to be too deep."""
     size = len(text)
     # What is left without them says how many there are: `count` takes five times as long.
-    return size <= SHORTEST_DEEP or size - len(text.replace(b"{", b"", _MOST).replace(b"[", b"", _MOST)) <= MAX_DEPTH
+    return (
+        size <= MIN_DEEP
+        or size - len(text.replace(b"{", b"", _MAX_COUNTED).replace(b"[", b"", _MAX_COUNTED)) <= MAX_DEPTH
+    )
 
 
 def excess_of_answer(text: bytes | bytearray) -> str | None:

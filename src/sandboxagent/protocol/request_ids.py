@@ -11,7 +11,7 @@ import msgspec
 from sandboxagent.protocol.envelope import same_id
 
 _PREFIX = "rq_"
-_LONGEST_POSITION = 20
+_MAX_POSITION = 20
 """Digits of a position."""
 
 
@@ -35,7 +35,7 @@ class RequestIds:
         """Where in the log the request is that this run has given an id; None for any other id."""
         name = same_id(id)
         digits = name[len(self._head) : -1]
-        if not (name.startswith(self._head) and digits.isdigit() and len(digits) <= _LONGEST_POSITION):
+        if not (name.startswith(self._head) and digits.isdigit() and len(digits) <= _MAX_POSITION):
             return None
         position = int(digits)
         return position if self.make(position) == name else None

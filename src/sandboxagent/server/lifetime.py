@@ -84,7 +84,7 @@ MAX_STEP = 2 * TICK
 """Most seconds that count per tick: while the machine sleeps or the server is blocked, it is not idle."""
 
 
-class Idling:
+class IdleTimer:
     """How long the server has been idle. `is_busy` says whether it has something to do right now."""
 
     def __init__(self, is_busy: Callable[[], bool], patience: float) -> None:

@@ -21,7 +21,7 @@ from sandboxagent.core.discovery import ServerRecord, write_server_record
 from sandboxagent.core.process_id import read_process
 from sandboxagent.core.settings import Settings
 from sandboxagent.protocol.errors import SettingsError
-from sandboxagent.server.http.app import FrontDoor
+from sandboxagent.server.http.app import BaseApp
 from sandboxagent.server.http.http1 import HttpServer
 from sandboxagent.server.http.sockets import SocketLimits, Sockets
 from sandboxagent.server.server_log import ReportHandler, log_file
@@ -172,7 +172,7 @@ def provide_token(settings: Settings, listener: socket.socket) -> Generator[Sett
             path.unlink(missing_ok=True)
 
 
-def make_server(app: FrontDoor, settings: Settings) -> HttpServer:
+def make_server(app: BaseApp, settings: Settings) -> HttpServer:
     """A server that only has to be given its listener; the clock of its sockets has to run."""
     limits = _limits(settings)
     return HttpServer(app, Sockets(limits), app.read_post, max(limits.anonymous, 64))

@@ -35,9 +35,9 @@ from sandboxagent.core.discovery import STAY_SIGNAL
 from sandboxagent.core.settings import Settings
 from sandboxagent.core.threads import Pools
 from sandboxagent.protocol.errors import SettingsError, ShuttingDown
-from sandboxagent.server.agents.build import Provision, open_boots, open_catalog, open_installer
+from sandboxagent.server.agents.build import InstallOnUse, open_catalog, open_installer, open_starter
 from sandboxagent.server.agents.capabilities import FILE as OFFERS_FILE
-from sandboxagent.server.agents.capabilities import Offers
+from sandboxagent.server.agents.capabilities import AgentCapabilities
 from sandboxagent.server.agents.catalog import Catalog
 from sandboxagent.server.agents.environment import allowed_environment
 from sandboxagent.server.agents.install.installer import Installer
@@ -52,13 +52,13 @@ from sandboxagent.server.files.watch import Watches
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import App
 from sandboxagent.server.http.asgi import App as Asgi
-from sandboxagent.server.http.auth import Guard
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.auth import Auth
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
-from sandboxagent.server.lifetime import Idling, Parent
+from sandboxagent.server.lifetime import IdleTimer, Parent
 from sandboxagent.server.listen import (
     PORT,
     TOKEN,
@@ -75,28 +75,28 @@ from sandboxagent.server.log.recovery import FILE_SUFFIXES, open_database
 from sandboxagent.server.permissions.file import load_rules
 from sandboxagent.server.permissions.rules import Policy
 from sandboxagent.server.processes.cgroup import open_cgroup
-from sandboxagent.server.processes.children import Children
-from sandboxagent.server.sessions.agent_events import FromAgent
+from sandboxagent.server.processes.children import ProcessTrees
+from sandboxagent.server.sessions.agent_events import AgentEvents
 from sandboxagent.server.sessions.attachments import AttachmentLimits, Attachments
-from sandboxagent.server.sessions.dispatch import Forward
+from sandboxagent.server.sessions.dispatch import Dispatcher
 from sandboxagent.server.sessions.extensions import ExtensionMethods, FileMethods
-from sandboxagent.server.sessions.host_methods import HostMethods
+from sandboxagent.server.sessions.host_methods import HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
-from sandboxagent.server.sessions.listing import Inventory
-from sandboxagent.server.sessions.load import SessionEnding, SessionLoading
+from sandboxagent.server.sessions.listing import SessionListing
+from sandboxagent.server.sessions.load import CloseSession, LoadSession
 from sandboxagent.server.sessions.methods import SessionMethods
-from sandboxagent.server.sessions.policy import Ruling
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.policy import PolicyCheck
+from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.settings import SessionSettings
 from sandboxagent.server.sessions.terminals import TerminalLimits, Terminals
-from sandboxagent.server.sessions.timeouts import Housekeeping
+from sandboxagent.server.sessions.timeouts import TimeoutLoop
 from sandboxagent.server.sessions.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from sandboxagent.adapters.opencode.app import OpenCodeBridge
-    from sandboxagent.fleet.node.tunnels import Flows
+    from sandboxagent.fleet.node.tunnels import NodeTunnels
     from sandboxagent.protocol.views import SessionView
     from sandboxagent.server.files.search import Searches
 
@@ -108,7 +108,7 @@ GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 1 << 20), (-1, 4 << 20)
 """Options of `mallopt`: bytes from which on memory is the kernel's own business, and bytes that are not given back."""
-LAST_GRACE = 0.5
+LAST_TIMEOUT = 0.5
 """How long agents get when the server itself stops: it promises to exit within two seconds."""
 
 
@@ -118,18 +118,18 @@ class ServerParts(Struct, frozen=True):
     app: App
     log: Log
     hub: Hub
-    from_client: FromClient
+    requests: Requests
     turns: Turns
     streams: Streams
     supervisor: Supervisor
     installer: Installer
-    offers: Offers
+    offers: AgentCapabilities
     roots: Roots
     files: TextFiles
     attached: AttachedFiles
     terminals: Terminals
     watches: Watches
-    housekeeping: Housekeeping
+    timeout_loop: TimeoutLoop
     bridges: "list[OpenCodeBridge]"
     """To OpenCode's programs: none until the first of them calls."""
     catalog: Catalog
@@ -147,13 +147,13 @@ class ServerParts(Struct, frozen=True):
             bridge.close()
         self.files.close()
         self.attached.close()
-        self.hub.calls.give_up(ShuttingDown())
-        self.turns.give_up(ShuttingDown())
+        self.hub.calls.fail_all(ShuttingDown())
+        self.turns.fail_all(ShuttingDown())
         self.hub.changes.close()
         self.streams.close("the server is stopping")
 
 
-def build(settings: Settings, children: Children) -> ServerParts:
+def build(settings: Settings, children: ProcessTrees) -> ServerParts:
     """Construct everything, bottom to top. Needs a running event loop."""
     catalog = open_catalog(settings, os.environ)
     tail = settings.replay_bytes
@@ -169,33 +169,35 @@ def build(settings: Settings, children: Children) -> ServerParts:
     files = TextFiles(settings.text_limit, scan=settings.text_scan, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, pools.agents, terminal_limits)
-    host = HostMethods(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
+    host = HostRequests(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     rules = load_rules(settings.permissions_file)
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)
-    ruling = Ruling(hub, policy, settings.rules_time)
-    from_agent = FromAgent(hub, turns, host, ruling, pools.lines, os.environ)
-    boots = open_boots(settings, children, os.environ, secret)
-    installer = open_installer(settings, children, catalog, boots)
-    provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
-    supervisor = Supervisor(from_agent, boots, provision)
-    forward = Forward(hub, supervisor, catalog, settings.request_timeout, pools.files)
-    inventory = Inventory(hub)
-    session_settings = SessionSettings(hub, forward)
+    policy_check = PolicyCheck(hub, policy, settings.rules_time)
+    agent_events = AgentEvents(hub, turns, host, policy_check, pools.lines, os.environ)
+    starter = open_starter(settings, children, os.environ, secret)
+    installer = open_installer(settings, children, catalog, starter)
+    install_on_use = InstallOnUse(catalog, installer, may_install=not settings.require_preinstall)
+    supervisor = Supervisor(agent_events, starter, install_on_use)
+    dispatcher = Dispatcher(hub, supervisor, catalog, settings.request_timeout, pools.files)
+    listing = SessionListing(hub)
+    session_settings = SessionSettings(hub, dispatcher)
     offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE
-    as_installed = Provision(catalog, installer, may_install=False)
-    offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout, pools.files)
-    agent_views = AgentViews(hub.shelf.find_newest, offers, catalog, installer, supervisor, os.environ)
+    as_installed = InstallOnUse(catalog, installer, may_install=False)
+    offers = AgentCapabilities(
+        catalog, starter, as_installed, os.environ, offers_file, settings.request_timeout, pools.files
+    )
+    agent_views = AgentViews(hub.store.find_newest, offers, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
-    loading = SessionLoading(hub, forward)
-    ending = SessionEnding(hub, forward, turns)
+    loading = LoadSession(hub, dispatcher)
+    ending = CloseSession(hub, dispatcher, turns)
     attached = AttachedFiles(roots.confined)
     attachment_limits = AttachmentLimits(settings.attachments, settings.attached_images)
     attachments = Attachments(attached, attachment_limits, pools.files)
     session_methods = SessionMethods(
-        *(hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments),
+        *(hub, dispatcher, turns, agent_events.release, listing, session_settings, loading, ending, attachments),
         pools.lines,
     )
-    extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
+    extensions = ExtensionMethods(hub, dispatcher, ending, listing, agent_views, installs)
 
     @cache
     def searches() -> "Searches":
@@ -206,9 +208,9 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     file_methods = FileMethods(hub, roots, settings.max_file, pools, searches)
     own_methods = session_methods.table() | extensions.table() | file_methods.table()
-    from_client = FromClient(
+    requests = Requests(
         hub,
-        forward,
+        dispatcher,
         turns,
         session_methods.prompt,
         own_methods,
@@ -233,7 +235,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
         from sandboxagent.server.http.watch import Watching
 
         logs = settings.data_dir / "logs"
-        views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health, logs, pools.files)
+        views = Views(hub, listing, agent_views, Installs(installs, settings.heartbeat), health, logs, pools.files)
         paths = Paths(roots, hub)
         files = FileRoutes(paths, settings.max_file, settings.max_body, pools)
         upload_limits = UploadLimits(
@@ -255,7 +257,7 @@ def build(settings: Settings, children: Children) -> ServerParts:
         host_files = HostFiles(roots, searches, pools.files)
         environment = allowed_environment(os.environ, ())
         bridge = make_bridge(
-            *(hub, from_client, agent_views, terminals, host_files, ruling, environment, settings.default_agent),
+            *(hub, requests, agent_views, terminals, host_files, policy_check, environment, settings.default_agent),
             bridge_limits,
             shell=settings.opencode_shell == "on",
         )
@@ -272,14 +274,14 @@ def build(settings: Settings, children: Children) -> ServerParts:
 
     hub.watch_names(is_opencodes_name)
     hosts = {name.lower() for name in settings.allow_host}
-    guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     clients = HubClients(hub)
-    delivery = Delivery(clients, from_client, settings.stream_requests)
-    duplex = Duplex(clients, from_client, streams, delivery, pools.lines, settings.max_body)
-    shared = (clients, from_client, streams, delivery, duplex, pools.lines, settings.max_body)
+    delivery = Delivery(clients, requests, settings.stream_requests)
+    websockets = WebSocketTransport(clients, requests, streams, delivery, pools.lines, settings.max_body)
+    shared = (clients, requests, streams, delivery, websockets, pools.lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
-    app = App(guard, rpc, acp, health, opencode, control)
-    housekeeping = Housekeeping(
+    app = App(auth, rpc, acp, health, opencode, control)
+    timeout_loop = TimeoutLoop(
         hub,
         settings.request_timeout,
         settings.turn_idle_timeout,
@@ -287,8 +289,8 @@ def build(settings: Settings, children: Children) -> ServerParts:
         settings.connection_ttl,
     )
     return ServerParts(
-        *(app, log, hub, from_client, turns, streams, supervisor, installer, offers),
-        *(roots, files, attached, terminals, watches, housekeeping, bridges, catalog),
+        *(app, log, hub, requests, turns, streams, supervisor, installer, offers),
+        *(roots, files, attached, terminals, watches, timeout_loop, bridges, catalog),
     )
 
 
@@ -331,16 +333,16 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         loop.add_signal_handler(number, stopping.set)
     if parent is not None:
         parent.watch(stopping.set)
-    children = Children(owner, open_cgroup(owner))
+    children = ProcessTrees(owner, open_cgroup(owner))
     logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
-    left_over = children.sweep()
+    left_over = children.kill_leftovers()
     if left_over:
         logger.warning("ended processes of an earlier server processes=%d", left_over)
     parts = build(settings, children)
-    await asyncio.to_thread(Store(settings.agents_dir).sweep)
+    await asyncio.to_thread(Store(settings.agents_dir).remove_leftovers)
     server = make_server(parts.app, settings)
     sockets = server.sockets
-    running: list[Coroutine[None, None, None]] = [parts.housekeeping.run(), parts.streams.run(), sockets.run()]
+    running: list[Coroutine[None, None, None]] = [parts.timeout_loop.run(), parts.streams.run(), sockets.run()]
     flows = _make_flows(settings, parts) if settings.join else None
     if flows is not None:
         running.append(_join_fleet(settings, parts, flows))
@@ -352,8 +354,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     keep_buffers()
     if settings.idle_exit is not None:
         busy = parts.is_busy
-        idling = Idling(lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit)
-        waiting = asyncio.create_task(_stop_when_idle(idling, stopping))
+        idle_timer = IdleTimer(
+            lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit
+        )
+        waiting = asyncio.create_task(_stop_when_idle(idle_timer, stopping))
         clocks.append(waiting)
         asyncio.get_running_loop().add_signal_handler(STAY_SIGNAL, _stay, waiting)
     try:
@@ -366,8 +370,8 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         await asyncio.gather(
             parts.offers.close(),
             parts.installer.close(),
-            parts.supervisor.close(LAST_GRACE),
-            parts.terminals.close(LAST_GRACE),
+            parts.supervisor.close(LAST_TIMEOUT),
+            parts.terminals.close(LAST_TIMEOUT),
         )
         # Not before: a client that waits for an agent gets its answer when the agent has ended.
         await server.stop()
@@ -382,13 +386,13 @@ def _stay(waiting: asyncio.Task[None]) -> None:
     logger.info("idle or not, staying until it is stopped")
 
 
-def _make_flows(settings: Settings, parts: ServerParts) -> "Flows":
-    from sandboxagent.fleet.node.connections import Guests
-    from sandboxagent.fleet.node.tunnels import Flows
+def _make_flows(settings: Settings, parts: ServerParts) -> "NodeTunnels":
+    from sandboxagent.fleet.node.connections import RemoteConnections
+    from sandboxagent.fleet.node.tunnels import NodeTunnels
 
-    guests = Guests(settings.node, parts.hub, parts.from_client, settings.max_body)
-    answer = partial(parts.app.answer_gateway, guests.routes)
-    return Flows(settings.node, answer, settings.flows, parts.app.read_gateway_post)
+    remote_connections = RemoteConnections(settings.node, parts.hub, parts.requests, settings.max_body)
+    answer = partial(parts.app.answer_gateway, remote_connections.routes)
+    return NodeTunnels(settings.node, answer, settings.flows, parts.app.read_gateway_post)
 
 
 def keep_buffers() -> None:
@@ -400,13 +404,13 @@ def keep_buffers() -> None:
             mallopt(*option)
 
 
-async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") -> None:
+async def _join_fleet(settings: Settings, parts: ServerParts, flows: "NodeTunnels") -> None:
     """Take part, as long as the server runs. Nothing of this is imported by a server that stands alone."""
     from sandboxagent.fleet.bus import subjects
     from sandboxagent.fleet.bus.nats import connect
     from sandboxagent.fleet.node.membership import FILE, Identity, Membership, Memory
 
-    hub, inventory, catalog = parts.hub, Inventory(parts.hub), parts.catalog
+    hub, listing, catalog = parts.hub, SessionListing(parts.hub), parts.catalog
     identity = Identity(
         settings.node,
         dict(label.split("=", 1) for label in settings.label),
@@ -418,7 +422,7 @@ async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") ->
 
     def view(session_id: str) -> "SessionView | None":
         session = hub.find_session(session_id)
-        return None if session is None else inventory.view(session)
+        return None if session is None else listing.view(session)
 
     inbox = subjects.inbox_of_node(settings.node)
     path = None if settings.no_persist else settings.data_dir / FILE
@@ -427,7 +431,7 @@ async def _join_fleet(settings: Settings, parts: ServerParts, flows: "Flows") ->
         lambda: connect(settings.join, inbox, settings.node, settings.creds, settings.join_proxy),
         parts.log,
         view,
-        inventory.ids,
+        listing.ids,
         Memory(path, settings.node),
         settings.publish_backlog,
         flows=flows,
@@ -444,8 +448,8 @@ def _beginning(settings: Settings) -> int:
     return time.time_ns() // 1000 if settings.join else 0
 
 
-async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:
-    await idling.wait()
+async def _stop_when_idle(idle_timer: IdleTimer, stopping: asyncio.Event) -> None:
+    await idle_timer.wait()
     logger.info("idle for long enough")
     stopping.set()
 
@@ -471,7 +475,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         # No other server will ever come to end what these have left.
         for left in find_leftovers():
             logger.warning("removing what a killed server left path=%s", left)
-            Children(owner_of(left)).sweep()
+            ProcessTrees(owner_of(left)).kill_leftovers()
             discard(left)
         yield settings.changed(data_dir=directory)
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-LARGEST = 8 << 20
+MAX_LOG_BYTES = 8 << 20
 """Bytes of one file, unless set otherwise. One older file is kept."""
 
 
@@ -15,7 +15,7 @@ def log_file(directory: Path) -> Path:
     return directory / "logs" / "server.log"
 
 
-def open_log(path: Path, largest: int = LARGEST) -> int:
+def open_log(path: Path, largest: int = MAX_LOG_BYTES) -> int:
     """The file, to be written at its end; one that is full becomes the older one. Raises OSError."""
     if path.exists() and path.stat().st_size > largest:
         path.replace(path.with_suffix(".log.1"))

@@ -3,7 +3,7 @@
 import pytest
 from starlette.requests import Request
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.params import DIRECTORY, Reading
 
 
@@ -14,7 +14,7 @@ def request(header: bytes | None = None, query: bytes = b"") -> Request:
 
 @pytest.mark.parametrize("header", [b"/%FF", b"/w/%ED%B3%BF", b"/%C3", b"w", b"/%00"])
 def test_a_directory_that_no_answer_could_name_is_refused(header: bytes) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BridgeError) as refused:
         Reading(1000, "/base").directory(request(header))
 
     assert refused.value.status == 400
@@ -22,7 +22,7 @@ def test_a_directory_that_no_answer_could_name_is_refused(header: bytes) -> None
 
 
 def test_so_is_one_that_the_server_would_use_by_itself() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(BridgeError):
         Reading(1000, "/base\udcff").directory(request())
 
 

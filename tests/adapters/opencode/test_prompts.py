@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.prompts import PromptNote, make_blocks, make_meta, make_part, read_note
 from tests.support.growing import grows_faster
 
@@ -55,7 +55,7 @@ def test_an_image_is_an_image_and_is_refused_where_the_agent_takes_none() -> Non
 
     assert block(picture) == {"type": "image", "mimeType": "image/png", "data": b64encode(b"\x89PNG").decode()}
     assert part(block(picture))["url"] == picture["url"]
-    with pytest.raises(Refused, match="no images"):
+    with pytest.raises(BridgeError, match="no images"):
         block(picture, images=False)
 
 
@@ -73,7 +73,7 @@ def test_other_data_is_embedded_or_refused() -> None:
     archive = file(data(b"PK", "application/zip"), "application/zip")
 
     assert block(archive)["resource"]["blob"] == b64encode(b"PK").decode()
-    with pytest.raises(Refused, match="application/zip"):
+    with pytest.raises(BridgeError, match="application/zip"):
         block(archive, embeds=False)
 
 
@@ -102,14 +102,14 @@ def test_data_need_not_be_base64(url: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(wrong: Json) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(BridgeError) as refused:
         block(wrong)
 
     assert refused.value.status == 400
 
 
 def test_nothing_is_no_prompt() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(BridgeError):
         make_blocks([], images=True, embeds=True)
 
 
@@ -143,7 +143,7 @@ HARD: dict[str, Callable[[int], str]] = {
 @pytest.mark.measures
 def test_reading_an_address_costs_no_more_than_in_proportion_to_it() -> None:
     def read(url: str) -> None:
-        with suppress(Refused):
+        with suppress(BridgeError):
             block(file(url))
 
     assert {name: why for name, make in HARD.items() if (why := grows_faster(read, make, 32 << 10))} == {}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sandboxagent.adapters.opencode import providers
-from sandboxagent.adapters.opencode.providers import ASK_AGAIN, Offerings
+from sandboxagent.adapters.opencode.providers import RETRY_INTERVAL, Providers
 from sandboxagent.protocol.errors import OffersUnknown
 from tests.support.world import run
 
@@ -38,7 +38,7 @@ class Agents:
             view=lambda _: SimpleNamespace(capabilities={"promptCapabilities": {"image": True}}),
         )
         self.late = 0
-        self.offerings = Offerings(views, None, self._learned_late, lambda: self.now)
+        self.providers = Providers(views, None, self._learned_late, lambda: self.now)
 
     def _learned_late(self) -> None:
         self.late += 1
@@ -55,7 +55,7 @@ def test_an_agent_that_is_installed_is_asked_once_and_has_its_models() -> None:
     async def main() -> None:
         agents = Agents("mock", "claude", "codex")
         agents.installed.discard("codex")
-        answers: list[Any] = await asyncio.gather(agents.offerings.providers(), agents.offerings.config_providers())
+        answers: list[Any] = await asyncio.gather(agents.providers.providers(), agents.providers.config_providers())
 
         everything, usable = answers
         assert sorted(agents.asked) == ["claude", "mock"]
@@ -65,7 +65,7 @@ def test_an_agent_that_is_installed_is_asked_once_and_has_its_models() -> None:
         claude = usable["providers"][1]
         assert (list(claude["models"]), claude["models"]["m1"]["name"]) == (["m1", "m2"], "One")
         assert usable["default"] == {"mock": "m2", "claude": "m2"}
-        assert agents.offerings.default_model_name() == "claude/m2"
+        assert agents.providers.default_model_name() == "claude/m2"
 
     run(main())
 
@@ -73,7 +73,7 @@ def test_an_agent_that_is_installed_is_asked_once_and_has_its_models() -> None:
 def test_modes_of_all_agents_are_listed_once_with_the_default_first() -> None:
     async def main() -> None:
         agents = Agents("mock", "claude")
-        listed: list[Any] = await agents.offerings.modes_as_agents()
+        listed: list[Any] = await agents.providers.modes_as_agents()
 
         assert [each["name"] for each in listed] == ["default", "ask", "plan"]
         assert listed[2]["description"] == "Only plans (mock, claude)"
@@ -86,15 +86,15 @@ def test_one_that_does_not_say_is_left_alone_for_a_while() -> None:
         agents = Agents("claude")
         agents.refuses = {"claude"}
         for _ in range(3):
-            (provider,) = (await agents.offerings.config_providers())["providers"]  # type: ignore[misc]
+            (provider,) = (await agents.providers.config_providers())["providers"]  # type: ignore[misc]
             assert list(provider["models"]) == ["default"]
         assert agents.asked == ["claude"]
-        agents.now = ASK_AGAIN
+        agents.now = RETRY_INTERVAL
         agents.refuses = set()
-        await agents.offerings.learn(agents.offerings.connected())
+        await agents.providers.learn(agents.providers.connected())
 
         assert agents.asked == ["claude", "claude"]
-        assert agents.offerings.models(agents.offerings.agents()[0])[0] == ("m1", "One")
+        assert agents.providers.models(agents.providers.agents()[0])[0] == ("m1", "One")
 
     run(main())
 
@@ -103,11 +103,11 @@ def test_one_that_hangs_is_waited_for_once() -> None:
     async def main() -> None:
         agents = Agents("claude")
         agents.answering.clear()
-        first = asyncio.create_task(agents.offerings.learn(agents.offerings.connected()))
+        first = asyncio.create_task(agents.providers.learn(agents.providers.connected()))
         await asyncio.sleep(0)
-        agents.now = providers.PATIENCE
+        agents.now = providers.LIST_TIMEOUT
         # It returns at once, although the agent has not answered.
-        await agents.offerings.learn(agents.offerings.connected())
+        await agents.providers.learn(agents.providers.connected())
         assert not first.done()
         agents.answering.set()
         await first
@@ -120,17 +120,17 @@ def test_one_that_hangs_is_waited_for_once() -> None:
 def test_programs_read_again_when_one_says_after_a_list_was_given_without_it() -> None:
     async def main() -> None:
         agents = Agents("claude", "codex")
-        await agents.offerings.learn(agents.offerings.connected())
+        await agents.providers.learn(agents.providers.connected())
         assert agents.late == 0
 
         agents.known.clear()
-        agents.now = ASK_AGAIN
+        agents.now = RETRY_INTERVAL
         agents.answering.clear()
         agents.refuses = {"codex"}
-        first = asyncio.create_task(agents.offerings.learn(agents.offerings.connected()))
+        first = asyncio.create_task(agents.providers.learn(agents.providers.connected()))
         await asyncio.sleep(0)
-        agents.now += providers.PATIENCE
-        await agents.offerings.learn(agents.offerings.connected())
+        agents.now += providers.LIST_TIMEOUT
+        await agents.providers.learn(agents.providers.connected())
         agents.answering.set()
         await first
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sandboxagent.adapters.opencode.tools import MOST_CHANGES, MOST_SHOWN, ToolCall, make_diff
+from sandboxagent.adapters.opencode.tools import MAX_CHANGES, MAX_SHOWN, ToolCall, make_diff
 from tests.support.growing import lines_run
 
 Json = dict[str, Any]
@@ -176,7 +176,7 @@ def test_what_is_too_much_to_compare_is_shown_as_a_whole_and_says_so() -> None:
 
 
 def test_of_a_change_that_is_too_large_the_sizes_are_told() -> None:
-    large, empty = "x" * MOST_SHOWN, "\n" * MOST_SHOWN
+    large, empty = "x" * MAX_SHOWN, "\n" * MAX_SHOWN
 
     made = make_diff([("/a", large, large), ("/b", "", empty), ("/c", "x\n", "y\n")])
 
@@ -189,9 +189,9 @@ def test_of_a_change_that_is_too_large_the_sizes_are_told() -> None:
 
 
 def test_of_many_changes_the_first_are_shown_and_the_rest_is_told_of() -> None:
-    made = make_diff([(f"/{number}", "", "x\n") for number in range(MOST_CHANGES + 2)])
+    made = make_diff([(f"/{number}", "", "x\n") for number in range(MAX_CHANGES + 2)])
 
-    assert made.count("@@ -0,0 +1 @@\n") == MOST_CHANGES
+    assert made.count("@@ -0,0 +1 @@\n") == MAX_CHANGES
     assert made.endswith("@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.adapters.opencode.messages import LONGEST_TEXT, About
+from sandboxagent.adapters.opencode.messages import MAX_TEXT, About
 from sandboxagent.adapters.opencode.transcript import Transcript
 from sandboxagent.server.log.event import Direction
 from tests.support.growing import lines_run
@@ -540,9 +540,9 @@ def test_a_persons_command_is_a_tool_call_of_its_own(session: Session) -> None:
 def test_a_long_text_goes_on_in_another_part(session: Session) -> None:
     session.start(session.prompt())
     for _ in range(3):
-        session.say("x" * LONGEST_TEXT)
+        session.say("x" * MAX_TEXT)
 
-    assert sum(len(part.get("text", "")) for part in session.messages[1]["parts"]) == 3 * LONGEST_TEXT
+    assert sum(len(part.get("text", "")) for part in session.messages[1]["parts"]) == 3 * MAX_TEXT
     assert kinds(session.messages[1]).count("text") > 1
 
 

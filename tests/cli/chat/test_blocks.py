@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from sandboxagent.cli.chat.blocks import (
-    LONGEST,
-    MOST_CHANGES,
+    MAX_CHANGES,
+    MAX_LINE,
     ShownCall,
     Span,
     WorkDone,
@@ -115,7 +115,7 @@ def test_a_change_is_shown_line_by_line() -> None:
 def test_a_long_change_is_folded() -> None:
     shown = few(content=[{"type": "diff", "path": "/a", "newText": numbered(100)}])
 
-    assert shown[MOST_CHANGES:] == ["  … 80 more lines · /show 1 shows all"]
+    assert shown[MAX_CHANGES:] == ["  … 80 more lines · /show 1 shows all"]
 
 
 def test_what_was_shown_with_a_question_is_not_shown_again() -> None:
@@ -176,7 +176,7 @@ def test_words_of_a_command_stay_apart() -> None:
 def test_a_line_without_end_is_cut_and_counts_as_folded() -> None:
     shown = work(rawOutput="x" * 100_000)
 
-    assert len(plain(shown.few[0])) == LONGEST + 1
+    assert len(plain(shown.few[0])) == MAX_LINE + 1
     assert len(plain(shown.all[0])) == 100_002
     assert shown.is_folded
 

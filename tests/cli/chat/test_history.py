@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
-from sandboxagent.cli.chat.history import MOST_BYTES, MOST_EVENTS, Past, last_turns
+from sandboxagent.cli.chat.history import MAX_BYTES, MAX_EVENTS, Past, last_turns
 from sandboxagent.client import Gap, LogEvent, Session
 
 
@@ -53,9 +53,9 @@ def test_of_a_long_past_the_last_turns_are_left_and_that_is_known() -> None:
 
 
 def test_a_past_is_bounded_whatever_its_turns_are() -> None:
-    many, large = past(log(1, MOST_EVENTS + 10), 3), past(log(1, 10, MOST_BYTES // 4), 3)
+    many, large = past(log(1, MAX_EVENTS + 10), 3), past(log(1, 10, MAX_BYTES // 4), 3)
 
     assert many.is_cut
-    assert len(many.events) == MOST_EVENTS
+    assert len(many.events) == MAX_EVENTS
     assert large.is_cut
     assert 3 <= len(large.events) <= 6

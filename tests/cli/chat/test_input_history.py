@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from sandboxagent.cli.chat.input_history import LONGEST, MOST_BYTES, MOST_ENTRIES, InputHistory
+from sandboxagent.cli.chat.input_history import MAX_BYTES, MAX_ENTRIES, MAX_TEXT_BYTES, InputHistory
 
 
 def test_what_was_typed_is_there_in_the_next_run(tmp_path: Path) -> None:
@@ -29,17 +29,17 @@ def test_only_you_can_read_it(tmp_path: Path) -> None:
 def test_it_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "input-history"
     history = InputHistory(path)
-    history.add("x" * LONGEST)
+    history.add("x" * MAX_TEXT_BYTES)
     assert history.load() == []
 
     for number in range(50):
-        history.add(f"{number} ".ljust(LONGEST - 100, "x"))
+        history.add(f"{number} ".ljust(MAX_TEXT_BYTES - 100, "x"))
 
-    assert path.stat().st_size <= 2 * MOST_BYTES
+    assert path.stat().st_size <= 2 * MAX_BYTES
     assert history.load()[-1].startswith("49 ")
 
-    path.write_bytes(b'"y"\n' * 3 * MOST_ENTRIES)
-    assert len(history.load()) == MOST_ENTRIES
+    path.write_bytes(b'"y"\n' * 3 * MAX_ENTRIES)
+    assert len(history.load()) == MAX_ENTRIES
 
 
 def test_a_link_or_a_pipe_in_its_place_is_not_followed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from sandboxagent.core.archives.tar import EXTENDED, GLOBAL, Headers
+from sandboxagent.core.archives.tar import MAX_EXTENDED_BYTES, MAX_GLOBAL_BYTES, Headers
 from sandboxagent.core.archives.tree import Damaged
 from tests.support.archives import extended, header, member, records
 
@@ -64,8 +64,8 @@ def test_a_header_that_claims_much_is_refused_before_it_is_read(type: bytes) -> 
     stream = io.BytesIO(header("a") + header("x", type=type, size=1 << 40))
     with pytest.raises(Refused) as refused:
         list(Headers(stream, refuse))
-    rule = f"is followed by headers of more than {EXTENDED} bytes"
-    assert refused.value.args == ("a", rule, {"limit": EXTENDED})
+    rule = f"is followed by headers of more than {MAX_EXTENDED_BYTES} bytes"
+    assert refused.value.args == ("a", rule, {"limit": MAX_EXTENDED_BYTES})
     assert stream.tell() == 1024
 
 
@@ -85,7 +85,7 @@ def test_many_records_for_all_entries_take_no_memory_and_no_more_than_a_bound() 
     finally:
         tracemalloc.stop()
     with pytest.raises(Refused, match="for all entries of more than"):
-        entries(data * (GLOBAL // len(data) + 2))
+        entries(data * (MAX_GLOBAL_BYTES // len(data) + 2))
 
 
 @pytest.mark.parametrize(

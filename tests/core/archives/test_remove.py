@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxagent.core.archives.remove import DEEPEST, discard, remove
+from sandboxagent.core.archives.remove import MAX_DEPTH, discard, remove
 from sandboxagent.protocol.errors import ShuttingDown
 
 
@@ -18,7 +18,7 @@ def directory(tmp_path: Path) -> Generator[int]:
     os.close(directory)
 
 
-@pytest.mark.parametrize("depth", [1, DEEPEST - 1, DEEPEST, DEEPEST + 1, DEEPEST + 2, 3 * DEEPEST])
+@pytest.mark.parametrize("depth", [1, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, MAX_DEPTH + 2, 3 * MAX_DEPTH])
 def test_a_tree_of_any_depth_goes_with_few_descriptors(directory: int, tmp_path: Path, depth: int) -> None:
     here = tmp_path / "tree"
     for level in range(depth):
@@ -35,7 +35,7 @@ def test_a_tree_of_any_depth_goes_with_few_descriptors(directory: int, tmp_path:
 
     remove(directory, b"tree", stopped)
     assert os.listdir(tmp_path) == []
-    assert max(most) - before <= 2 * DEEPEST + 5
+    assert max(most) - before <= 2 * MAX_DEPTH + 5
 
 
 def test_links_and_special_files_go_and_what_they_lead_to_stays(directory: int, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_discarding_takes_a_tree_that_is_deeper_than_recursion_reaches(tmp_path:
 
 
 def test_discarding_leaves_what_it_cannot_delete_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    deep_tree(tmp_path / "tree", 2 * DEEPEST)
+    deep_tree(tmp_path / "tree", 2 * MAX_DEPTH)
     (tmp_path / "tree" / "a" / "kept").mkdir(parents=True)
     (tmp_path / "tree" / "z").touch()
     # Not even root deletes a directory that something is mounted on.

@@ -14,7 +14,7 @@ from backports import zstd
 
 from sandboxagent.core.archives.tar import (
     DAMAGE,
-    MEMORY,
+    MAX_MEMORY_BYTES,
     WINDOW_LOG,
     Packing,
     detect_packing,
@@ -126,7 +126,7 @@ def test_xz_may_not_ask_for_much_memory() -> None:
         data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
         return bytes(data)
 
-    assert unpack_stream(io.BytesIO(packed(MEMORY // 2)), "xz").read(100_000) == DATA
+    assert unpack_stream(io.BytesIO(packed(MAX_MEMORY_BYTES // 2)), "xz").read(100_000) == DATA
     with pytest.raises(DAMAGE):
         unpack_stream(io.BytesIO(rewritten(40)), "xz").read(100_000)
 

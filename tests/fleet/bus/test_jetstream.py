@@ -11,18 +11,18 @@ import pytest
 from nats.aio.client import Server
 
 from sandboxagent.fleet.bus import jetstream
-from sandboxagent.fleet.bus.dial import PAUSE, Rota
+from sandboxagent.fleet.bus.dial import RETRY_INTERVAL, Rota
 from sandboxagent.fleet.bus.interface import Append, Conflict, StreamMessage, Unreachable
 from sandboxagent.fleet.bus.jetstream import (
-    HEARTBEAT,
+    HEARTBEAT_INTERVAL,
     PAGES_AT_ONCE,
-    PLACING,
-    READER_PATIENCE,
-    SILENCE,
+    PLACE_INTERVAL,
+    READER_TIMEOUT,
+    SILENCE_TIMEOUT,
     JetStream,
     JetStreamTable,
 )
-from sandboxagent.fleet.bus.jetstream_api import BREATH, NatsMessage, describe
+from sandboxagent.fleet.bus.jetstream_api import MIN_TIMEOUT, NatsMessage, describe
 from sandboxagent.fleet.bus.nats import NatsBus, connect
 from tests.support.client import run
 from tests.support.nats import NatsServer
@@ -201,8 +201,8 @@ class Leaderless:
 
 
 def test_a_lost_reader_whose_subjects_change_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jetstream, "HEARTBEAT", 0.01)
-    monkeypatch.setattr(jetstream, "READER_PATIENCE", 0.0)
+    monkeypatch.setattr(jetstream, "HEARTBEAT_INTERVAL", 0.01)
+    monkeypatch.setattr(jetstream, "READER_TIMEOUT", 0.0)
 
     async def main() -> None:
         servers = Leaderless(refused=["a"])
@@ -250,7 +250,7 @@ def test_a_reader_begins_anew_as_soon_as_it_was_silent_for_too_long(monkeypatch:
         monkeypatch.setattr(jetstream, "asyncio", OwnSleep(sleep))
         reader = await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
         await is_anew.wait()
-        assert now - HEARTBEAT == pytest.approx(100.3 + SILENCE)
+        assert now - HEARTBEAT_INTERVAL == pytest.approx(100.3 + SILENCE_TIMEOUT)
         await reader.close()
 
     run(main())
@@ -295,7 +295,7 @@ class Placing(Leaderless):
 
 async def _only_breathe(seconds: float) -> None:
     """No look at whether it still hears anything."""
-    if seconds != BREATH:
+    if seconds != MIN_TIMEOUT:
         await asyncio.Event().wait()
 
 
@@ -316,7 +316,12 @@ def test_a_reader_that_was_put_on_a_dead_server_is_soon_put_on_another(monkeypat
             assert servers.deleted == names[:-1]
             assert len(set(names)) == len(names) == dead + 1
         # The change has more time than what is put anywhere; each may take as long as all others before it together.
-        assert [at - 100.0 for _, at in servers.asked] == [0.0, 2 * PLACING, 3 * PLACING, 4 * PLACING]
+        assert [at - 100.0 for _, at in servers.asked] == [
+            0.0,
+            2 * PLACE_INTERVAL,
+            3 * PLACE_INTERVAL,
+            4 * PLACE_INTERVAL,
+        ]
         await reader.close()
 
     run(main())
@@ -332,8 +337,13 @@ def test_a_reader_that_slow_servers_make_has_more_time_whenever_it_is_asked_for(
         with pytest.raises(Unreachable):
             await JetStream(servers, "EV").follow(["a"], 4, lambda _: None)
         times = [at for _, at in servers.asked] + [servers.now]
-        assert [later - at for at, later in pairwise(times)] == [PLACING, PLACING, 2 * PLACING, 4 * PLACING]
-        assert servers.now - 100.0 == READER_PATIENCE
+        assert [later - at for at, later in pairwise(times)] == [
+            PLACE_INTERVAL,
+            PLACE_INTERVAL,
+            2 * PLACE_INTERVAL,
+            4 * PLACE_INTERVAL,
+        ]
+        assert servers.now - 100.0 == READER_TIMEOUT
         assert servers.deleted == [name for name, _ in servers.asked]
 
     run(main())
@@ -367,7 +377,7 @@ def test_a_lost_connection_goes_to_other_servers_first() -> None:
         # Those that were dialled since it was lost have failed.
         failures = {url.netloc: dialled[1:].count(url.netloc) for url in urls}
         chosen, pause = rota.choose([Server(url, failures[url.netloc]) for url in urls], {})
-        assert pause == (PAUSE if failures[chosen.uri.netloc] else 0)
+        assert pause == (RETRY_INTERVAL if failures[chosen.uri.netloc] else 0)
         dialled.append(chosen.uri.netloc)
         rota.note(dialled[-1])
     assert sorted(dialled[1:3]) == [url.netloc for url in urls[1:]]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from sandboxagent.fleet.bus.interface import (
-    MOST_BYTES,
-    MOST_MESSAGES,
+    MAX_BODY_BYTES,
+    MAX_MESSAGES,
     Append,
     Bus,
     BusRefused,
@@ -99,13 +99,13 @@ def test_what_the_stream_does_not_take_is_refused(members: Members, unique: str)
             subject = f"{unique}.a"
             for messages in (
                 [],
-                [StreamMessage(subject, b"x")] * (MOST_MESSAGES + 1),
-                [StreamMessage(subject, b"x" * (MOST_BYTES + 1))],
+                [StreamMessage(subject, b"x")] * (MAX_MESSAGES + 1),
+                [StreamMessage(subject, b"x" * (MAX_BODY_BYTES + 1))],
                 [StreamMessage("elsewhere.a", b"x")],
             ):
                 with pytest.raises(BusRefused):
                     await stream.append(Append(messages, {subject: 0, "elsewhere.a": 0}))
-            assert await stream.append(Append([StreamMessage(subject, b"x" * MOST_BYTES)] * 3, {subject: 0}))
+            assert await stream.append(Append([StreamMessage(subject, b"x" * MAX_BODY_BYTES)] * 3, {subject: 0}))
 
     run(main())
 
@@ -146,9 +146,9 @@ def test_a_reader_of_much_gets_it_in_order(members: Members, unique: str) -> Non
             got: asyncio.Queue[StreamRecord] = asyncio.Queue()
             reader = await stream.follow([f"{unique}.>"], 0, got.put_nowait)
             for _ in range(30):
-                messages = [StreamMessage(subject, b"x" * 1000)] * MOST_MESSAGES
-                last = await stream.append(Append(messages, {subject: last})) + MOST_MESSAGES - 1
-            records = [await got.get() for _ in range(30 * MOST_MESSAGES)]
+                messages = [StreamMessage(subject, b"x" * 1000)] * MAX_MESSAGES
+                last = await stream.append(Append(messages, {subject: last})) + MAX_MESSAGES - 1
+            records = [await got.get() for _ in range(30 * MAX_MESSAGES)]
             assert [record.sequence for record in records] == list(range(1, last + 1))
             assert [record.predecessor for record in records] == list(range(last))
             await reader.close()

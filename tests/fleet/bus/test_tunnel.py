@@ -10,10 +10,10 @@ import pytest
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.bus.tunnel import (
-    PATIENCE,
     PIECE,
-    SIGN_EVERY,
-    TICK,
+    SIGN_INTERVAL,
+    SILENCE_TIMEOUT,
+    TICK_INTERVAL,
     WINDOW,
     Flow,
     FlowBroken,
@@ -121,7 +121,7 @@ def test_a_side_that_takes_nothing_gets_a_window_of_pieces_and_no_more(members: 
             sending = asyncio.create_task(send_all(flow.answering, [b"x"] * 30))
             for _ in range(3):
                 assert (await flow.asking.take()).body == b"x"
-            await flow.pass_time(SIGN_EVERY)
+            await flow.pass_time(SIGN_INTERVAL)
             assert flow.answering.unfinished <= WINDOW
             assert not sending.done()
             assert len(await take_all(flow.asking)) == 27
@@ -187,7 +187,7 @@ def test_signs_of_life_keep_a_flow_for_hours_and_silence_ends_it() -> None:
             assert (flow.asking.broken, flow.answering.broken) == (None, None)
             assert flow.ways[0].sent < 3600
             cluster.disturb = lambda subject, body: ()
-            for _ in range(round(PATIENCE) + 2):
+            for _ in range(round(SILENCE_TIMEOUT) + 2):
                 await flow.pass_time(1)
             assert (flow.asking.broken, flow.answering.broken) == (Reason.SILENT, Reason.SILENT)
 
@@ -203,7 +203,7 @@ def test_a_side_that_is_not_heard_is_given_signs_sooner() -> None:
             async def signs(seconds: int) -> int:
                 before = way.sent
                 for _ in range(seconds):
-                    table.tick(TICK)
+                    table.tick(TICK_INTERVAL)
                     await table.settle()
                 return way.sent - before
 
@@ -211,7 +211,7 @@ def test_a_side_that_is_not_heard_is_given_signs_sooner() -> None:
             flow.answering.give_sign()
             await flow.tables[1].settle()
             await asyncio.sleep(0)
-            assert await signs(round(SIGN_EVERY)) == 1
+            assert await signs(round(SIGN_INTERVAL)) == 1
             # It should have given one, too.
             assert await signs(4) == 3
 
@@ -261,7 +261,7 @@ def test_a_lost_last_piece_is_noticed_by_the_next_sign_of_life() -> None:
             cluster.disturb = lambda subject, body: ()
             await flow.answering.put(FlowKind.HEAD, b"the answer, after hours")
             cluster.disturb = None
-            await flow.pass_time(SIGN_EVERY)
+            await flow.pass_time(SIGN_INTERVAL)
             with pytest.raises(FlowBroken) as caught:
                 await flow.asking.take()
             assert caught.value.reason is Reason.LOST
@@ -279,7 +279,7 @@ def test_a_credit_that_is_lost_comes_again() -> None:
             taking = asyncio.create_task(take_all(flow.asking))
             await flow.tables[0].settle()
             cluster.disturb = None
-            await flow.pass_time(SIGN_EVERY)
+            await flow.pass_time(SIGN_INTERVAL)
             assert len(await taking) == WINDOW
             await sending
 

@@ -11,9 +11,9 @@ from sandboxagent.fleet.bus.interface import Append, StreamMessage
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.connections import FleetConnections
-from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import Feed
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.messages import AttachmentChange
 from sandboxagent.protocol.envelope import parse
 from sandboxagent.server.http.stream import Stream, StreamLimits, Streams
@@ -40,7 +40,7 @@ class Gateway:
 
     bus: MemoryBus
     feed: Feed
-    roster: Roster
+    registry: NodeRegistry
     connections: FleetConnections
     streams: Streams
 
@@ -60,13 +60,13 @@ class Gateway:
 async def start_gateway(cluster: Cluster, name: str) -> Gateway:
     bus = MemoryBus(cluster)
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
-    feed, roster = Feed(events, 1 << 20), Roster()
-    await roster.start(await bus.table("nodes"), await bus.table("sess"))
+    feed, registry = Feed(events, 1 << 20), NodeRegistry()
+    await registry.start(await bus.table("nodes"), await bus.table("sess"))
     await feed.start()
-    connections = FleetConnections(name, feed, roster, await bus.table("conns"), OwnEvents(events), 600)
+    connections = FleetConnections(name, feed, registry, await bus.table("conns"), GatewayEvents(events), 600)
     await connections.start()
     streams = Streams(feed, StreamLimits(), connections.announce_stream, connections.is_incomplete)
-    return Gateway(bus, feed, roster, connections, streams)
+    return Gateway(bus, feed, registry, connections, streams)
 
 
 async def start_two(cluster: Cluster) -> tuple[Gateway, Gateway]:

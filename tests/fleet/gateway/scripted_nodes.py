@@ -12,14 +12,14 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.connections import FleetConnections
-from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import IsThere
 from sandboxagent.fleet.gateway.methods import GatewayMethods
-from sandboxagent.fleet.gateway.node_calls import GuestCalls
+from sandboxagent.fleet.gateway.node_calls import NodeCalls
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import Roster
-from sandboxagent.fleet.gateway.requests import FleetCalls
+from sandboxagent.fleet.gateway.registry import NodeRegistry
+from sandboxagent.fleet.gateway.requests import FleetRequests
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.node.connections import PATH
 from sandboxagent.protocol.envelope import Envelope, parse
@@ -70,10 +70,10 @@ class Nodes:
 @dataclass
 class Gateway:
     connections: FleetConnections
-    guests: GuestCalls
-    calls: FleetCalls
+    remotes: NodeCalls
+    calls: FleetRequests
     nodes: Nodes
-    roster: Roster
+    registry: NodeRegistry
     feed: Feed
 
     async def client(self, *nodes: str, home: str | None = None) -> FleetConnection:
@@ -90,21 +90,21 @@ def lease_of(node: str, run: str) -> messages.Lease:
 async def open_gateway(cluster: Cluster | None = None, answers: IsThere | None = None, **replies: Reply) -> Gateway:
     bus = MemoryBus(cluster or Cluster())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
-    roster, feed = Roster(), Feed(events, 1 << 20)
-    nodes = Nodes(replies, roster.leases)
+    registry, feed = NodeRegistry(), Feed(events, 1 << 20)
+    nodes = Nodes(replies, registry.leases)
     for name in replies:
-        roster.leases[name] = lease_of(name, f"of {name}")
+        registry.leases[name] = lease_of(name, f"of {name}")
     await feed.start()
-    connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
-    guests = GuestCalls(connections, nodes, roster, 1 << 20)
-    own = GatewayMethods(feed, roster, Owners(await bus.table("owners"), events))
+    connections = FleetConnections("g", feed, registry, await bus.table("conns"), GatewayEvents(events), ttl=60)
+    remotes = NodeCalls(connections, nodes, registry, 1 << 20)
+    own = GatewayMethods(feed, registry, Owners(await bus.table("owners"), events))
 
     async def answers_if_it_replies(node: str, run: str) -> bool:
-        return replies[node] is not never and run == roster.leases[node].nonce
+        return replies[node] is not never and run == registry.leases[node].nonce
 
     asked = answers or answers_if_it_replies
-    calls = FleetCalls("g", connections, guests, own, roster, asked, await bus.table("keys"), 60, None)
-    return Gateway(connections, guests, calls, nodes, roster, feed)
+    calls = FleetRequests("g", connections, remotes, own, registry, asked, await bus.table("keys"), 60, None)
+    return Gateway(connections, remotes, calls, nodes, registry, feed)
 
 
 async def until_done_since(before: set["asyncio.Task[Any]"]) -> None:

@@ -14,7 +14,7 @@ from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.limits import Marks
 from sandboxagent.fleet.gateway.owners import TABLE, Owners
-from sandboxagent.fleet.gateway.registry import Roster, Seen
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import FactsReply, FactsRequest, LogReply, LogRequest
 from sandboxagent.protocol.envelope import META, parse
@@ -31,7 +31,7 @@ class Gateway:
     """One of several; `good`, `other` and `evil` are nodes."""
 
     ingest: Ingest
-    roster: Roster
+    registry: NodeRegistry
     marks: Marks
 
     async def ask(self, node: str, verb: str, request: object) -> bytes:
@@ -61,7 +61,7 @@ class Gateway:
                 failed = reply.failed
                 await asyncio.sleep(0)
             assert reply.refused == {}
-            await self.roster.until(lambda: subjects.token(session_id) in self.roster.sessions)
+            await self.registry.until(lambda: subjects.token(session_id) in self.registry.sessions)
 
     async def open(self, node: str, session_id: str, alias: object = None) -> None:
         assert await self.publish(node, session_id) == node
@@ -70,26 +70,26 @@ class Gateway:
     async def delete(self, node: str, session_id: str) -> None:
         await self.ask(node, fleet.FACTS, FactsRequest({session_id: None}))
         async with asyncio.timeout(BOUND):
-            await self.roster.until(lambda: subjects.token(session_id) not in self.roster.sessions)
+            await self.registry.until(lambda: subjects.token(session_id) not in self.registry.sessions)
 
     def leads_to(self, name: str) -> tuple[str, str] | None:
-        seen = self.roster.find(name)
+        seen = self.registry.find(name)
         return None if seen is None else (seen.node, seen.session_id)
 
 
 async def open_gateway(cluster: Cluster) -> Gateway:
-    bus, marks, roster = MemoryBus(cluster), Marks(Clock()), Roster()
+    bus, marks, registry = MemoryBus(cluster), Marks(Clock()), NodeRegistry()
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
     owners = Owners(await bus.table(TABLE), events)
-    await roster.start(leases, listed)
+    await registry.start(leases, listed)
     holders = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("good", "other", "evil")}
 
-    async def is_guest(node: str, tag: str) -> bool:
+    async def is_remote(node: str, tag: str) -> bool:
         return True
 
-    ingest = Ingest("g", events, owners, leases, listed, holders, is_guest, roster=roster, marks=marks)
-    return Gateway(ingest, roster, marks)
+    ingest = Ingest("g", events, owners, leases, listed, holders, is_remote, registry=registry, marks=marks)
+    return Gateway(ingest, registry, marks)
 
 
 @pytest.mark.parametrize("place", ["the same gateway", "another gateway", "after a restart of all gateways"])
@@ -108,17 +108,17 @@ def test_a_node_that_publishes_what_clients_call_another_nodes_session_gets_none
         await elsewhere.open("evil", "e2", "s")
         for each in gateways:
             async with asyncio.timeout(BOUND):
-                await each.roster.until(lambda each=each: each.roster.count == 3)
+                await each.registry.until(lambda each=each: each.registry.count == 3)
             assert each.leads_to("mine") == each.leads_to("s") == ("good", "s")
             assert each.leads_to("e1") == ("evil", "e1")
-            assert "alias" not in json.loads(bytes(each.roster.session("e1").view))
+            assert "alias" not in json.loads(bytes(each.registry.session("e1").view))
         assert "another session's name" in elsewhere.marks.of("evil")
         assert elsewhere.marks.of("good") == ""
 
         # Its first owner goes on, also when it says all of it again.
         await elsewhere.show("good", "s", "mine")
         assert elsewhere.leads_to("mine") == ("good", "s")
-        assert json.loads(bytes(elsewhere.roster.session("s").view))["alias"] == "mine"
+        assert json.loads(bytes(elsewhere.registry.session("s").view))["alias"] == "mine"
 
     run(main())
 
@@ -149,7 +149,7 @@ def test_an_alias_is_free_again_when_its_session_was_deleted_and_not_before() ->
         # The other session has asked for it before.
         await one.show("other", "o", "mine")
         async with asyncio.timeout(BOUND):
-            await two.roster.until(lambda: two.leads_to("mine") == ("other", "o"))
+            await two.registry.until(lambda: two.leads_to("mine") == ("other", "o"))
         assert await one.publish("evil", "mine") == "other"
         await one.delete("other", "o")
         assert await one.publish("good", "mine") == "good"
@@ -179,7 +179,7 @@ def test_of_two_nodes_that_name_an_alias_at_once_one_gets_it_at_all_gateways() -
         await asyncio.gather(gateways[0].show("good", "s", "mine"), gateways[1].show("other", "o", "mine"))
         for each in gateways:
             async with asyncio.timeout(BOUND):
-                await each.roster.until(lambda each=each: each.roster.count == 2)
+                await each.registry.until(lambda each=each: each.registry.count == 2)
         found = {each.leads_to("mine") for each in gateways}
         assert len(found) == 1
         assert found < {("good", "s"), ("other", "o")}
@@ -210,7 +210,7 @@ def test_a_client_whose_session_lost_its_alias_to_a_quicker_one_is_told(listed: 
         made = NodeAnswer(200, [], b'{"jsonrpc":"2.0","id":2,"result":{"sessionId":"made"}}', "")
         gateway = await scripted_nodes.open_gateway(n=scripted_nodes.replying(made))
         client = await gateway.client("n", home="n")
-        gateway.roster.sessions[subjects.token("made")] = Seen("made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed)
+        gateway.registry.sessions[subjects.token("made")] = Seen("made", "n", "/", ("", ""), msgspec.Raw(b"{}"), listed)
         wishes = {"_meta": {META: {"requestedSessionId": "mine"}}}
         asked = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": wishes}
         answer = await gateway.calls.submit(client, parse(json.dumps(asked).encode()))

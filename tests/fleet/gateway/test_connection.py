@@ -44,7 +44,7 @@ def test_what_is_taken_back_is_gone() -> None:
 
 
 def test_each_node_attaches_a_client_to_so_many_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MOST_ATTACHED", 2)
+    monkeypatch.setattr(connection_module, "MAX_ATTACHED", 2)
     one = _connection()
     for session_id, node in (("a", "n"), ("b", "m"), ("c", "n")):
         assert not one.is_full(node)

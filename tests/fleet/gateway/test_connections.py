@@ -53,7 +53,7 @@ def test_the_reader_learns_of_all_that_a_connection_reads_in_one_step(monkeypatc
         await first.connections.add_node(opened, "m")
         changes.clear()
         moved = await second.take_over(opened)
-        assert list(moved.guests) == ["n", "m"]
+        assert list(moved.remotes) == ["n", "m"]
         assert len(changes) == 1
 
     run(main())
@@ -127,7 +127,7 @@ def test_an_introduction_that_fails_is_made_again() -> None:
             await gateway.connections.add_node(opened, "n")
         gateway.bus.cut = False
         await gateway.connections.add_node(opened, "n")
-        assert await gateway.connections.is_guest("n", opened.tag)
+        assert await gateway.connections.is_remote("n", opened.tag)
         tell(cluster, "n", opened.tag, LAST)
         assert await read_until(gateway.read(opened), LAST) == [LAST]
 
@@ -215,7 +215,7 @@ def test_a_session_id_that_was_lost_twice_is_read_alike_at_every_gateway() -> No
 
 
 def test_a_node_attaches_a_client_to_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MOST_ATTACHED", 3)
+    monkeypatch.setattr(connection_module, "MAX_ATTACHED", 3)
 
     async def main() -> None:
         cluster = Cluster()

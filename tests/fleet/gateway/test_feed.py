@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sandboxagent.fleet import records
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES, Append, BusStream, StreamMessage, StreamRecord
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Append, BusStream, StreamMessage, StreamRecord
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandboxagent.fleet.gateway import feed as feed_module
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.methods import find_prompt
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
 from tests.support.client import run
@@ -361,22 +361,22 @@ def test_many_new_channels_ask_the_stream_a_few_at_a_time(monkeypatch: pytest.Mo
 def test_waiting_in_vain_leaves_nothing_behind() -> None:
     async def main() -> None:
         feed, _, _ = await open_feed()
-        roster = Roster()
+        registry = NodeRegistry()
         for _ in range(2):
-            for waiting in (feed.progress.kept("n", 10**18), roster.until(lambda: False)):
+            for waiting in (feed.progress.kept("n", 10**18), registry.until(lambda: False)):
                 task = asyncio.ensure_future(waiting)
                 await asyncio.sleep(0)
                 task.cancel()
                 await asyncio.wait([task])
         assert not feed.progress._awaited  # pyright: ignore[reportPrivateUsage]
-        assert not roster._waiting  # pyright: ignore[reportPrivateUsage]
+        assert not registry._waiting  # pyright: ignore[reportPrivateUsage]
         await feed.close()
 
     run(main())
 
 
 def test_nothing_waits_for_ever_for_a_stream_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed_module, "LONGEST_CHANGE", 0.05)
+    monkeypatch.setattr(feed_module, "CHANGE_TIMEOUT", 0.05)
 
     async def main() -> None:
         bus = MemoryBus(Cluster())
@@ -405,7 +405,7 @@ def test_a_prompt_is_found_by_the_position_that_it_has_at_its_node(said: list[tu
         for begins, count in said:
             await Writer(stream).say(f"other{last}", b"{}")
             prompt = b'{"jsonrpc":"2.0","id":%d,"method":"session/prompt","params":{"x":"%s"}}'
-            large = b"." * (MOST_BYTES * 2 if count == 5 else 1)
+            large = b"." * (MAX_BODY_BYTES * 2 if count == 5 else 1)
             lines = [prompt % (last, large)] if begins else [b'{"jsonrpc":"2.0","method":"a"}'] * count
             chunk = Chunk(last + 1, lines, Direction.FROM_CLIENT, "s", session_channel("s"), 0.0)
             prompts |= {chunk.last: lines[0]} if begins else {}

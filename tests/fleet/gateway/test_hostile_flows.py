@@ -10,8 +10,8 @@ import pytest
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus
 from sandboxagent.fleet.bus.nats import connect
-from sandboxagent.fleet.bus.tunnel import PATIENCE, PIECE, WINDOW, FlowKind
-from sandboxagent.fleet.gateway.tunnels import NodeFlows
+from sandboxagent.fleet.bus.tunnel import PIECE, SILENCE_TIMEOUT, WINDOW, FlowKind
+from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.messages import AnswerHead, Lease
 from sandboxagent.protocol.errors import NodeUnreachable
 from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
@@ -148,7 +148,7 @@ def test_a_node_that_floods_or_never_ends_costs_others_nothing() -> None:
             await asyncio.wait(asking[:1])
             assert not flooded.whole
             assert not asking[1].done()
-            await fleet.pass_time(PATIENCE + 1)
+            await fleet.pass_time(SILENCE_TIMEOUT + 1)
             with pytest.raises(NodeUnreachable):
                 await asking[1]
             # What it sends into flows that are over, or that it made up, reaches no hearer.
@@ -176,7 +176,7 @@ def test_a_node_cannot_speak_in_the_flow_of_another_one(tmp_path: Path) -> None:
         async def as_good() -> Bus:
             return await connect([url], subjects.inbox_of_node("good"), "good", keys.node_key("good"))
 
-        fleet = Fleet(NodeFlows("g", bus, leases, 10), bus, leases, as_good)
+        fleet = Fleet(GatewayTunnels("g", bus, leases, 10), bus, leases, as_good)
         forged = asyncio.Event()
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:

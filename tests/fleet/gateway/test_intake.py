@@ -13,12 +13,12 @@ from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError, Table
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway.ingest import LEASE, Ingest
-from sandboxagent.fleet.gateway.intake import GREETINGS, UNKNOWN_FOR, Intake
+from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, Ingest
+from sandboxagent.fleet.gateway.intake import GREETINGS, UNKNOWN_TIMEOUT, Intake
 from sandboxagent.fleet.gateway.limits import Marks
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import Orders, Roster
-from sandboxagent.fleet.gateway.tunnels import NodeFlows, NodeRequest
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
+from sandboxagent.fleet.gateway.tunnels import GatewayTunnels, NodeRequest
 from sandboxagent.fleet.gateway.validate import ASIDE, FORGIVEN, NUISANCES, STRAYS, Quotas
 from sandboxagent.fleet.messages import BeatReply, BeatRequest
 from sandboxagent.protocol.errors import NodeUnreachable
@@ -35,10 +35,10 @@ RATE = 1 << 30
 class Gateway:
     name: str
     bus: Bus
-    roster: Roster
+    registry: NodeRegistry
     quotas: Quotas
     intake: Intake
-    flows: NodeFlows
+    flows: GatewayTunnels
     clock: Clock
     leases: Table
     taken: Counter[str] = field(default_factory=Counter[str])
@@ -50,35 +50,37 @@ class Gateway:
                 await asyncio.sleep(0)
 
     def view(self, node: str) -> object:
-        return next((each for each in self.roster.nodes() if each.node == node), None)
+        return next((each for each in self.registry.nodes() if each.node == node), None)
 
     def aside(self, node: str) -> str:
-        lease = self.roster.leases.get(node)
+        lease = self.registry.leases.get(node)
         return "" if lease is None else lease.set_aside
 
     async def close(self) -> None:
         await self.intake.close()
-        await self.roster.close()
+        await self.registry.close()
 
 
 async def open_gateway(bus: Bus, name: str = "g", orders: Orders | None = None) -> Gateway:
     clock, taken = Clock(), Counter[str]()
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
-    roster, quotas, marks = Roster(orders), Quotas(RATE, clock), Marks(clock)
-    await roster.start(leases, listed)
+    registry, quotas, marks = NodeRegistry(orders), Quotas(RATE, clock), Marks(clock)
+    await registry.start(leases, listed)
     tables = Owners(await bus.table("owners"), events), leases, listed
-    ingest = Ingest(name, events, *tables, roster.leases, roster=roster, quotas=quotas, marks=marks, orders=orders)
+    ingest = Ingest(
+        name, events, *tables, registry.leases, registry=registry, quotas=quotas, marks=marks, orders=orders
+    )
 
     async def take(subject: str, body: bytes) -> bytes | None:
         taken[subjects.sender(subject)[0]] += 1
         return await ingest.take(subject, body)
 
-    intake = Intake(name, bus, take, quotas, roster, leases, clock, LEASE)
-    flows = NodeFlows(name, bus, roster.leases, 4)
+    intake = Intake(name, bus, take, quotas, registry, leases, clock, LEASE_TIMEOUT)
+    flows = GatewayTunnels(name, bus, registry.leases, 4)
     flows.stray, intake.silenced = quotas.stray, flows.silence
     await intake.start()
-    return Gateway(name, bus, roster, quotas, intake, flows, clock, leases, taken)
+    return Gateway(name, bus, registry, quotas, intake, flows, clock, leases, taken)
 
 
 @dataclass
@@ -108,7 +110,7 @@ async def joined(cluster: Cluster | None = None) -> AsyncGenerator[tuple[Gateway
     nodes = [Node(name, MemoryBus(cluster)) for name in ("evil", "good")]
     for node in nodes:
         assert (await node.beat()).failed is None
-    await gateway.until(lambda: len(gateway.roster.leases) == 2)
+    await gateway.until(lambda: len(gateway.registry.leases) == 2)
     yield gateway, *nodes
     await gateway.close()
 
@@ -129,8 +131,8 @@ def test_a_node_that_floods_with_anything_is_set_aside_and_everyone_is_told(
             await gateway.until(lambda: bool(other.aside("evil")))
             assert gateway.taken["evil"] <= GREETINGS + 200
             assert "it is heard again 30 s after g said so" in gateway.aside("evil")
-            assert gateway.roster.nodes()[0].set_aside == gateway.aside("evil")
-            assert "floods" in gateway.roster.closed()["evil"]
+            assert gateway.registry.nodes()[0].set_aside == gateway.aside("evil")
+            assert "floods" in gateway.registry.closed()["evil"]
             assert len([each for each in caplog.records if "evil" in each.getMessage()]) <= 3
             # Its node learns why, of either gateway, and no other one notices anything.
             await gateway.intake.renew()
@@ -143,7 +145,7 @@ def test_a_node_that_floods_with_anything_is_set_aside_and_everyone_is_told(
                 async with gateway.flows.open("evil", NodeRequest("GET", b"/")):
                     pass
             assert not gateway.aside("good")
-            assert "good" not in gateway.roster.closed()
+            assert "good" not in gateway.registry.closed()
             # It does not lose its lease meanwhile, and is heard again.
             gateway.clock.now = ASIDE
             await gateway.intake.renew()
@@ -200,8 +202,8 @@ def test_a_node_is_heard_by_its_first_beat_and_not_for_ever_without_a_lease() ->
                 await Node("stranger", good.bus).ask(messages.LOG)
             assert not gateway.taken["stranger"]
             await gateway.leases.delete("good")
-            await gateway.until(lambda: "good" not in gateway.roster.leases)
-            gateway.clock.now = UNKNOWN_FOR + 1
+            await gateway.until(lambda: "good" not in gateway.registry.leases)
+            gateway.clock.now = UNKNOWN_TIMEOUT + 1
             await gateway.intake.renew()
             with pytest.raises(BusError):
                 await good.ask(messages.LOG)
@@ -237,7 +239,7 @@ def test_megabytes_of_nonsense_of_one_node_cost_no_other_its_lease(
         evil, good = [Node(name, await guarded.node(name)) for name in ("evil", "good")]
         for node in (evil, good):
             assert (await node.beat()).failed is None
-        await gateway.until(lambda: len(gateway.roster.leases) == 2)
+        await gateway.until(lambda: len(gateway.registry.leases) == 2)
         caplog.clear()
         done = asyncio.Event()
 

@@ -10,13 +10,13 @@ import pytest
 from sandboxagent.fleet import messages as fleet
 from sandboxagent.fleet import records
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES, Append, StreamMessage
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Append, StreamMessage
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import Ingest
-from sandboxagent.fleet.gateway.limits import KEPT, MOST_DESCRIPTION, Marks, NodeLimits, Unfinished
+from sandboxagent.fleet.gateway.limits import KEEP_TIMEOUT, MAX_DESCRIPTION, Marks, NodeLimits, Unfinished
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
 from tests.fleet.gateway.test_feed import Reader
@@ -29,9 +29,9 @@ from tests.support.running import BOUND
 class Limited:
     """A gateway, and the nodes `evil` and `good`."""
 
-    def __init__(self, ingest: Ingest, roster: Roster, marks: Marks, bus: MemoryBus) -> None:
+    def __init__(self, ingest: Ingest, registry: NodeRegistry, marks: Marks, bus: MemoryBus) -> None:
         self.ingest = ingest
-        self.roster = roster
+        self.registry = registry
         self.marks = marks
         self.bus = bus
 
@@ -62,19 +62,19 @@ class Limited:
 
     async def until_known(self, session_id: str) -> None:
         async with asyncio.timeout(BOUND):
-            await self.roster.until(lambda: self.roster.find(session_id) is not None)
+            await self.registry.until(lambda: self.registry.find(session_id) is not None)
 
 
 async def open_limited(limits: NodeLimits, clock: Clock | None = None) -> Limited:
     bus, marks = MemoryBus(Cluster()), Marks(clock or Clock())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
     leases, listed = await bus.table("nodes"), await bus.table("sess")
-    roster = Roster(most=limits.sessions)
-    await roster.start(leases, listed)
+    registry = NodeRegistry(most=limits.sessions)
+    await registry.start(leases, listed)
     holders = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("evil", "good")}
     tables = Owners(await bus.table("owners"), events), leases, listed
-    ingest = Ingest("g", events, *tables, holders, roster=roster, limits=limits, marks=marks)
-    return Limited(ingest, roster, marks, bus)
+    ingest = Ingest("g", events, *tables, holders, registry=registry, limits=limits, marks=marks)
+    return Limited(ingest, registry, marks, bus)
 
 
 def test_facts_that_are_too_large_are_refused_and_their_node_is_marked_until_it_behaves() -> None:
@@ -87,18 +87,18 @@ def test_facts_that_are_too_large_are_refused_and_their_node_is_marked_until_it_
         # What is listed of one that has grown stays as it was.
         await own.until_known("small")
         assert "--session-view" in (await own.show("evil", "small", 10_000))["small"]
-        assert own.roster.usage["evil"].views < 1000
-        assert own.roster.find("large") is None
+        assert own.registry.usage["evil"].views < 1000
+        assert own.registry.find("large") is None
 
         assert (await own.beat("evil")).clash is None
         assert await own.open("good", "of good") == {}
         await own.beat("good")
         async with asyncio.timeout(BOUND):
-            await own.roster.until(lambda: len(own.roster.leases) == 2)
-        limited = {each.node: each.limited for each in own.roster.nodes()}
+            await own.registry.until(lambda: len(own.registry.leases) == 2)
+        limited = {each.node: each.limited for each in own.registry.nodes()}
         assert "--session-view" in str(limited["evil"])
         assert limited["good"] is msgspec.UNSET
-        clock.now = KEPT
+        clock.now = KEEP_TIMEOUT
         assert own.marks.of("evil") == ""
 
     run(main())
@@ -120,14 +120,14 @@ def test_a_node_lists_so_many_sessions_and_gets_no_others_until_it_deletes_some(
         await own.beat("good")
         await own.beat("evil")
         async with asyncio.timeout(BOUND):
-            await own.roster.until(lambda: len(own.roster.leases) == 2)
-        assert list(own.roster.closed()) == ["evil"]
-        assert "--node-sessions" in own.roster.closed()["evil"]
+            await own.registry.until(lambda: len(own.registry.leases) == 2)
+        assert list(own.registry.closed()) == ["evil"]
+        assert "--node-sessions" in own.registry.closed()["evil"]
 
         await own.ask("evil", fleet.FACTS, FactsRequest({"s0": None}))
         async with asyncio.timeout(BOUND):
-            await own.roster.until(lambda: own.roster.find("s0") is None)
-        assert own.roster.closed() == {}
+            await own.registry.until(lambda: own.registry.find("s0") is None)
+        assert own.registry.closed() == {}
         assert await own.show("evil", "one more") == {}
 
     run(main())
@@ -147,7 +147,7 @@ def test_three_hundred_large_facts_of_one_node_take_no_more_memory_than_it_may_h
         assert len(refused) > 280
         await own.until_known("s0")
         # In the list, and as often in the table, which is in the same memory here.
-        assert own.roster.usage["evil"].views <= 2 << 20
+        assert own.registry.usage["evil"].views <= 2 << 20
         assert own_bytes < 12 << 20
         assert await own.show("good", "of good", 200_000) == {}
 
@@ -156,11 +156,11 @@ def test_three_hundred_large_facts_of_one_node_take_no_more_memory_than_it_may_h
 
 def test_a_line_that_is_longer_than_a_node_may_write_is_refused_part_by_part() -> None:
     async def main() -> None:
-        own = await open_limited(NodeLimits(line=2 * MOST_BYTES))
+        own = await open_limited(NodeLimits(line=2 * MAX_BODY_BYTES))
         subject = subjects.session_events("s")
 
         async def say(count: int) -> list[LogReply]:
-            chunk = Chunk(1, [b"x" * count * MOST_BYTES], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
+            chunk = Chunk(1, [b"x" * count * MAX_BODY_BYTES], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
             end, replies = 0, list[LogReply]()
             for message in records.outgoing(chunk, subject):
                 request = LogRequest([message], {subject: end}, "of evil")
@@ -178,7 +178,7 @@ def test_a_line_that_is_longer_than_a_node_may_write_is_refused_part_by_part() -
 def test_a_node_that_describes_itself_at_length_gets_no_lease_and_the_reason() -> None:
     async def main() -> None:
         own = await open_limited(NodeLimits())
-        reply = await own.beat("evil", *(f"label-{number}" for number in range(MOST_DESCRIPTION // 8)))
+        reply = await own.beat("evil", *(f"label-{number}" for number in range(MAX_DESCRIPTION // 8)))
         assert "fewer labels" in str(reply.failed)
         assert (await own.beat("good", "zone")).failed is None
 
@@ -191,7 +191,7 @@ def test_a_node_that_is_marked_again_and_again_is_reported_once_a_minute(caplog:
     with caplog.at_level("WARNING"):
         for _ in range(1000):
             marks.note("evil", "too much")
-        clock.now = KEPT
+        clock.now = KEEP_TIMEOUT
         marks.note("evil", "too much")
     assert [record.getMessage().partition("count=")[2] for record in caplog.records] == [
         "1 reason=too much",
@@ -220,7 +220,7 @@ def test_of_lines_that_are_not_ended_a_node_keeps_so_many_bytes_and_another_one_
 def test_lines_that_a_node_begins_and_does_not_end_cost_others_nothing() -> None:
     async def main() -> None:
         stream = await MemoryBus(Cluster()).stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
-        feed = Feed(stream, 1 << 20, 1 << 30, longest=4 * MOST_BYTES)
+        feed = Feed(stream, 1 << 20, 1 << 30, longest=4 * MAX_BODY_BYTES)
         gave_up: list[str] = []
         feed.gave_up = gave_up.append
         await feed.start()
@@ -247,7 +247,7 @@ def test_lines_that_a_node_begins_and_does_not_end_cost_others_nothing() -> None
                 expected = {subject: 0 if last is None else last.sequence}
                 await stream.append(Append([StreamMessage(subject, message.body, headers)], expected))
 
-        whole = json.dumps({"x": "x" * 3 * MOST_BYTES}).encode()
+        whole = json.dumps({"x": "x" * 3 * MAX_BODY_BYTES}).encode()
         await write("good", "of good", whole, but_last=1)
         for name in names:
             await write("evil", name, whole, but_last=1)
@@ -262,7 +262,7 @@ def test_lines_that_a_node_begins_and_does_not_end_cost_others_nothing() -> None
         assert [line for _, line in reader.got] == [whole]
         assert set(gave_up) == {"evil"}
         kept = sum(len(part) for name in names for part in feed._channels[session_channel(name)].parts)
-        assert kept <= 8 * MOST_BYTES
+        assert kept <= 8 * MAX_BODY_BYTES
         await feed.close()
 
     run(main())

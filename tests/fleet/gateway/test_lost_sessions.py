@@ -45,9 +45,9 @@ async def attached_clients(cluster: Cluster, gateways: list[Gateway]) -> list[Fl
     attach(cluster, "n", client.tag, "s")
     found: list[FleetConnection] = []
     for gateway in gateways:
-        leases = dict(gateway.roster.leases)
-        await gateway.roster.start(await tables.table("nodes"), sessions)
-        gateway.roster.leases.update(leases)
+        leases = dict(gateway.registry.leases)
+        await gateway.registry.start(await tables.table("nodes"), sessions)
+        gateway.registry.leases.update(leases)
         connection = await gateway.connections.find(client.connection_id)
         assert connection is not None
         await gateway.feed.catch_up(subjects.attachments(client.tag, "n"))
@@ -78,7 +78,7 @@ def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk()
         for each in ("second", "third"):
             before = asyncio.all_tasks()
             for gateway, client in zip(gateways, clients, strict=True):
-                gateway.roster.leases["n"] = lease_of("n", each)
+                gateway.registry.leases["n"] = lease_of("n", each)
                 gateway.connections.announce_stream(client)
             await until_done_since(before)
         [gone] = gone_said(cluster, clients[0])
@@ -164,7 +164,7 @@ def test_a_client_is_no_longer_attached_to_a_session_that_its_node_has_lost() ->
         ]
         here, there = await attached_clients(cluster, gateways[:2])
         before = asyncio.all_tasks()
-        gateways[0].roster.leases["n"] = lease_of("n", "second")
+        gateways[0].registry.leases["n"] = lease_of("n", "second")
         gateways[0].connections.announce_stream(here)
         await until_done_since(before)
         own = subjects.attachments(here.tag, subjects.GATEWAY)
@@ -195,9 +195,9 @@ def test_a_node_that_cannot_attach_a_client_at_the_moment_is_asked_again() -> No
         gateway = await open_gateway(cluster, n=attaching(busy, NodeAnswer(200, [], success(b'"again"', {}), "")))
         [client] = await attached_clients(cluster, [gateway])
         with pytest.raises(Refusal):
-            await gateway.guests.introduce(client, "n")
-        await gateway.guests.introduce(client, "n")
+            await gateway.remotes.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         assert [target for _, target in gateway.nodes.called].count(b"/v1/rpc") == 2
-        assert client.guests["n"] == "of n"
+        assert client.remotes["n"] == "of n"
 
     run(main())

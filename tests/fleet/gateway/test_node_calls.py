@@ -10,7 +10,7 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway import node_calls as guests_module
 from sandboxagent.fleet.gateway import requests as calls_module
-from sandboxagent.fleet.gateway.requests import ONE_OF_MANY
+from sandboxagent.fleet.gateway.requests import MANY_TIMEOUT
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.node.connections import PATH
 from sandboxagent.protocol.envelope import Envelope, parse, request
@@ -36,17 +36,17 @@ from tests.support.running import BOUND
 def test_a_node_that_never_answers_an_introduction_keeps_no_connection_from_being_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(guests_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(guests_module, "NODE_TIMEOUT", 0.05)
 
     async def main() -> None:
         gateway = await open_gateway(silent=never)
         stuck, other = await gateway.client("silent"), await gateway.client()
         stuck.kept_at = other.kept_at = -1000.0
         before = other.revision
-        await gateway.guests.keep_all()
+        await gateway.remotes.keep_all()
         assert other.revision > before
         with pytest.raises(NodeUnreachable, match="does not answer"):
-            await gateway.guests.introduce(stuck, "silent")
+            await gateway.remotes.introduce(stuck, "silent")
 
     run(main())
 
@@ -62,7 +62,7 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
             await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         now = loop.time
-        monkeypatch.setattr(loop, "time", lambda: now() + ONE_OF_MANY)
+        monkeypatch.setattr(loop, "time", lambda: now() + MANY_TIMEOUT)
 
     def listing(*sessions: str) -> Reply:
         pending = [{"sessionId": session_id} for session_id in sessions]
@@ -79,7 +79,7 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
         listed = messages.Listed("good", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/","pending":1}'))
         tables = MemoryBus(Cluster())
         await (sessions := await tables.table("sess")).put(subjects.token("s"), msgspec.json.encode(listed))
-        await gateway.roster.start(await tables.table("nodes"), sessions)
+        await gateway.registry.start(await tables.table("nodes"), sessions)
         client = await gateway.client("silent", "broken", "good", "liar")
         passing = asyncio.create_task(let_time_pass(gateway))
         answer = await gateway.calls.submit(client, parse(PENDING))
@@ -94,14 +94,14 @@ async def greet(asked: NodeRequest, body: bytes) -> NodeAnswer:
     return NodeAnswer(200, [], greeting, "")
 
 
-def initialize(**wish: object) -> Envelope:
+def initialize(**placement: object) -> Envelope:
     """From a client that wants some node."""
-    meta = {"_meta": {"sandboxagent.dev": {"agent": "a", **wish}}}
+    meta = {"_meta": {"sandboxagent.dev": {"agent": "a", **placement}}}
     return parse(request(b"0", "initialize", meta))
 
 
 def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
+    monkeypatch.setattr(calls_module, "PROBE_INTERVAL", 0.01)
 
     async def main() -> None:
         cluster = Cluster()
@@ -126,7 +126,7 @@ def test_no_client_waits_for_a_silent_node_that_it_did_not_ask_for(monkeypatch: 
 
 
 def test_a_client_waits_for_a_node_that_takes_long_to_greet_it_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
+    monkeypatch.setattr(calls_module, "PROBE_INTERVAL", 0.01)
 
     async def main() -> None:
         knocked = asyncio.Event()
@@ -136,23 +136,23 @@ def test_a_client_waits_for_a_node_that_takes_long_to_greet_it_and_answers(monke
             return await greet(asked, body)
 
         async def answers(node: str, run: str) -> bool:
-            knocks.append(node)
-            if len(knocks) == 3:
+            probes.append(node)
+            if len(probes) == 3:
                 knocked.set()
             return True
 
-        knocks: list[str] = []
+        probes: list[str] = []
         gateway = await open_gateway(answers=answers, slow=greet_late)
-        gateway.roster.leases["other"] = lease_of("other", "of other")
+        gateway.registry.leases["other"] = lease_of("other", "of other")
         client, _ = await gateway.calls.open(initialize(node="slow"))
         assert client.home == "slow"
-        assert knocks == ["slow"] * 3
+        assert probes == ["slow"] * 3
 
     run(main())
 
 
 def test_a_client_that_fits_one_node_alone_waits_until_that_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls_module, "KNOCK_AFTER", 0.01)
+    monkeypatch.setattr(calls_module, "PROBE_INTERVAL", 0.01)
 
     async def main() -> None:
         thawed = asyncio.Event()
@@ -186,12 +186,12 @@ def test_a_cancel_reaches_a_node_behind_a_silent_one() -> None:
 
 
 def test_a_node_that_forgets_its_guest_again_and_again_is_asked_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guests_module, "PATIENCE", 0.5)
+    monkeypatch.setattr(guests_module, "NODE_TIMEOUT", 0.5)
 
     async def main() -> None:
         gateway = await open_gateway(n=replying(FORGOTTEN))
         client = await gateway.client("n")
-        answer = await gateway.guests.post(client, "n", PENDING, [], repeatable=True)
+        answer = await gateway.remotes.post(client, "n", PENDING, [], repeatable=True)
         assert answer.body == FORGOTTEN.body
         assert len(gateway.nodes.called) < 20
 
@@ -202,14 +202,14 @@ def test_a_node_that_has_started_anew_learns_of_a_client_when_that_reads_again()
     async def main() -> None:
         gateway = await open_gateway(n=replying(KNOWN))
         client = await gateway.client("n")
-        await gateway.guests.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         gateway.nodes.called.clear()
         gateway.connections.announce_stream(client)
         # Nothing to say to a node that knows it; and no stream was open when this one was restarted.
-        gateway.roster.leases["n"] = lease_of("n", "another run")
+        gateway.registry.leases["n"] = lease_of("n", "another run")
         gateway.connections.announce_stream(client)
         async with asyncio.timeout(BOUND):
-            while client.guests["n"] != "another run":  # noqa: ASYNC110 - what is tested has no events
+            while client.remotes["n"] != "another run":  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
         assert gateway.nodes.called == [("n", PATH.encode())]
 

@@ -10,7 +10,7 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import TableEntry
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway import connection as connection_module
-from sandboxagent.fleet.gateway.connection import MOST_PENDING, FleetConnection
+from sandboxagent.fleet.gateway.connection import MAX_PENDING, FleetConnection
 from sandboxagent.fleet.gateway.registry import ORDERS, forget_key
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.node.connections import PATH
@@ -60,7 +60,7 @@ async def opened(cluster: Cluster, *names: str) -> Gateway:
     """A gateway with nodes in their first runs."""
     gateway = await open_gateway(cluster, **dict.fromkeys(names, replying(ACCEPTED)))
     for name in names:
-        gateway.roster.leases[name] = lease_of(name, "first")
+        gateway.registry.leases[name] = lease_of(name, "first")
     return gateway
 
 
@@ -68,9 +68,9 @@ async def lose(gateway: Gateway, client: FleetConnection, run: str | None = None
     """A node goes away, or is there in another run; the client reads on."""
     before = asyncio.all_tasks()
     if run is None:
-        gateway.roster.leases.pop("n", None)
+        gateway.registry.leases.pop("n", None)
     else:
-        gateway.roster.leases["n"] = lease_of("n", run)
+        gateway.registry.leases["n"] = lease_of("n", run)
     gateway.connections.announce_stream(client)
     await until_done_since(before)
 
@@ -101,7 +101,7 @@ def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_onc
         moved = await gateways[1].connections.find(client.connection_id)
         assert moved is not None
         for gateway in gateways:
-            await gateway.roster.orders.start(orders)
+            await gateway.registry.orders.start(orders)
         ask(cluster, client, id_of(1))
         ask(cluster, client, id_of(2, node="m"), "m")
         for gateway, connection in zip(gateways, (client, moved), strict=True):
@@ -111,15 +111,15 @@ def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_onc
         before = asyncio.all_tasks()
         await orders.put(forget_key("n"), b"{}")
         for gateway in gateways:
-            forgotten = gateway.roster.orders.forgotten
-            await gateway.roster.until(lambda forgotten=forgotten: "n" in forgotten)
+            forgotten = gateway.registry.orders.forgotten
+            await gateway.registry.until(lambda forgotten=forgotten: "n" in forgotten)
         await until_done_since(before)
         assert withdrawn(cluster, client) == [id_of(1)]
         # By way of a gateway that has not heard yet that it was forgotten.
         ask(cluster, client, id_of(3))
         await heard(gateways[0], client)
         client.kept_at = -1000.0
-        await gateways[0].guests.keep_all()
+        await gateways[0].remotes.keep_all()
         await until_done_since(before)
         assert withdrawn(cluster, client) == [id_of(1), id_of(3)]
 
@@ -131,11 +131,11 @@ def test_what_a_node_asks_that_was_forgotten_and_invited_again_is_not_withdrawn_
         cluster = Cluster()
         gateway = await opened(cluster, "n")
         client = await gateway.client("n", home="n")
-        await gateway.roster.orders.start(await MemoryBus(cluster).table(ORDERS))
+        await gateway.registry.orders.start(await MemoryBus(cluster).table(ORDERS))
         ask(cluster, client, id_of(1))
         await heard(gateway, client)
         before = asyncio.all_tasks()
-        gateway.roster.orders.take(TableEntry(forget_key("n"), b"{}", 1))
+        gateway.registry.orders.take(TableEntry(forget_key("n"), b"{}", 1))
         await until_done_since(before)
         assert withdrawn(cluster, client) == []
 
@@ -202,7 +202,7 @@ def test_what_a_new_run_publishes_of_the_one_before_it_is_withdrawn_after_a_whil
         await heard(gateway, client)
         before = asyncio.all_tasks()
         client.kept_at = -1000.0
-        await gateway.guests.keep_all()
+        await gateway.remotes.keep_all()
         await until_done_since(before)
         assert withdrawn(cluster, client) == [id_of(1)]
 
@@ -250,21 +250,21 @@ def test_what_a_lost_node_has_asked_waits_until_the_same_run_takes_the_answer() 
         leases = await tables.table("nodes")
         there = msgspec.json.encode(lease_of("n", "first"))
         await leases.put("n", there)
-        await gateway.roster.start(leases, await tables.table("sess"))
+        await gateway.registry.start(leases, await tables.table("sess"))
         client = await gateway.client("n", home="n")
         Streams(gateway.feed, StreamLimits()).open(client, 0, Socket())
-        await gateway.guests.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         ask(cluster, client, id_of(1))
         await heard(gateway, client)
         before = asyncio.all_tasks()
         await leases.delete("n")
-        await gateway.roster.until(lambda: "n" not in gateway.roster.leases)
+        await gateway.registry.until(lambda: "n" not in gateway.registry.leases)
         await until_done_since(before)
         answer = parse(success(id_of(1), {}))
         with pytest.raises(NodeUnreachable):
             await gateway.calls.answer(client, answer)
         await leases.put("n", there)
-        await gateway.roster.until(lambda: "n" in gateway.roster.leases)
+        await gateway.registry.until(lambda: "n" in gateway.registry.leases)
         await until_done_since(before)
         await gateway.calls.answer(client, answer)
         await lose(gateway, client, "second")
@@ -283,9 +283,9 @@ def test_an_answer_may_come_again_under_its_key_when_its_node_is_back() -> None:
         delivery = Delivery(gateway.connections, gateway.calls, 10)
         answer = parse(success(id_of(1), {}))
         before = asyncio.all_tasks()
-        lease = gateway.roster.leases.pop("n")
+        lease = gateway.registry.leases.pop("n")
         await delivery.acknowledge(client, answer, "key")
-        gateway.roster.leases["n"] = lease
+        gateway.registry.leases["n"] = lease
         await delivery.acknowledge(client, answer, "key")
         await until_done_since(before)
         assert [receipt.succeeded for receipt in said_by_gateways(cluster, client)] == [False, True]
@@ -304,8 +304,8 @@ def test_what_a_run_asks_that_begins_while_a_gateway_looks_is_not_withdrawn(monk
         catch_up = gateway.feed.catch_up
 
         async def begin_and_catch_up(channel: str) -> None:
-            if gateway.roster.leases["n"].nonce == "first":
-                gateway.roster.leases["n"] = lease_of("n", "second")
+            if gateway.registry.leases["n"].nonce == "first":
+                gateway.registry.leases["n"] = lease_of("n", "second")
                 ask(cluster, client, id_of(2, "second"))
             await catch_up(channel)
 
@@ -317,7 +317,7 @@ def test_what_a_run_asks_that_begins_while_a_gateway_looks_is_not_withdrawn(monk
 
 
 def test_a_connection_with_a_long_past_moves_and_nothing_settled_is_withdrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "MOST_PENDING", 3)
+    monkeypatch.setattr(connection_module, "MAX_PENDING", 3)
 
     async def main() -> None:
         cluster = Cluster()
@@ -344,9 +344,9 @@ def test_no_node_makes_a_gateway_forget_what_another_has_asked_nor_keep_more_tha
     client = FleetConnection("g.id", "g", "a", 0.0)
     client.note_requests({id_of(0, node="m"): None, id_of(1, node="m"): None})
     client.note_settled([id_of(1, node="m")])
-    ids = [id_of(number) for number in range(2 * MOST_PENDING)]
+    ids = [id_of(number) for number in range(2 * MAX_PENDING)]
     client.note_requests(dict.fromkeys(ids))
-    assert list(client.requests["n"]) == ids[MOST_PENDING:]
+    assert list(client.requests["n"]) == ids[MAX_PENDING:]
     client.note_settled(ids)
-    assert list(client.settled["n"]) == ids[MOST_PENDING:]
+    assert list(client.settled["n"]) == ids[MAX_PENDING:]
     assert (list(client.requests["m"]), list(client.settled["m"])) == ([id_of(0, node="m")], [id_of(1, node="m")])

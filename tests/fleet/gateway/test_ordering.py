@@ -34,7 +34,7 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
         async def beat(nonce: str) -> None:
             lease = Lease("n", nonce, "1", {}, [], 0, "", 0)
             await leases.put("n", msgspec.json.encode(lease))
-            await gateway.roster.until(lambda: [each.nonce for each in gateway.roster.leases.values()] == [nonce])
+            await gateway.registry.until(lambda: [each.nonce for each in gateway.registry.leases.values()] == [nonce])
 
         await beat("first")
         opened = await gateway.open("n")
@@ -43,7 +43,7 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
             tell(cluster, "n", opened.tag, OWN)
         await gateway.feed.progress.kept("n", 5)
         await leases.delete("n")
-        await gateway.roster.until(lambda: "n" not in gateway.roster.leases)
+        await gateway.registry.until(lambda: "n" not in gateway.registry.leases)
         await beat("first")
         await gateway.feed.progress.kept("n", 5)
         await beat("second")
@@ -112,7 +112,7 @@ def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
         # What a client has asked is in the session's history alone.
         asked = Chunk(1, [b'{"asked":1}'], Direction.FROM_CLIENT, "s", connection_channel(opened.tag), 0.0)
         say(cluster, "n", asked)
-        await gateway.connections.settling.caught_up(opened, "n", cluster.streams["EV"].position, "s")
+        await gateway.connections.ordering.caught_up(opened, "n", cluster.streams["EV"].position, "s")
         assert opened.last_event == said
         assert await read_until(gateway.read(opened), SESSION) == [SESSION]
 
@@ -131,7 +131,7 @@ def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_t
         speak(cluster, "n", "s", SESSION)
         gateway.feed.follow(session_channel("s"), other)
         await gateway.feed.complete([session_channel("s")])
-        waiting = asyncio.create_task(gateway.connections.settling.caught_up(opened, "n", attached_at, "s"))
+        waiting = asyncio.create_task(gateway.connections.ordering.caught_up(opened, "n", attached_at, "s"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()
@@ -151,14 +151,14 @@ def test_an_answer_waits_for_updates_of_its_session_also_when_another_session_is
         opened, other = await gateway.open("n"), await gateway.open("n")
         await gateway.connections.add_node(opened, "n")
         attach(cluster, "n", opened.tag, "a")
-        await gateway.connections.settling.caught_up(opened, "n", cluster.streams["EV"].position, "a")
+        await gateway.connections.ordering.caught_up(opened, "n", cluster.streams["EV"].position, "a")
         cluster.held = []
         speak(cluster, "n", "a", SESSION)
         said_at = cluster.streams["EV"].position
         speak(cluster, "n", "b", OWN)
         gateway.feed.follow(session_channel("b"), other)
         await gateway.feed.complete([session_channel("b")])
-        waiting = asyncio.create_task(gateway.connections.settling.caught_up(opened, "n", said_at, "a"))
+        waiting = asyncio.create_task(gateway.connections.ordering.caught_up(opened, "n", said_at, "a"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from sandboxagent.fleet.gateway.placement import Wish, place
+from sandboxagent.fleet.gateway.placement import PlacementRequest, place
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.protocol.envelope import META
 from sandboxagent.protocol.errors import InvalidParams, NoNode
@@ -21,9 +21,9 @@ LEASES = {
 }
 
 
-def places(draining: set[str] | None = None, leases: Mapping[str, Lease] = LEASES, **wish: object) -> set[str]:
+def places(draining: set[str] | None = None, leases: Mapping[str, Lease] = LEASES, **request: object) -> set[str]:
     closed = dict.fromkeys(draining or (), "drains")
-    return {place(leases, closed, Wish(**wish), random.Random(seed)) for seed in range(50)}  # type: ignore[arg-type]
+    return {place(leases, closed, PlacementRequest(**request), random.Random(seed)) for seed in range(50)}  # type: ignore[arg-type]
 
 
 def test_of_two_nodes_that_fit_the_less_busy_one_gets_it() -> None:
@@ -37,9 +37,13 @@ def test_labels_and_names_decide() -> None:
     assert places(labels={"zone": "eu"}) == {"b"}
     assert places(node="a") == {"a"}
     assert places(agent="codex", labels={"zone": "eu"}) == {"b"}
-    for wish in (Wish(node="z"), Wish(labels={"zone": "moon"}), Wish(node="c", labels={"zone": "eu"})):
+    for request in (
+        PlacementRequest(node="z"),
+        PlacementRequest(labels={"zone": "moon"}),
+        PlacementRequest(node="c", labels={"zone": "eu"}),
+    ):
         with pytest.raises(NoNode):
-            place(LEASES, {}, wish, random.Random(1))
+            place(LEASES, {}, request, random.Random(1))
 
 
 def test_a_node_that_drains_gets_no_session() -> None:
@@ -62,14 +66,14 @@ def test_a_node_gets_no_session_of_an_agent_that_its_operator_does_not_let_it_ha
 
 
 def test_a_silent_node_is_chosen_when_no_other_fits_as_well() -> None:
-    def placed(silent: set[str], wish: Wish) -> set[str]:
-        return {place(LEASES, {}, wish, random.Random(seed), silent) for seed in range(50)}
+    def placed(silent: set[str], request: PlacementRequest) -> set[str]:
+        return {place(LEASES, {}, request, random.Random(seed), silent) for seed in range(50)}
 
-    assert placed({"b"}, Wish("claude")) == {"a"}
-    assert placed({"b", "c"}, Wish()) == {"a"}
-    assert placed({"c"}, Wish(node="c")) == {"c"}
+    assert placed({"b"}, PlacementRequest("claude")) == {"a"}
+    assert placed({"b", "c"}, PlacementRequest()) == {"a"}
+    assert placed({"c"}, PlacementRequest(node="c")) == {"c"}
     # Not one that would have to install the agent first.
-    assert placed({"a", "b"}, Wish("claude")) == {"b"}
+    assert placed({"a", "b"}, PlacementRequest("claude")) == {"b"}
 
 
 def test_an_agent_that_no_node_has_may_be_installed_on_any() -> None:
@@ -79,8 +83,8 @@ def test_an_agent_that_no_node_has_may_be_installed_on_any() -> None:
 
 def test_a_wish_is_read_from_our_meta() -> None:
     ours = {"agent": "codex", "node": "b", "labels": {"zone": "eu"}}
-    assert Wish.read({"_meta": {META: ours}}, "claude") == Wish("codex", "b", {"zone": "eu"})
-    assert Wish.read({}, "claude") == Wish("claude")
+    assert PlacementRequest.read({"_meta": {META: ours}}, "claude") == PlacementRequest("codex", "b", {"zone": "eu"})
+    assert PlacementRequest.read({}, "claude") == PlacementRequest("claude")
     for wrong in ({"labels": {"zone": 1}}, {"labels": []}, {"labels": {}}, {"node": 1}):
         with pytest.raises(InvalidParams):
-            Wish.read({"_meta": {META: wrong}}, None)
+            PlacementRequest.read({"_meta": {META: wrong}}, None)

@@ -58,7 +58,7 @@ def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_go
         for gateway, connection in zip((two, three), moved, strict=True):
             # The gateway that took them learns nothing: it is gone. All others learn that the node is.
             assert connection is not None
-            del gateway.roster.leases["n"]
+            del gateway.registry.leases["n"]
             gateway.connections.announce_stream(connection)
         await until_done_since(before)
         [answer] = said_by_gateways(cluster, client)
@@ -72,12 +72,12 @@ def test_a_gateway_that_has_not_heard_of_a_nodes_new_run_does_not_call_it_lost()
         cluster = Cluster()
         gateway = await open_gateway(cluster, n=replying(KNOWN))
         tables = MemoryBus(cluster)
-        await gateway.roster.start(await tables.table("nodes"), await tables.table("sess"))
+        await gateway.registry.start(await tables.table("nodes"), await tables.table("sess"))
         lease = lease_of("n", "new run")
         client = await gateway.client("n")
         client.note_asked(b"1", "n", "new run")
         before = asyncio.all_tasks()
-        gateway.roster.leases.pop("n", None)
+        gateway.registry.leases.pop("n", None)
         cluster.tables["nodes"].entries["n"] = TableEntry("n", msgspec.json.encode(lease), 1)
         gateway.connections.announce_stream(client)
         assert not client.unanswered
@@ -95,9 +95,9 @@ def test_a_prompt_that_is_repeated_at_the_next_run_of_its_node_is_owed_by_that_r
         async def restart(asked: NodeRequest, body: bytes) -> NodeAnswer:
             if asked.target == PATH.encode():
                 return KNOWN
-            if gateway.roster.leases["n"].nonce == "second":
+            if gateway.registry.leases["n"].nonce == "second":
                 return ACCEPTED
-            gateway.roster.leases["n"] = lease_of("n", "second")
+            gateway.registry.leases["n"] = lease_of("n", "second")
             raise NodeUnreachable("n", "is stopping")
 
         gateway = await open_gateway(cluster, n=restart)
@@ -119,7 +119,7 @@ def test_what_waits_for_a_run_of_a_node_that_has_ended_is_asked_of_the_next_one(
         async def restart(asked: NodeRequest, body: bytes) -> NodeAnswer:
             if asked.target == PATH.encode():
                 return KNOWN
-            if gateway.roster.leases["n"].nonce == "second":
+            if gateway.registry.leases["n"].nonce == "second":
                 return NodeAnswer(200, [], success(b'"turn"', {}), "")
             # That run hears nothing of it, and the next one leaves it alone.
             asked_once.set()
@@ -127,7 +127,7 @@ def test_what_waits_for_a_run_of_a_node_that_has_ended_is_asked_of_the_next_one(
 
         gateway = await open_gateway(cluster, n=restart)
         leases, listed = await MemoryBus(cluster).table("nodes"), await MemoryBus(cluster).table("sess")
-        await gateway.roster.start(leases, listed)
+        await gateway.registry.start(leases, listed)
         client = await gateway.client("n", home="n")
         async with asyncio.timeout(BOUND):
             reply = gateway.calls.submit(client, parse(PROMPT), "key")
@@ -151,7 +151,7 @@ def test_a_request_that_its_node_refused_has_no_other_response() -> None:
         for gateway, connection in ((one, client), (two, moved)):
             for subject in (subjects.attachments, subjects.connection_events):
                 await gateway.feed.catch_up(subject(client.tag, subjects.GATEWAY))
-            gateway.roster.leases["n"] = lease_of("n", "second")
+            gateway.registry.leases["n"] = lease_of("n", "second")
             gateway.connections.announce_stream(connection)
         await until_done_since(before)
         assert not said_by_gateways(cluster, client)
@@ -164,7 +164,7 @@ def test_a_request_that_its_node_refused_has_no_other_response() -> None:
 def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(losses_module, "PATIENCE", 0.05)
+    monkeypatch.setattr(losses_module, "ACCEPT_TIMEOUT", 0.05)
 
     async def main() -> None:
         cluster = Cluster()
@@ -174,7 +174,7 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
         with pytest.raises(LogUnavailable):
             await gateway.calls.begin(client, parse(PROMPT), None)
         cluster.appends_to_refuse = 0
-        monkeypatch.setattr(losses_module, "PATIENCE", BOUND)
+        monkeypatch.setattr(losses_module, "ACCEPT_TIMEOUT", BOUND)
         assert await gateway.calls.begin(client, parse(PROMPT.replace(b"turn", b"next")), None)
         newest = cluster.streams["EV"].newest(subjects.attachments(client.tag, subjects.GATEWAY))
         assert newest is not None
@@ -254,12 +254,12 @@ def test_a_run_that_ends_as_soon_as_it_has_accepted_a_request_is_answered_for() 
         cluster = Cluster()
 
         async def accept_and_end(asked: NodeRequest, body: bytes) -> NodeAnswer:
-            gateway.roster.leases["n"] = lease_of("n", "second")
+            gateway.registry.leases["n"] = lease_of("n", "second")
             return ACCEPTED
 
         gateway = await open_gateway(cluster, n=replying(KNOWN))
         client = await gateway.client("n", home="n")
-        await gateway.guests.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         gateway.nodes.replies["n"] = accept_and_end
         before = asyncio.all_tasks()
         assert await gateway.calls.begin(client, parse(PROMPT), None)
@@ -274,7 +274,7 @@ def test_a_request_that_its_node_answers_on_the_stream_holds_nothing_here() -> N
     async def main() -> None:
         gateway = await open_gateway(Cluster(), n=replying(KNOWN))
         client = await gateway.client("n", home="n")
-        await gateway.guests.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         gateway.nodes.replies["n"] = replying(ACCEPTED)
         before, ended = asyncio.all_tasks(), list[str]()
         reply = Delivery(gateway.connections, gateway.calls, 1).deliver(
@@ -300,7 +300,7 @@ def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -
 
         gateway = await open_gateway(cluster, n=replying(KNOWN))
         client = await gateway.client("n", home="n")
-        await gateway.guests.introduce(client, "n")
+        await gateway.remotes.introduce(client, "n")
         gateway.nodes.replies["n"] = respond
         assert await gateway.calls.begin(client, parse(PROMPT), None)
         assert not client.unanswered

@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway import registry as roster_module
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import ORDERS, Roster, forget_key, pin_key
+from sandboxagent.fleet.gateway.registry import ORDERS, NodeRegistry, forget_key, pin_key
 from sandboxagent.fleet.messages import FactsReply, FactsRequest, Lease, Listed, LogRequest
 from sandboxagent.fleet.records import outgoing
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
@@ -24,11 +24,11 @@ from tests.support.client import run
 from tests.support.running import BOUND
 
 
-async def follow(*tables: Table) -> Roster:
-    roster = Roster()
+async def follow(*tables: Table) -> NodeRegistry:
+    registry = NodeRegistry()
     leases, listed = tables
-    await roster.start(leases, listed)
-    return roster
+    await registry.start(leases, listed)
+    return registry
 
 
 async def put(
@@ -40,8 +40,8 @@ async def put(
     )
 
 
-def read(roster: Roster, after: Any = None, cwd: str | None = None, cursor: str | None = None) -> Any:
-    return msgspec.json.decode(msgspec.json.encode(roster.list_sessions(cursor, cwd, after)))
+def read(registry: NodeRegistry, after: Any = None, cwd: str | None = None, cursor: str | None = None) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(registry.list_sessions(cursor, cwd, after)))
 
 
 def ids(page: Any) -> list[str]:
@@ -59,8 +59,8 @@ def test_what_an_earlier_gateway_listed_deeper_than_can_be_shown_is_left_out_whi
         )
         entry = msgspec.json.encode(Listed("n1", msgspec.Raw(view)))
         await listed.put(subjects.token("spoilt"), entry)
-        roster = await follow(leases, listed)
-        found = {each["sessionId"]: each for each in read(roster)["sessions"]}
+        registry = await follow(leases, listed)
+        found = {each["sessionId"]: each for each in read(registry)["sessions"]}
         assert set(found) == {"fine", "spoilt"}
         assert (found["spoilt"]["leftOut"], found["spoilt"]["node"], found["spoilt"]["title"]) == (
             ["metadata"],
@@ -68,7 +68,7 @@ def test_what_an_earlier_gateway_listed_deeper_than_can_be_shown_is_left_out_whi
             "kept",
         )
         assert "metadata" not in found["spoilt"]
-        await roster.close()
+        await registry.close()
 
     run(main())
 
@@ -79,27 +79,27 @@ def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_an
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
         await put(listed, "old")
-        roster = await follow(leases, listed)
-        first = read(roster)
+        registry = await follow(leases, listed)
+        first = read(registry)
         assert (ids(first), "gone" in first) == (["old"], False)
 
-        waiting = asyncio.create_task(wait_for_change(roster.changes, first["changes"], BOUND))
+        waiting = asyncio.create_task(wait_for_change(registry.changes, first["changes"], BOUND))
         await put(listed, "a", cwd="/a")
         await waiting
         for name in ("b", "a", "c"):
             await put(listed, name, cwd=f"/{name}")
         await listed.delete(subjects.token("c"))
-        await roster.until(lambda: roster.find("b") is not None and roster.find("c") is None)
-        page = read(roster, first["changes"])
+        await registry.until(lambda: registry.find("b") is not None and registry.find("c") is None)
+        page = read(registry, first["changes"])
         assert (ids(page), page["gone"]) == (["a", "b"], ["c"])
-        assert ids(read(roster, first["changes"], cwd="/b")) == ["b"]
-        nothing = read(roster, page["changes"])
+        assert ids(read(registry, first["changes"], cwd="/b")) == ["b"]
+        nothing = read(registry, page["changes"])
         assert (nothing["sessions"], nothing["gone"]) == ([], [])
 
         await listed.delete(subjects.token("old"))
-        await roster.until(lambda: roster.find("old") is None)
-        assert read(roster, page["changes"])["gone"] == ["old"]
-        await roster.close()
+        await registry.until(lambda: registry.find("old") is None)
+        assert read(registry, page["changes"])["gone"] == ["old"]
+        await registry.close()
 
     run(main())
 
@@ -109,19 +109,19 @@ def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_un
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
         await put(listed, "a")
-        roster = await follow(leases, listed)
-        before = read(roster)["changes"]
-        roster.drop("a")
-        assert roster.find("a") is None
-        assert read(roster, before)["gone"] == ["a"]
+        registry = await follow(leases, listed)
+        before = read(registry)["changes"]
+        registry.drop("a")
+        assert registry.find("a") is None
+        assert read(registry, before)["gone"] == ["a"]
         # What its node said before that comes late.
         await put(listed, "a", title="late")
         await put(listed, "b")
-        await roster.until(lambda: roster.find("b") is not None)
-        assert ids(read(roster)) == ["b"]
+        await registry.until(lambda: registry.find("b") is not None)
+        assert ids(read(registry)) == ["b"]
         await put(listed, "a", created_at="2026-11-16T00:00:01.000Z")
-        await roster.until(lambda: roster.find("a") is not None)
-        await roster.close()
+        await registry.until(lambda: registry.find("a") is not None)
+        await registry.close()
 
     run(main())
 
@@ -130,27 +130,27 @@ def test_a_node_that_was_forgotten_is_gone_though_another_gateway_renews_its_lea
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed, orders = await bus.table("nodes"), await bus.table("sess"), await bus.table(ORDERS)
-        roster = await follow(leases, listed)
-        await roster.orders.start(orders)
+        registry = await follow(leases, listed)
+        await registry.orders.start(orders)
         told: list[str] = []
-        roster.watch(told.append)
+        registry.watch(told.append)
 
         async def beat(*nodes: str) -> None:
             for node in nodes:
                 await leases.put(node, msgspec.json.encode(Lease(node, "run", "", {}, [], 0)))
 
         await beat("n", "m")
-        await roster.until(lambda: set(roster.leases) == {"n", "m"})
+        await registry.until(lambda: set(registry.leases) == {"n", "m"})
         await orders.put(forget_key("n"), b"{}")
-        await roster.until(lambda: told == ["n", "m", "n"])
+        await registry.until(lambda: told == ["n", "m", "n"])
         await beat("n", "k")
-        await roster.until(lambda: set(roster.leases) == {"m", "k"})
+        await registry.until(lambda: set(registry.leases) == {"m", "k"})
         await orders.delete(forget_key("n"))
-        while roster.orders.forgotten:  # noqa: ASYNC110 - what an operator takes back has no events
+        while registry.orders.forgotten:  # noqa: ASYNC110 - what an operator takes back has no events
             await asyncio.sleep(0)
         await beat("n")
-        await roster.until(lambda: "n" in roster.leases)
-        await roster.close()
+        await registry.until(lambda: "n" in registry.leases)
+        await registry.close()
 
     run(main())
 
@@ -159,13 +159,13 @@ def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_o
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed, orders = await bus.table("nodes"), await bus.table("sess"), await bus.table(ORDERS)
-        roster = Roster(require_pins=True)
-        await roster.start(leases, listed)
-        await roster.orders.start(orders)
+        registry = NodeRegistry(require_pins=True)
+        await registry.start(leases, listed)
+        await registry.orders.start(orders)
         lying = Lease("evil", "run", "", {"zone": "eu", "trusted": "yes"}, ["claude", "codex"], 0)
 
         def seen(node: str) -> tuple[Mapping[str, str], Sequence[str], bool]:
-            return next((each.labels, each.agents, each.pinned) for each in roster.nodes() if each.node == node)
+            return next((each.labels, each.agents, each.pinned) for each in registry.nodes() if each.node == node)
 
         async def until(expected: tuple[Mapping[str, str], Sequence[str], bool]) -> None:
             async with asyncio.timeout(BOUND):
@@ -174,26 +174,26 @@ def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_o
 
         await leases.put("evil", msgspec.json.encode(lying))
         await leases.put("good", msgspec.json.encode(replace(lying, node="good")))
-        await roster.until(lambda: set(roster.leases) == {"evil", "good"})
+        await registry.until(lambda: set(registry.leases) == {"evil", "good"})
         assert seen("evil") == (lying.labels, lying.agents, False)
-        assert set(roster.closed()) == {"evil", "good"}
-        assert "pinned" in roster.closed()["evil"]
+        assert set(registry.closed()) == {"evil", "good"}
+        assert "pinned" in registry.closed()["evil"]
 
         pin = messages.Pin({"zone": "us"}, ["codex", "amp"])
         await orders.put(pin_key("evil"), msgspec.json.encode(pin))
         await until(({"zone": "us"}, ["codex"], True))
-        assert set(roster.closed()) == {"good"}
+        assert set(registry.closed()) == {"good"}
         # Also when it says something else, or starts again.
         await leases.put("evil", msgspec.json.encode(replace(lying, nonce="another", agents=["claude", "amp"])))
-        await roster.until(lambda: roster.leases["evil"].nonce == "another")
+        await registry.until(lambda: registry.leases["evil"].nonce == "another")
         assert seen("evil") == ({"zone": "us"}, ["amp"], True)
-        assert roster.leases["evil"].allowed == ["codex", "amp"]
+        assert registry.leases["evil"].allowed == ["codex", "amp"]
 
         await orders.put(pin_key("evil"), b"nonsense")
         await until(({}, [], True))
         await orders.delete(pin_key("evil"))
         await until((lying.labels, ["claude", "amp"], False))
-        await roster.close()
+        await registry.close()
 
     run(main())
 
@@ -201,24 +201,24 @@ def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_o
 def test_of_sessions_that_are_gone_a_bounded_number_is_remembered_and_each_can_be_listed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(roster_module, "MOST_GONE", 3)
+    monkeypatch.setattr(roster_module, "MAX_GONE", 3)
 
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
-        roster = await follow(leases, listed)
+        registry = await follow(leases, listed)
         for number in range(10):
             await put(listed, f"s{number}")
-        await roster.until(lambda: roster.count == 10)
+        await registry.until(lambda: registry.count == 10)
         for number in range(9):
-            roster.drop(f"s{number}")
+            registry.drop(f"s{number}")
             await listed.delete(subjects.token(f"s{number}"))
         await put(listed, "s8")
-        await roster.until(lambda: roster.find("s8") is not None)
-        assert sorted(roster.revisions) == sorted(map(subjects.token, ("s6", "s7", "s8", "s9")))
+        await registry.until(lambda: registry.find("s8") is not None)
+        assert sorted(registry.revisions) == sorted(map(subjects.token, ("s6", "s7", "s8", "s9")))
         await put(listed, "s0")
-        await roster.until(lambda: roster.find("s0") is not None)
-        await roster.close()
+        await registry.until(lambda: registry.find("s0") is not None)
+        await registry.close()
 
     run(main())
 
@@ -267,9 +267,9 @@ def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_
         leases, listed = await bus.table("nodes"), await bus.table("sess")
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
         tables = Owners(await bus.table("owners"), events), leases, listed
-        roster = Roster()
-        roster.revisions[subjects.token("s")] = 77
-        gateway = Ingest("a", events, *tables, holders, roster=roster)
+        registry = NodeRegistry()
+        registry.revisions[subjects.token("s")] = 77
+        gateway = Ingest("a", events, *tables, holders, registry=registry)
         chunk = Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 0.0)
         subject = subjects.session_events("s")
         await ask(gateway, messages.LOG, LogRequest(list(outgoing(chunk, subject)), {subject: 0}, "run"))
@@ -327,9 +327,9 @@ def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_mean
         owners = Owners(await bus.table("owners"), events)
         stuck, key = Stuck(listed), subjects.token("s")
         holders = {"n1": Lease("n1", "run", "", {}, [], 0)}
-        roster = await follow(leases, listed)
+        registry = await follow(leases, listed)
         away, there = (
-            Ingest(name, events, owners, leases, cast("Table", table), holders, roster=roster)
+            Ingest(name, events, owners, leases, cast("Table", table), holders, registry=registry)
             for name, table in (("a", stuck), ("b", listed))
         )
 
@@ -339,9 +339,9 @@ def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_mean
         late = asyncio.create_task(show(away, "old"))
         await stuck.asked.wait()
         for title in ("old", "new"):
-            before = roster.revisions.get(key)
+            before = registry.revisions.get(key)
             assert (await show(there, title)).failed is None
-            await roster.until(lambda known=before: roster.revisions.get(key) != known)
+            await registry.until(lambda known=before: registry.revisions.get(key) != known)
         stuck.reached.set()
 
         assert (await late).failed is not None

@@ -17,7 +17,7 @@ from sandboxagent.fleet.bus.nats import connect
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.shares import KEPT, LEAST_PIECE, MOST_SUBJECTS, SHOWN_AFTER, SUBJECT, Shares
+from sandboxagent.fleet.gateway.shares import KEPT, LEAST_PIECE, MAX_SUBJECTS, SHOWN_AFTER, SUBJECT, Shares
 from sandboxagent.fleet.messages import LogReply, LogRequest
 from sandboxagent.fleet.records import end_of
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
@@ -182,9 +182,9 @@ def test_what_is_counted_is_what_the_stream_keeps(buses: Buses) -> None:
 def test_a_piece_of_many_small_sessions_is_not_cheaper_to_have_than_to_drop() -> None:
     async def main() -> None:
         gateway = await open_gateway(MemoryBus(Cluster()), "g1")
-        for place in range(MOST_SUBJECTS):
+        for place in range(MAX_SUBJECTS):
             await gateway.say("evil", f"s{place}", b"x")
-        assert gateway.shares.size_of("evil") > MOST_SUBJECTS * SUBJECT
+        assert gateway.shares.size_of("evil") > MAX_SUBJECTS * SUBJECT
         await gateway.close()
 
     run(main())

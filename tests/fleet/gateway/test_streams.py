@@ -9,7 +9,7 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.messages import Visit
-from sandboxagent.server.http.stream import TAKEN_OVER
+from sandboxagent.server.http.stream import REPLACED
 from tests.fleet.gateway.gateways import (
     LAST,
     OWN,
@@ -42,7 +42,7 @@ def test_a_stream_passes_over_nothing_of_a_node_that_another_gateway_brings_in()
         visit = msgspec.json.decode(entry.value, type=Visit)
         visit.nodes.append("m")
         cluster.tables["conns"].put(opened.tag, msgspec.json.encode(visit), None, None)
-        while "m" not in moved.guests:  # noqa: ASYNC110 - what is tested has no events
+        while "m" not in moved.remotes:  # noqa: ASYNC110 - what is tested has no events
             await asyncio.sleep(0)
         attach(cluster, "m", opened.tag, "s")
         speak(cluster, "m", "s", SESSION)
@@ -64,7 +64,7 @@ def test_a_stream_that_goes_on_at_a_gateway_which_is_behind_repeats_nothing() ->
         async with asyncio.timeout(BOUND):
             while not (opened.attached("s") and moved.attached("s")):  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
-        await second.connections.settling.settled(moved)
+        await second.connections.ordering.settled(moved)
         second.bus.cut = True
         speak(cluster, "n", "s", SESSION)
         assert await read_until(stream, SESSION) == [SESSION]
@@ -89,7 +89,7 @@ def test_what_a_page_had_is_not_repeated_when_the_gateway_comes_to_it() -> None:
             async with asyncio.timeout(BOUND):
                 while not connection.attached("s"):  # noqa: ASYNC110 - what is tested has no events
                     await asyncio.sleep(0)
-            await gateway.connections.settling.settled(connection)
+            await gateway.connections.ordering.settled(connection)
         cluster.held = []
         speak(cluster, "n", "s", SESSION)
         tell(cluster, "n", opened.tag, OWN)
@@ -132,7 +132,7 @@ def test_word_of_an_older_stream_does_not_end_one_that_was_opened_since() -> Non
         async with asyncio.timeout(BOUND):
             while old.reason is None:  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
-        assert (old.reason, new.reason) == (TAKEN_OVER, None)
+        assert (old.reason, new.reason) == (REPLACED, None)
 
     run(main())
 
@@ -225,12 +225,12 @@ def test_an_idle_stream_keeps_nothing_in_memory_that_it_does_not_need() -> None:
         attach(cluster, "n", opened.tag, "s")
         tell(cluster, "n", opened.tag, OWN)
         assert await read_until(gateway.read(opened), OWN) == [OWN]
-        await gateway.connections.settling.settled(opened)
+        await gateway.connections.ordering.settled(opened)
         await asyncio.sleep(0)
         feed, connections = gateway.feed, gateway.connections
         # What nodes and gateways say about a connection is taken as it comes.
         assert [chunk.lines for _, chunk in feed._tail] == [[OWN]]  # pyright: ignore[reportPrivateUsage]
-        assert not connections.settling._tasks  # pyright: ignore[reportPrivateUsage]
+        assert not connections.ordering._tasks  # pyright: ignore[reportPrivateUsage]
         assert not hasattr(opened, "__dict__")
 
     run(main())

@@ -9,12 +9,12 @@ import pytest
 from sandboxagent.fleet.bus.interface import Bus, Hearer, StopHearing
 from sandboxagent.fleet.bus.memory import MemoryBus
 from sandboxagent.fleet.bus.nats import connect
-from sandboxagent.fleet.bus.tunnel import PATIENCE, PIECE, WINDOW
-from sandboxagent.fleet.gateway.tunnels import INLINE, NodeFlows, NodeRequest
+from sandboxagent.fleet.bus.tunnel import PIECE, SILENCE_TIMEOUT, WINDOW
+from sandboxagent.fleet.gateway.tunnels import INLINE, GatewayTunnels, NodeRequest
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.protocol.errors import NodeUnreachable, TooMany
 from sandboxagent.server.http.asgi import Receive, Scope, Send, is_gone, respond, transport
-from sandboxagent.server.http.body import ClientGone, read_body
+from sandboxagent.server.http.body import ClientDisconnected, read_body
 from tests.support.client import run
 from tests.support.flows import Client, Fleet, Handle, Open, echo, in_memory
 from tests.support.nats import PROGRAM, nats_server
@@ -43,7 +43,7 @@ def fleets(request: pytest.FixtureRequest) -> Open:
         async def another() -> Bus:
             return await connect([url], "dn.n.in", "n")
 
-        fleet = Fleet(NodeFlows("g", bus, leases, 100), bus, leases, another)
+        fleet = Fleet(GatewayTunnels("g", bus, leases, 100), bus, leases, another)
         yield fleet
         for each in (*fleet.buses, bus):
             await each.close()
@@ -165,7 +165,7 @@ def test_an_upload_that_is_cut_off_does_not_come_to_its_end_at_the_node() -> Non
                 try:
                     await read_body(scope, receive, 1 << 30)
                     await ended.put("whole")
-                except ClientGone:
+                except ClientDisconnected:
                     await ended.put("cut")
 
             await fleet.join("n1", upload)
@@ -183,7 +183,7 @@ def test_an_upload_that_is_cut_off_does_not_come_to_its_end_at_the_node() -> Non
             await asyncio.sleep(0)
             assert isinstance(fleet.gateway_bus, MemoryBus)
             fleet.gateway_bus.cut = True
-            for _ in range(round(PATIENCE) + 2):
+            for _ in range(round(SILENCE_TIMEOUT) + 2):
                 fleet.nodes["n1"].table.tick(1)
             async with asyncio.timeout(BOUND):
                 assert await ended.get() == "cut"
@@ -261,7 +261,7 @@ def test_a_node_that_falls_silent_is_given_up() -> None:
             bus.cut = True
             asking = asyncio.create_task(Client().ask(fleet.gateway))
             await asyncio.sleep(0)
-            await fleet.pass_time(PATIENCE + 1)
+            await fleet.pass_time(SILENCE_TIMEOUT + 1)
             with pytest.raises(NodeUnreachable, match="does not answer"):
                 await asking
 
@@ -306,7 +306,7 @@ def test_a_clone_of_a_node_does_not_end_what_its_node_works_on() -> None:
             await fleet.join("n1", echo, nonce="of its clone")
             await fleet.join("n1", think)
             asking = asyncio.create_task(fleet.gateway.call("n1", NodeRequest("POST", b"/"), b"{}", most=100))
-            await fleet.pass_time(PATIENCE + 1, of_node="n1")
+            await fleet.pass_time(SILENCE_TIMEOUT + 1, of_node="n1")
             ready.set()
             assert (await asking).body == b"at last"
 
@@ -422,7 +422,7 @@ def test_a_node_whose_early_answer_was_taken_does_not_think_that_its_gateway_is_
             _, _, seen = await stream.asked.get()
             seen.set_result(None)
             assert (await asking).body == b"early"
-            await fleet.pass_time(PATIENCE + 1, of_node="n1")
+            await fleet.pass_time(SILENCE_TIMEOUT + 1, of_node="n1")
             ends.set()
             assert not await gone
 
@@ -451,7 +451,7 @@ def test_an_early_answer_of_a_node_that_falls_silent_is_not_passed_on() -> None:
                 _, _, seen = await stream.asked.get()
             assert isinstance(bus, MemoryBus)
             bus.cut = True
-            await fleet.pass_time(PATIENCE + 1)
+            await fleet.pass_time(SILENCE_TIMEOUT + 1)
             with pytest.raises(NodeUnreachable, match="does not answer"):
                 await asking
             assert seen.cancelled()

@@ -9,12 +9,12 @@ import pytest
 from sandboxagent.fleet import messages as fleet
 from sandboxagent.fleet import records as wire
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.tunnels import ANSWERS, NodeAnswer, NodeRequest
-from sandboxagent.fleet.gateway.validate import BURST, LEAST, LONGEST_ID, MOST_OPEN, Quotas
+from sandboxagent.fleet.gateway.validate import BURST, LEAST, MAX_ID, MAX_OPEN, Quotas
 from sandboxagent.fleet.messages import LogReply, LogRequest, OutgoingMessage
 from sandboxagent.fleet.records import outgoing
 from sandboxagent.protocol.errors import NodeUnreachable
@@ -27,7 +27,7 @@ from tests.support.client import run
 
 TAG = "g0123456789abcdef"
 OWN = subjects.connection_events(TAG, "n2")
-LONG = "x" * LONGEST_ID
+LONG = "x" * MAX_ID
 UPDATE: dict[str, object] = {"method": "session/update", "params": {"sessionId": "of-n1", "update": {}}}
 
 
@@ -36,7 +36,7 @@ async def open_gateways() -> tuple[list[Gateway], Cluster]:
     cluster = Cluster()
     leases = {name: fleet.Lease(name, f"of {name}", "", {}, [], 0) for name in ("n1", "n2")}
 
-    async def is_guest(node: str, tag: str) -> bool:
+    async def is_remote(node: str, tag: str) -> bool:
         return tag == TAG
 
     gateways: list[Gateway] = []
@@ -44,7 +44,7 @@ async def open_gateways() -> tuple[list[Gateway], Cluster]:
         bus = MemoryBus(cluster)
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
         tables = Owners(await bus.table("owners"), events), await bus.table("nodes"), await bus.table("sess")
-        ingest = Ingest("g", events, *tables, leases, is_guest)
+        ingest = Ingest("g", events, *tables, leases, is_remote)
         gateways.append(Gateway(ingest, leases))
     said = Chunk(1, [b"{}"], Direction.FROM_AGENT, "of-n1", session_channel("of-n1"), 0.0)
     assert (await gateways[0].log("n1", list(wire.outgoing(said, subjects.session_events("of-n1"))))).published
@@ -124,7 +124,7 @@ def test_a_long_line_is_checked_as_a_whole_though_its_parts_come_by_several_gate
                 assert reply.published is not None
                 end = reply.published[OWN]
 
-        long = "x" * (2 * MOST_BYTES)
+        long = "x" * (2 * MAX_BODY_BYTES)
         fair = line(method="session/update", params={"text": long, "sessionId": "of-n2"})
         await send(own(fair))
         await send(own(line(method="session/update", params={"text": long, "sessionId": "of-n1"})))
@@ -160,7 +160,7 @@ def test_a_node_gets_its_rate_and_no_more() -> None:
 
 def test_requests_of_one_node_are_not_piled_up() -> None:
     quotas = Quotas(1 << 30, Clock())
-    for _ in range(MOST_OPEN):
+    for _ in range(MAX_OPEN):
         assert quotas.begin("evil", 1) is None
     assert "under way" in (quotas.begin("evil", 1) or "")
     assert quotas.begin("good", 1) is None

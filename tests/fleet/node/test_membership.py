@@ -16,11 +16,11 @@ from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusRefused, Unreachable
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
-from sandboxagent.fleet.gateway.ingest import LEASE, NODE_RATE, Ingest
+from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, NODE_RATE, Ingest
 from sandboxagent.fleet.gateway.intake import Intake
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.placement import Presence
-from sandboxagent.fleet.gateway.registry import Orders, Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.node import membership
 from sandboxagent.fleet.node.membership import Gateways, Identity, Membership, Memory
@@ -67,15 +67,15 @@ class World:
 
     async def open(self) -> "World":
         events = await self.bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
-        leases, listed, roster = await self.bus.table("nodes"), await self.bus.table("sess"), Roster()
-        await roster.start(leases, listed)
+        leases, listed, registry = await self.bus.table("nodes"), await self.bus.table("sess"), NodeRegistry()
+        await registry.start(leases, listed)
         is_there = Presence("g", self.bus).is_there
-        known = (roster.leases, None, is_there)
+        known = (registry.leases, None, is_there)
         self.orders = Orders()
         tables = Owners(await self.bus.table("owners"), events), leases, listed
         quotas = Quotas(NODE_RATE, time.monotonic)
-        self.ingest = Ingest("g", events, *tables, *known, roster=roster, quotas=quotas, orders=self.orders)
-        self.intake = Intake("g", self.bus, self.ingest.take, quotas, roster, leases, time.monotonic, LEASE)
+        self.ingest = Ingest("g", events, *tables, *known, registry=registry, quotas=quotas, orders=self.orders)
+        self.intake = Intake("g", self.bus, self.ingest.take, quotas, registry, leases, time.monotonic, LEASE_TIMEOUT)
         await self.intake.start()
         return self
 
@@ -99,9 +99,9 @@ class World:
 
     async def until(self, condition: Callable[[], bool], oldest: int = messages.OLDEST, newest: int = 0) -> None:
         """Show a gateway of these versions until something is true."""
-        beacon = msgspec.msgpack.encode(messages.Beacon("g", oldest, newest or messages.PROTOCOL))
+        announcement = msgspec.msgpack.encode(messages.GatewayAnnouncement("g", oldest, newest or messages.PROTOCOL))
         while not condition():
-            await self.bus.publish(subjects.BEACON, beacon)
+            await self.bus.publish(subjects.BEACON, announcement)
             await asyncio.sleep(0.01)
 
     async def close(self) -> None:
@@ -258,7 +258,7 @@ def test_a_node_that_was_forgotten_hears_of_it_whatever_it_asks_next_and_asks_fo
         node.committed(Group(sessions={"s": b"{}"}))
         await world.until(lambda: messages.FACTS in verbs or node.clash is not None)
         say(node, log, b"2")
-        monkeypatch.setattr(membership, "BEAT_EVERY", 0.01)
+        monkeypatch.setattr(membership, "BEAT_INTERVAL", 0.01)
         await world.until(lambda: node.clash is not None)
         assert "n1 was removed from this fleet" in (node.trouble or "")
         verbs.clear()
@@ -274,7 +274,7 @@ def test_a_node_that_was_forgotten_hears_of_it_whatever_it_asks_next_and_asks_fo
 
 def test_a_node_asks_for_its_lease_as_soon_as_a_gateway_shows_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when the next beat is due: by then, another request may have left that gateway."""
-    monkeypatch.setattr(membership, "BEAT_EVERY", 0.01)
+    monkeypatch.setattr(membership, "BEAT_INTERVAL", 0.01)
 
     async def main() -> None:
         world, log = await World().open(), Shaky()
@@ -285,7 +285,7 @@ def test_a_node_asks_for_its_lease_as_soon_as_a_gateway_shows_itself(monkeypatch
 
         async def be_silent(subject: str, body: bytes) -> None:
             # The next beat is due in an hour.
-            monkeypatch.setattr(membership, "BEAT_EVERY", 3600)
+            monkeypatch.setattr(membership, "BEAT_INTERVAL", 3600)
 
         world.cluster.served = [(pattern, be_silent, bus) for pattern, _, bus in served]
         while node.trouble is None:  # noqa: ASYNC110 - a node's health has no events
@@ -438,7 +438,7 @@ def test_a_gateway_that_does_not_answer_is_left_for_another_one() -> None:
     gateways = Gateways(lambda: now)
     assert gateways.choose() is None
     for name in ("a", "b"):
-        assert gateways.take_beacon(messages.Beacon(name, messages.PROTOCOL, messages.PROTOCOL))
+        assert gateways.take_announcement(messages.GatewayAnnouncement(name, messages.PROTOCOL, messages.PROTOCOL))
     first = gateways.choose()
     assert first is not None
     assert gateways.choose() == first
@@ -451,7 +451,7 @@ def test_a_gateway_that_does_not_answer_is_left_for_another_one() -> None:
 @pytest.mark.parametrize("versions", [(messages.PROTOCOL + 1, messages.PROTOCOL + 2), (0, messages.PROTOCOL - 1)])
 def test_a_gateway_of_another_protocol_is_not_asked(versions: tuple[int, int]) -> None:
     gateways = Gateways(lambda: 0.0)
-    assert not gateways.take_beacon(messages.Beacon("g", *versions))
+    assert not gateways.take_announcement(messages.GatewayAnnouncement("g", *versions))
     assert gateways.choose() is None
 
 

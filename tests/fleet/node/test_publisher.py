@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from sandboxagent.fleet import messages, records
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES, Unreachable
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Unreachable
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandboxagent.fleet.gateway.ingest import Ingest
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.messages import LogReply, LogRequest
-from sandboxagent.fleet.node.publisher import NodeOutbox
+from sandboxagent.fleet.node.publisher import NodePublisher
 from sandboxagent.server.log.event import Chunk, Direction, connection_channel, session_channel
 from tests.support.client import run
 
@@ -118,7 +118,7 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
         node.append("a", [b"repeated to one client"], history=False)
         end = node.chunks[-1].last
         while True:
-            outbox = NodeOutbox("n1", node, node, ask)
+            outbox = NodePublisher("n1", node, node, ask)
             running = asyncio.create_task(outbox.run())
             waits = [asyncio.create_task(outbox.drained(end)), asyncio.create_task(restarting.wait())]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -144,16 +144,16 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
     run(main())
 
 
-def publish(node: Node, net: Fleet, name: str = "n1") -> NodeOutbox:
+def publish(node: Node, net: Fleet, name: str = "n1") -> NodePublisher:
     async def ask(request: LogRequest) -> LogReply:
         return msgspec.msgpack.decode(
             await net.ask(0, name, messages.LOG, msgspec.msgpack.encode(request)), type=LogReply
         )
 
-    return NodeOutbox(name, node, node, ask)
+    return NodePublisher(name, node, node, ask)
 
 
-async def drain(outbox: NodeOutbox, node: Node) -> None:
+async def drain(outbox: NodePublisher, node: Node) -> None:
     running = asyncio.create_task(outbox.run())
     await outbox.drained(node.chunks[-1].last)
     running.cancel()
@@ -162,7 +162,7 @@ async def drain(outbox: NodeOutbox, node: Node) -> None:
 def test_a_long_line_is_published_in_parts_and_an_interrupted_one_again() -> None:
     async def main() -> None:
         node, net = Node(), await Fleet().open()
-        node.append("s", [b"first", b"x" * (3 * MOST_BYTES), b"last"])
+        node.append("s", [b"first", b"x" * (3 * MAX_BODY_BYTES), b"last"])
         await drain(publish(node, net), node)
         assert net.lines("s") == node.chunks[0].lines
         # As if it had died after the second part.
@@ -180,8 +180,8 @@ def test_requests_are_as_large_as_every_server_takes_and_not_larger() -> None:
     async def main() -> None:
         node, net = Node(), await Fleet().open()
         for place in range(40):
-            node.append(f"s{place % 3}", [b"%d" % place, b"x" * (MOST_BYTES // 5)])
-        node.append("s1", [b"y" * (3 * MOST_BYTES)])
+            node.append(f"s{place % 3}", [b"%d" % place, b"x" * (MAX_BODY_BYTES // 5)])
+        node.append("s1", [b"y" * (3 * MAX_BODY_BYTES)])
         sizes: list[int] = []
 
         async def ask(request: LogRequest) -> LogReply:
@@ -189,8 +189,8 @@ def test_requests_are_as_large_as_every_server_takes_and_not_larger() -> None:
             sizes.append(len(body))
             return msgspec.msgpack.decode(await net.ask(0, "n1", messages.LOG, body), type=LogReply)
 
-        await drain(NodeOutbox("n1", node, node, ask), node)
-        assert MOST_BYTES < max(sizes) < 2 * MOST_BYTES
+        await drain(NodePublisher("n1", node, node, ask), node)
+        assert MAX_BODY_BYTES < max(sizes) < 2 * MAX_BODY_BYTES
         assert net.lines("s1") == [line for chunk in node.chunks if chunk.session_id == "s1" for line in chunk.lines]
 
     run(main())
@@ -236,10 +236,10 @@ def test_a_session_that_cannot_be_published_costs_no_other_one() -> None:
     async def main() -> None:
         node, net = Node(), await Fleet().open()
         node.append("one", [b"1"])
-        node.append("x" * records.MOST_META, [b"2"])
+        node.append("x" * records.MAX_META, [b"2"])
         node.append("other", [b"3"])
         await drain(publish(node, net), node)
         assert (net.lines("one"), net.lines("other")) == ([b"1"], [b"3"])
-        assert net.lines("x" * records.MOST_META) == []
+        assert net.lines("x" * records.MAX_META) == []
 
     run(main())

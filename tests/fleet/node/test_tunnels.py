@@ -14,8 +14,8 @@ from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.messages import SAFE_AT
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.server.http.app import App
-from sandboxagent.server.http.auth import Guard
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.auth import Auth
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -60,16 +60,16 @@ class Node:
     def __init__(self, own: World, fleet: Fleet) -> None:
         self.own, self._fleet = own, fleet
         self.intake = Intake(own)
-        self.guest = own.hub.connections.open("mock", {}, "guest-id", "g1.1")
-        own.hub.attach(self.guest, own.session)
+        self.remote_tag = own.hub.connections.open("mock", {}, "guest-id", "g1.1")
+        own.hub.attach(self.remote_tag, own.session)
         clients, intake, lines = HubClients(own.hub), self.intake, Pool("lines", 1)
         parts: Any = (clients, intake, Streams(own.log, StreamLimits()))
         way_in: Any = intake
         delivery = Delivery(clients, way_in, 10)
-        self.rpc = Rpc(*parts, delivery, Duplex(*parts, delivery, lines, MOST), lines, MOST)
+        self.rpc = Rpc(*parts, delivery, WebSocketTransport(*parts, delivery, lines, MOST), lines, MOST)
         other: Any = None
-        guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
-        self._app = App(guard, self.rpc, other, other, lambda: echo, lambda: echo)
+        auth = Auth(TOKEN, "127.0.0.1", (), (), public_health=False)
+        self._app = App(auth, self.rpc, other, other, lambda: echo, lambda: echo)
 
     async def join(self) -> None:
         await self._fleet.join("n1", partial(self._app.answer_gateway, {}), read_post=self._app.read_gateway_post)
@@ -77,7 +77,7 @@ class Node:
     async def post(self, body: bytes | Json, *headers: tuple[bytes, bytes]) -> NodeAnswer:
         """What a gateway gets for a POST."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        identity = (b"x-acp-connection-id", self.guest.connection_id.encode())
+        identity = (b"x-acp-connection-id", self.remote_tag.connection_id.encode())
         asked = NodeRequest("POST", b"/v1/rpc", headers=[(b"content-type", b"application/json"), identity, *headers])
         async with asyncio.timeout(BOUND):
             return await self._fleet.gateway.call("n1", asked, data, most=1 << 20)
@@ -108,7 +108,7 @@ def test_a_request_of_a_gateway_is_submitted_once_and_answered_early(asked: Json
             assert (answer.status, json.loads(answer.body)["result"]) == (200, RESULT)
             assert int(dict(answer.headers)[SAFE_AT]) <= node.own.log.position
             assert node.intake.submitted == [(asked["method"], key)]
-            assert node.guest.busy == 0
+            assert node.remote_tag.busy == 0
 
     run(main())
 
@@ -122,7 +122,7 @@ def test_a_request_whose_response_goes_to_the_stream_is_submitted_once() -> None
                 (name.lower(), value) for name, value in answer.headers
             ]
             await node.own.agent.answers(CALL["method"], RESULT)
-            heard = await node.own.heard(node.guest)
+            heard = await node.own.heard(node.remote_tag)
             assert [one["result"] for one in heard if one.get("id") == 1] == [RESULT]
             assert node.intake.submitted == [(CALL["method"], "k")]
 
@@ -144,9 +144,9 @@ def test_a_gateway_that_left_finds_the_response_on_the_stream_and_updates_after_
             own.agent.updates("hello", session)
             await Site().until(lambda: not node.flows)
 
-            heard = [one.get("method", "response") for one in await own.heard(node.guest, session)]
+            heard = [one.get("method", "response") for one in await own.heard(node.remote_tag, session)]
             assert heard == (["response", "session/update"] if opens else ["session/update", "response"])
-            assert node.guest.busy == 0
+            assert node.remote_tag.busy == 0
 
     run(main())
 
@@ -187,7 +187,7 @@ def test_a_post_of_a_gateway_is_answered_as_one_on_a_socket(body: bytes | Json) 
 def test_what_is_wrong_with_a_head_is_the_answer_and_nothing_is_submitted() -> None:
     async def main() -> None:
         async with a_node() as node:
-            node.own.hub.close_connection(node.guest, "it is gone")
+            node.own.hub.close_connection(node.remote_tag, "it is gone")
             answer = await node.post(b"x" * (1 << 20))
             assert (answer.status, json.loads(answer.body)["type"].rpartition(":")[2]) == (404, "unknown-connection")
             assert node.intake.submitted == []

@@ -10,15 +10,15 @@ import pytest
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentNotInstalled, OffersUnknown, ShuttingDown
-from sandboxagent.server.agents.build import Provision
-from sandboxagent.server.agents.capabilities import Offers
+from sandboxagent.server.agents.build import InstallOnUse
+from sandboxagent.server.agents.capabilities import AgentCapabilities
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.supervisor import AgentStatus
 from sandboxagent.server.agents.views import AgentViews
 from tests.support.running import SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 STATUS = AgentStatus()
 
 
@@ -33,10 +33,12 @@ class Trial(Workshop):
         self.kept = directory / "offers.json"
         self.offers = self.open()
 
-    def open(self) -> Offers:
+    def open(self) -> AgentCapabilities:
         """As the next start of a server finds them."""
-        provision = Provision(self.catalog, self.installer, may_install=False)
-        return Offers(self.catalog, self.boots, provision, self.environ, self.kept, PATIENCE, Pool("test", 2))
+        install_on_use = InstallOnUse(self.catalog, self.installer, may_install=False)
+        return AgentCapabilities(
+            self.catalog, self.starter, install_on_use, self.environ, self.kept, TIMEOUT, Pool("test", 2)
+        )
 
     @property
     def agent(self) -> Agent:

@@ -15,7 +15,7 @@ import uvloop
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentExited, AgentNotReading
 from sandboxagent.server.agents.process import LOG_SIZE, AgentProcess, StderrLog
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import BOUND
 from tests.support.spawning import Powerless, Raising, Recorder, Run, Spawn, alive, escape, eventually, python
 
@@ -50,12 +50,12 @@ def run(processes: list[AgentProcess]) -> Run:
 
 
 @pytest.fixture
-def children() -> Children:
-    return Children(f"test-{uuid.uuid4()}")
+def children() -> ProcessTrees:
+    return ProcessTrees(f"test-{uuid.uuid4()}")
 
 
 @pytest.fixture
-def spawn(children: Children, processes: list[AgentProcess]) -> Spawn:
+def spawn(children: ProcessTrees, processes: list[AgentProcess]) -> Spawn:
     async def spawn(*command: str, listener: Recorder, **options: object) -> AgentProcess:
         settings: dict[str, object] = {
             "agent": "test",
@@ -272,7 +272,7 @@ def test_a_program_that_does_not_exist_is_an_error_for_the_caller(run: Run, spaw
 
 
 def test_a_process_gets_its_directory_and_no_environment_but_what_is_given(
-    run: Run, spawn: Spawn, children: Children, tmp_path: Path
+    run: Run, spawn: Spawn, children: ProcessTrees, tmp_path: Path
 ) -> None:
     async def main() -> None:
         listener = Recorder()
@@ -491,7 +491,7 @@ def test_stop_comes_back_from_a_process_that_cannot_be_killed(run: Run, spawn: S
 
 
 @pytest.mark.parametrize("end", ["exit", "stop", "kill"])
-def test_nothing_an_agent_started_outlives_it(run: Run, spawn: Spawn, children: Children, end: str) -> None:
+def test_nothing_an_agent_started_outlives_it(run: Run, spawn: Spawn, children: ProcessTrees, end: str) -> None:
     async def main() -> None:
         listener = Recorder()
         process = await spawn(*escape("naked", "nameless", "marked", "child", "stripped"), listener=listener)
@@ -584,7 +584,9 @@ def test_the_tree_of_a_living_agent_survives_the_death_of_another(run: Run, spaw
     run(main)
 
 
-def test_a_start_that_nobody_waits_for_any_more_leaves_no_process(run: Run, spawn: Spawn, children: Children) -> None:
+def test_a_start_that_nobody_waits_for_any_more_leaves_no_process(
+    run: Run, spawn: Spawn, children: ProcessTrees
+) -> None:
     async def main() -> None:
         for steps in range(6):
             listener = Recorder()

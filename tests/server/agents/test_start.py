@@ -24,8 +24,8 @@ from sandboxagent.server.agents.launch import IN_USE, REMOVED, FolderGone, Folde
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.agents.running import RunningAgent
-from sandboxagent.server.agents.start import Boots, _Boot, _take_over  # pyright: ignore[reportPrivateUsage]
-from sandboxagent.server.agents.supervisor import BOOT_TRIES, Supervisor
+from sandboxagent.server.agents.start import AgentStarter, _Start, _take_over  # pyright: ignore[reportPrivateUsage]
+from sandboxagent.server.agents.supervisor import MAX_START_TRIES, Supervisor
 from tests.support.running import BOUND, SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 
@@ -42,8 +42,8 @@ def launch(*flags: str, folder: Path | None = None, **env: str) -> Launch:
     return Launch((sys.executable, "-I", "-S", str(SCRIPTED), *flags), env, folder)
 
 
-async def boot(boots: Boots, it: Launch) -> RunningAgent:
-    return await boots.boot(IT, it, {}, SilentListener(), lambda _running, _exit: None)
+async def start(starter: AgentStarter, it: Launch) -> RunningAgent:
+    return await starter.start(IT, it, {}, SilentListener(), lambda _running, _exit: None)
 
 
 def test_verifying_hears_what_an_agent_says_of_itself_and_ends_it_again(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_verifying_hears_what_an_agent_says_of_itself_and_ends_it_again(tmp_path
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            handshake = await shop.boots.verify(IT, launch("--state", str(state)))
+            handshake = await shop.starter.verify(IT, launch("--state", str(state)))
             assert handshake.capabilities["loadSession"] is True
             assert not alive(json.loads(state.read_text())["started"])
 
@@ -73,7 +73,7 @@ def test_verifying_what_does_not_answer_fails_with_its_stderr(
         # Long enough for a busy machine to start what answers, or ends.
         async with Workshop(tmp_path, boot_timeout=0.5 if error is AgentTimeout else BOUND) as shop:
             with pytest.raises(error) as failed:
-                await shop.boots.verify(IT, launch(*flags))
+                await shop.starter.verify(IT, launch(*flags))
             assert "stderr" in failed.value.fields  # type: ignore[attr-defined]
 
     run(main())
@@ -111,7 +111,7 @@ def test_what_an_agent_says_while_its_companion_is_reached_waits_and_nothing_of_
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         answered.set_result(parse(b'{"jsonrpc":"2.0","id":1,"result":{}}'))
         pipe: Any = Pipe()
-        boot, hearing = _Boot("it", answered, None), Hearing()
+        boot, hearing = _Start("it", answered, None), Hearing()
         said = [
             b'{"jsonrpc":"2.0","method":"x/say","params":{"n":%d,"text":"%b"}}' % (number, b"x" * (1 << 20))
             for number in range(10)
@@ -139,11 +139,11 @@ def test_its_folder_is_held_until_it_has_ended_by_whatever_cause(tmp_path: Path)
             for cause in ("stop", "kill"):
                 folder = tmp_path / cause
                 folder.mkdir()
-                running = await boot(shop.boots, launch(folder=folder))
+                running = await start(shop.starter, launch(folder=folder))
                 remove_unused(folder)
                 assert folder.is_dir()
                 if cause == "stop":
-                    await shop.boots.stop(running)
+                    await shop.starter.stop(running)
                 else:
                     os.kill(running.process.pid, 9)
                     await running.process.exited()
@@ -159,9 +159,9 @@ def test_a_failed_start_holds_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
             with pytest.raises(AgentBootFailed):
-                await boot(shop.boots, launch("--exit-at-once", folder=tmp_path / "folder"))
+                await start(shop.starter, launch("--exit-at-once", folder=tmp_path / "folder"))
             with pytest.raises(AgentBootFailed):
-                await boot(shop.boots, Launch(("/no/such/program",), {}, tmp_path / "folder"))
+                await start(shop.starter, Launch(("/no/such/program",), {}, tmp_path / "folder"))
             remove_unused(tmp_path / "folder")
             assert not (tmp_path / "folder").exists()
 
@@ -174,7 +174,7 @@ def test_what_is_being_removed_is_not_started(tmp_path: Path) -> None:
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
             with pytest.raises(FolderGone):
-                await boot(shop.boots, launch("--state", str(state), folder=tmp_path / "gone"))
+                await start(shop.starter, launch("--state", str(state), folder=tmp_path / "gone"))
             assert not state.exists()
 
     run(main())
@@ -194,7 +194,7 @@ def test_what_was_replaced_between_the_look_and_the_start_is_looked_up_again(tmp
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(SilentListener(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.starter, provide)
             running = await supervisor.process(IT)
             assert running.alive
             assert looked == folders
@@ -212,10 +212,10 @@ def test_what_is_always_gone_is_given_up(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(SilentListener(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.starter, provide)
             with pytest.raises(AgentBootFailed, match="replaced again and again"):
                 await supervisor.process(IT)
-            assert len(looked) == BOOT_TRIES
+            assert len(looked) == MAX_START_TRIES
 
     run(main())
 
@@ -230,7 +230,7 @@ def test_an_install_that_the_server_ends_is_told_as_its_end(tmp_path: Path) -> N
 
     async def main() -> None:
         async with Workshop(tmp_path) as shop:
-            supervisor = Supervisor(SilentListener(), shop.boots, provide)
+            supervisor = Supervisor(SilentListener(), shop.starter, provide)
             asking = asyncio.create_task(supervisor.process(IT))
             await begun.wait()
             await supervisor.close(0.1)

@@ -18,9 +18,9 @@ from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent, load_manifest
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.agents.running import RunningAgent
-from sandboxagent.server.agents.start import Boots, ProcessLimits
+from sandboxagent.server.agents.start import AgentStarter, ProcessLimits
 from sandboxagent.server.agents.supervisor import FREE_CRASHES, MAX_BACKOFF, Provide, Supervisor, _backoff
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import BOUND, alive, eventually, scripted
 
 FIRST_WAIT = 0.5
@@ -51,10 +51,10 @@ class House:
         self._directory = directory
         self.listener = Recorder()
         limits = ProcessLimits(boot_timeout=BOUND, stop_grace=0.1)
-        self._children = Children(f"test-{uuid.uuid4()}")
+        self._children = ProcessTrees(f"test-{uuid.uuid4()}")
         environ = {"PATH": "/usr/bin:/bin"}
-        boots = Boots(self._children, environ, (), limits, None)
-        self.supervisor = Supervisor(self.listener, boots, provide or self._as_it_is)
+        starter = AgentStarter(self._children, environ, (), limits, None)
+        self.supervisor = Supervisor(self.listener, starter, provide or self._as_it_is)
 
     @staticmethod
     async def _as_it_is(agent: Agent) -> Launch:
@@ -68,7 +68,7 @@ class House:
             await self.close()
         finally:
             # Whatever failed: with a process left, the event loop would never end.
-            self._children.sweep()
+            self._children.kill_leftovers()
 
     async def close(self) -> None:
         await self.supervisor.close(0.1)
@@ -389,11 +389,11 @@ def test_who_waits_for_a_boot_or_a_back_off_is_told_at_once_when_it_ends(tmp_pat
             house.supervisor.status("tested").short_lives = 100
             backing_off = asyncio.create_task(house.supervisor.process(broken))
             silent = house.agent("--bad-handshake", "silent", "--ignore-eof", isolation="session")
-            booting = asyncio.create_task(house.supervisor.isolated(silent, {}))
+            starting = asyncio.create_task(house.supervisor.isolated(silent, {}))
             await asyncio.to_thread(eventually, lambda: house.starts == 1, "the start of the agent")
             begun = time.monotonic()
             await house.close()
-            for waiting in (backing_off, booting):
+            for waiting in (backing_off, starting):
                 with pytest.raises(ShuttingDown):
                     await waiting
             assert time.monotonic() - begun < MAX_BACKOFF / 2

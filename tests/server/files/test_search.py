@@ -15,7 +15,7 @@ from sandboxagent.protocol.files import Match
 from sandboxagent.server.files.confined import Confined, Outside
 from sandboxagent.server.files.roots import encode_name
 from sandboxagent.server.files.search import LINE, Query, Search, SearchLimits
-from sandboxagent.server.processes.children import OWNER, Children
+from sandboxagent.server.processes.children import OWNER, ProcessTrees
 from tests.support.client import run
 
 POOL = Pool("test", 4)
@@ -27,7 +27,7 @@ def search(root: Path, *, at: str = "", limits: SearchLimits | None = None, **qu
     async def main() -> tuple[list[Match], str]:
         asked = Query(**{"text": None, "name": None} | query)  # type: ignore[arg-type]
         searched = Search(Confined([str(root)]), f"{root}{at}", asked, limits or SearchLimits(), POOL)
-        found = [match async for batch in searched.run(Children(secrets.token_hex(8))) for match in batch]
+        found = [match async for batch in searched.run(ProcessTrees(secrets.token_hex(8))) for match in batch]
         found.sort(key=lambda match: (match.path, match.line or 0))
         return found, searched.reason or ""
 
@@ -154,7 +154,7 @@ def test_ripgrep_ends_when_its_reader_stops(root: Path) -> None:
     async def main() -> None:
         owner = secrets.token_hex(8)
         limits = SearchLimits(results=1_000_000)
-        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits, POOL).run(Children(owner))
+        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits, POOL).run(ProcessTrees(owner))
         await anext(batches)
         assert _processes_of(owner)
         await batches.aclose()

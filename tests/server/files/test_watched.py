@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxagent.server.files.confined import Confined, Outside
-from sandboxagent.server.files.watch import DEEPEST, Directories, EventsDropped, Gone, Watched
+from sandboxagent.server.files.watch import MAX_DEPTH, Directories, EventsDropped, Gone, Watched
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_events_that_the_kernel_drops_are_said_to_be_missed(watched: Watched, ro
 
 def test_what_is_too_deep_is_not_watched_and_costs_nothing(directories: Directories, root: Path) -> None:
     here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    for _ in range(DEEPEST + 100):
+    for _ in range(MAX_DEPTH + 100):
         os.mkdir("d", dir_fd=here)
         below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
         os.close(here)
@@ -159,8 +159,8 @@ def test_what_is_too_deep_is_not_watched_and_costs_nothing(directories: Director
     watched = Watched(directories, Confined([str(root)]), str(root), recursive=True)
     try:
         os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
-        (root / ("d/" * DEEPEST) / "file").write_text("x")
-        assert seen(watched) == {(kind, "d/" * DEEPEST + "file") for kind in ("added", "modified")}
+        (root / ("d/" * MAX_DEPTH) / "file").write_text("x")
+        assert seen(watched) == {(kind, "d/" * MAX_DEPTH + "file") for kind in ("added", "modified")}
     finally:
         watched.close()
         os.close(here)

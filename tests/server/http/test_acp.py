@@ -9,7 +9,7 @@ import pytest
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.acp import Acp
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from tests.support.client import Json, run
@@ -26,9 +26,9 @@ REQUESTS: list[Json] = [
 @asynccontextmanager
 async def a_socket(own: World) -> AsyncGenerator[PretendedSocket]:
     clients, lines, site = HubClients(own.hub), Pool("lines", 1), Site()
-    parts = (clients, own.from_client, Streams(own.log, StreamLimits()))
-    delivery = Delivery(clients, own.from_client, 10)
-    site.take_envelopes(Acp(*parts, delivery, Duplex(*parts, delivery, lines, MOST), lines, MOST, 8))
+    parts = (clients, own.requests, Streams(own.log, StreamLimits()))
+    delivery = Delivery(clients, own.requests, 10)
+    site.take_envelopes(Acp(*parts, delivery, WebSocketTransport(*parts, delivery, lines, MOST), lines, MOST, 8))
     yield site.connect()
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from sandboxagent.protocol.errors import BadRequest, ForbiddenOrigin, Misdirected, SandboxAgentError, Unauthorized
 from sandboxagent.server.http.asgi import Scope
-from sandboxagent.server.http.auth import Guard
+from sandboxagent.server.http.auth import Auth
 
 TOKEN = "hush"
 APP = "https://app.example"
-GUARD = Guard(TOKEN, "127.0.0.1", {"box.example"}, (APP,), public_health=False)
+AUTH = Auth(TOKEN, "127.0.0.1", {"box.example"}, (APP,), public_health=False)
 BEARER = ("authorization", f"Bearer {TOKEN}")
 HOST = ("host", "localhost")
 
@@ -38,9 +38,9 @@ def request(
     }
 
 
-def refusal(scope: Scope, guard: Guard = GUARD) -> type[SandboxAgentError] | None:
+def refusal(scope: Scope, auth: Auth = AUTH) -> type[SandboxAgentError] | None:
     try:
-        guard.check(scope)
+        auth.check(scope)
     except SandboxAgentError as error:
         return type(error)
     return None
@@ -102,7 +102,7 @@ def test_the_token_is_asked_for_whatever_the_method(method: str) -> None:
 
 
 def test_without_a_token_of_its_own_a_server_asks_for_none_but_checks_the_rest() -> None:
-    open_guard = Guard(None, "127.0.0.1", (), (), public_health=False)
+    open_guard = Auth(None, "127.0.0.1", (), (), public_health=False)
 
     assert refusal(request(HOST), open_guard) is None
     assert refusal(request(("host", "evil.example")), open_guard) is Misdirected
@@ -110,7 +110,7 @@ def test_without_a_token_of_its_own_a_server_asks_for_none_but_checks_the_rest()
 
 
 def test_public_health_opens_that_path_alone() -> None:
-    public = Guard(TOKEN, "127.0.0.1", (), (), public_health=True)
+    public = Auth(TOKEN, "127.0.0.1", (), (), public_health=True)
 
     assert refusal(request(HOST, path="/v1/health"), public) is None
     assert refusal(request(HOST, path="/v1/health/x"), public) is Unauthorized
@@ -161,7 +161,7 @@ def test_the_host_is_judged_before_origin_and_token() -> None:
 
 
 def test_a_wildcard_address_answers_to_the_address_that_was_called() -> None:
-    everywhere = Guard(TOKEN, "0.0.0.0", (), (), public_health=False)
+    everywhere = Auth(TOKEN, "0.0.0.0", (), (), public_health=False)
 
     assert refusal(request(("host", "192.0.2.7:80"), BEARER, server="192.0.2.7"), everywhere) is None
     assert refusal(request(("host", "192.0.2.8"), BEARER, server="192.0.2.7"), everywhere) is Misdirected
@@ -187,13 +187,13 @@ def test_an_allowed_origin_is_let_in_and_told_so() -> None:
     scope = request(HOST, ("origin", APP), BEARER)
 
     assert refusal(scope) is None
-    assert dict(GUARD.cors(scope))[b"access-control-allow-origin"] == APP.encode()
-    assert not GUARD.is_preflight(scope)
+    assert dict(AUTH.cors(scope))[b"access-control-allow-origin"] == APP.encode()
+    assert not AUTH.is_preflight(scope)
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost"])
 def test_no_other_origin_learns_anything(origin: str) -> None:
-    assert list(GUARD.cors(request(HOST, ("origin", origin), BEARER))) == []
+    assert list(AUTH.cors(request(HOST, ("origin", origin), BEARER))) == []
 
 
 def test_only_a_preflight_of_an_allowed_origin_needs_no_token() -> None:
@@ -201,7 +201,7 @@ def test_only_a_preflight_of_an_allowed_origin_needs_no_token() -> None:
 
     preflight = request(HOST, ("origin", APP), asks, method="OPTIONS")
     assert refusal(preflight) is None
-    assert GUARD.is_preflight(preflight)
+    assert AUTH.is_preflight(preflight)
     assert refusal(request(HOST, asks, method="OPTIONS")) is Unauthorized
     assert refusal(request(HOST, ("origin", "http://localhost"), asks, method="OPTIONS")) is Unauthorized
     assert refusal(request(HOST, ("origin", "https://evil.example"), asks, method="OPTIONS")) is ForbiddenOrigin

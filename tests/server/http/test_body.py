@@ -11,8 +11,8 @@ from websockets.frames import Frame, Opcode
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import IN_ONE_TURN, NONSENSE, Duplex
-from sandboxagent.server.http.ports import Delivery, HubClients, Intake
+from sandboxagent.server.http.body import IN_ONE_TURN, NONSENSE, WebSocketTransport
+from sandboxagent.server.http.ports import Delivery, HubClients, RequestHandler
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from tests.support.client import run
 from tests.support.in_process import Site
@@ -43,17 +43,17 @@ class Faulty:
 class Client:
     """One that has a WebSocket."""
 
-    def __init__(self, world: World, site: Site, intake: Intake, most: int) -> None:
+    def __init__(self, world: World, site: Site, intake: RequestHandler, most: int) -> None:
         self.world = world
         self.site = site
         clients, streams = HubClients(world.hub), Streams(world.log, StreamLimits())
-        self._duplex = Duplex(clients, intake, streams, Delivery(clients, intake, most), LINES, 1 << 20)
+        self._websockets = WebSocketTransport(clients, intake, streams, Delivery(clients, intake, most), LINES, 1 << 20)
         self.peer = Peer(site, serve=self._serve)
         self.heard: list[dict[str, Any]] = []
         self.close: tuple[int, str] | None = None
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._duplex(scope, self.world.client, self.world.log.position, [], "x-connection")
+        await self._websockets(scope, self.world.client, self.world.log.position, [], "x-connection")
 
     def frame(self, message: object) -> bytes:
         text = message if isinstance(message, str) else json.dumps(message)
@@ -83,7 +83,7 @@ def on_socket(
     async def main() -> None:
         async with world() as one:
             site = Site()
-            client = Client(one, site, change(one.from_client) if change else one.from_client, most)
+            client = Client(one, site, change(one.requests) if change else one.requests, most)
             await client.peer.open()
             await test(client)
             await client.peer.socket.closes()

@@ -41,12 +41,12 @@ class Publisher:
 class Asking:
     """One POST of a gateway, for a guest, and the flow it came by."""
 
-    def __init__(self, path: MessagePath, guest: Connection, body: bytes = PROMPT) -> None:
+    def __init__(self, path: MessagePath, remote_tag: Connection, body: bytes = PROMPT) -> None:
         self.sent: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
         """Heads, and what follows them."""
         self.left = False
         self.ended = asyncio.Event()
-        headers = {b"content-type": b"application/json", b"x-acp-connection-id": guest.connection_id.encode()}
+        headers = {b"content-type": b"application/json", b"x-acp-connection-id": remote_tag.connection_id.encode()}
         head = PostHead(path.rpc.read_post({"method": "POST", "headers_by_name": headers}), 1 << 20)
         post = GatewayPost(self, head, flow=self)
         post.take_body(body)
@@ -79,19 +79,19 @@ async def prompted(folder: Path) -> AsyncGenerator[tuple[World, Publisher, Conne
     async with world(folder / "log.db") as one:
         path = MessagePath(one, 0)
         one.log.publisher = publisher = Publisher()
-        guest = one.hub.connections.open("mock", guest=TAG)
-        one.hub.attach(guest, one.add_session("s"))
-        yield one, publisher, guest, Asking(path, guest)
+        remote_tag = one.hub.connections.open("mock", remote_tag=TAG)
+        one.hub.attach(remote_tag, one.add_session("s"))
+        yield one, publisher, remote_tag, Asking(path, remote_tag)
         await path.close()
 
 
 def test_a_gateway_gets_the_answer_at_once_and_its_end_when_the_stream_has_it(tmp_path: Path) -> None:
     async def main() -> None:
-        async with prompted(tmp_path) as (one, publisher, guest, asking):
+        async with prompted(tmp_path) as (one, publisher, remote_tag, asking):
             head, body = await asking.next()
             status, pairs = read_head(head)
             headers = dict(pairs)
-            assert int(headers[b"x-sandbox-agent-safe-at"]) == one.log.position == guest.last_event
+            assert int(headers[b"x-sandbox-agent-safe-at"]) == one.log.position == remote_tag.last_event
             assert headers[b"x-acp-last-event-id"] == headers[b"x-sandbox-agent-safe-at"]
             assert (status, int(headers[b"content-length"])) == (200, len(body))
             assert msgspec.json.decode(body)["result"] == {"stopReason": "end_turn"}
@@ -106,7 +106,7 @@ def test_a_gateway_gets_the_answer_at_once_and_its_end_when_the_stream_has_it(tm
 def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "PUBLISH_PATIENCE", 0.01)
+    monkeypatch.setattr(log_module, "PUBLISH_TIMEOUT", 0.01)
 
     async def main() -> None:
         async with prompted(tmp_path) as (_, _, _, asking):
@@ -121,14 +121,14 @@ def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
 def test_the_stream_brings_the_answer_when_the_gateway_is_gone_and_publishing_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_module, "PUBLISH_PATIENCE", 0.01)
+    monkeypatch.setattr(log_module, "PUBLISH_TIMEOUT", 0.01)
 
     async def main() -> None:
-        async with prompted(tmp_path) as (one, _, guest, asking):
+        async with prompted(tmp_path) as (one, _, remote_tag, asking):
             asking.left = True
             await asking.has_ended()
             _, line = await asking.next()
-            chunks, _ = one.log.in_memory([guest.channel], 0, 1 << 20) or ([], False)
+            chunks, _ = one.log.in_memory([remote_tag.channel], 0, 1 << 20) or ([], False)
             assert [each.lines for each in chunks] == [[line]]
 
     run(main())
@@ -146,11 +146,11 @@ def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
                 one.agent.updates("first", "fresh")
 
             monkeypatch.setattr(one.process, "send", open_session)
-            guest = one.hub.connections.open("mock", guest=TAG)
-            asking = Asking(path, guest, NEW)
+            remote_tag = one.hub.connections.open("mock", remote_tag=TAG)
+            asking = Asking(path, remote_tag, NEW)
             asking.left = True
             await asking.has_ended()
-            chunks, _ = one.log.in_memory([guest.channel, session_channel("fresh")], 0, 1 << 20) or ([], False)
+            chunks, _ = one.log.in_memory([remote_tag.channel, session_channel("fresh")], 0, 1 << 20) or ([], False)
             told = [msgspec.json.decode(line) for each in chunks for line in each.lines]
             assert [each.get("method", "response") for each in told][-2:] == ["response", "session/update"]
             await path.close()
@@ -160,13 +160,13 @@ def test_updates_of_a_new_session_follow_the_response_that_the_stream_brings(
 
 def test_the_stream_brings_the_answer_to_a_client_that_leaves_before_it_is_safe(tmp_path: Path) -> None:
     async def main() -> None:
-        async with prompted(tmp_path) as (one, publisher, guest, asking):
+        async with prompted(tmp_path) as (one, publisher, remote_tag, asking):
             _, line = await asking.next()
             before = one.log.position
             asking.left = True
             publisher.is_there.set()
             await asking.has_ended()
-            chunks, _ = one.log.in_memory([guest.channel], before, 1 << 20) or ([], False)
+            chunks, _ = one.log.in_memory([remote_tag.channel], before, 1 << 20) or ([], False)
             assert [each.lines for each in chunks] == [[line]]
 
     run(main())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandboxagent.server.http.sockets import GATHERED, LINGER, GatheringTransport
+from sandboxagent.server.http.sockets import GATHERED, LINGER_TIMEOUT, BufferedTransport
 from tests.support.in_process import PretendedTransport
 
 
@@ -19,9 +19,9 @@ class Untaken(PretendedTransport):
         self.taken = False
 
 
-def gathering() -> tuple[Untaken, GatheringTransport]:
+def gathering() -> tuple[Untaken, BufferedTransport]:
     inner = Untaken()
-    return inner, GatheringTransport(inner, asyncio.get_running_loop(), lambda: None)
+    return inner, BufferedTransport(inner, asyncio.get_running_loop(), lambda: None)
 
 
 async def next_turn() -> None:
@@ -104,7 +104,7 @@ def test_a_socket_on_which_the_client_still_sends_is_closed_for_writing_first_an
     async def main() -> None:
         inner, timers = Untaken(), Timers()
         loop: Any = SimpleNamespace(call_soon=asyncio.get_running_loop().call_soon, call_later=timers.call_later)
-        outer = GatheringTransport(inner, loop, lambda: None)
+        outer = BufferedTransport(inner, loop, lambda: None)
         outer.pause_reading()
         outer.set_backlogged(True)
         outer.unread = True
@@ -116,7 +116,7 @@ def test_a_socket_on_which_the_client_still_sends_is_closed_for_writing_first_an
         outer.write(b"too late")
         await next_turn()
         assert inner.written == [b"last words"]
-        assert timers.delay == LINGER
+        assert timers.delay == LINGER_TIMEOUT
         timers.go_off()
         assert inner.closed
 
@@ -140,7 +140,7 @@ def test_a_client_is_admitted_once_and_not_after_its_socket_is_gone() -> None:
     async def main() -> None:
         admitted: list[str] = []
         first, second = (
-            GatheringTransport(Untaken(), asyncio.get_running_loop(), lambda: admitted.append("yes")) for _ in range(2)
+            BufferedTransport(Untaken(), asyncio.get_running_loop(), lambda: admitted.append("yes")) for _ in range(2)
         )
         first.admit()
         first.admit()

@@ -139,7 +139,7 @@ def test_a_reader_that_falls_behind_while_it_waits_loses_nothing(world: StreamWo
         assert client.stream is not None
         world.log.hold(join=True)
         said = [say(world), say(world)]
-        client.stream.look_back()
+        client.stream.resync()
         said.append(say(world))
         world.log.let_go(at_once=False)
         assert client.reading is not None

@@ -15,7 +15,7 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.envelope import LARGE
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.asgi import Receive, Scope, Send
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -67,10 +67,10 @@ class Server:
         self.world = own
         self.site = Site()
         clients, self.lines = HubClients(own.hub), Pool("lines", 1)
-        parts = (clients, own.from_client, Streams(own.log, StreamLimits()))
-        delivery = Delivery(clients, own.from_client, 1000)
-        self._duplex = Duplex(*parts, delivery, self.lines, MAX_BODY)
-        shared = (*parts, delivery, self._duplex, self.lines, MAX_BODY)
+        parts = (clients, own.requests, Streams(own.log, StreamLimits()))
+        delivery = Delivery(clients, own.requests, 1000)
+        self._websockets = WebSocketTransport(*parts, delivery, self.lines, MAX_BODY)
+        shared = (*parts, delivery, self._websockets, self.lines, MAX_BODY)
         self.rpc, self.acp = Rpc(*shared), Acp(*shared, 8)
         pipe: Any = own.process
         pipe.send = self._take
@@ -103,7 +103,7 @@ class Server:
 
     async def open_websocket(self) -> Peer:
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-            await self._duplex(scope, self.world.client, self.world.log.position, [], "x-connection")
+            await self._websockets(scope, self.world.client, self.world.log.position, [], "x-connection")
 
         return await Peer(self.site, serve=serve).open()
 
@@ -162,8 +162,8 @@ async def send_in(way: str, value: bytes) -> float:
     path, envelope, more = WAYS[way]
     async with server() as one:
         own = one.world
-        own.hub.shelf.reserve_alias("alias")
-        own.hub.shelf.set_alias(own.session, "alias")
+        own.hub.store.reserve_alias("alias")
+        own.hub.store.set_alias(own.session, "alias")
         own.session.facts.agent_session_id = "theirs"
         own.hub.attach(own.connect(), own.session)
         own.hub.attach(own.client, own.session)

@@ -9,7 +9,7 @@ import pytest
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.server.http.acp import Acp
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery, HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -56,8 +56,8 @@ def test_a_connection_is_closed_whose_client_left_before_it_was_open(
             clients, agent, site = HubClients(served.hub), SlowAgent(served), Site()
             intake: Any = agent
             parts = (clients, intake, Streams(served.log, StreamLimits()))
-            delivery = Delivery(clients, served.from_client, 10)
-            site.take_envelopes(make(*parts, delivery, Duplex(*parts, delivery, LINES, 1 << 20)))
+            delivery = Delivery(clients, served.requests, 10)
+            site.take_envelopes(make(*parts, delivery, WebSocketTransport(*parts, delivery, LINES, 1 << 20)))
             socket = site.connect()
             more = ("Content-Type: application/json", f"Content-Length: {len(INITIALIZE)}")
             socket.protocol.data_received(head(f"POST {path}", *more) + INITIALIZE)

@@ -21,14 +21,14 @@ PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"ses
 def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[int | Exception]:
     """What a client learns of a request that is passed on: where it is kept, or why it was refused."""
     taken: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
-    delivery = Delivery(HubClients(world.hub), world.from_client, MOST)
+    delivery = Delivery(HubClients(world.hub), world.requests, MOST)
     delivery.deliver(world.client, envelope(**request), key).when_accepted(taken.set_result)
     return taken
 
 
 async def begin(world: World, request: dict[str, Any], key: str | None) -> None:
     """A request that may have to wait for more than its agent's answer."""
-    delivery = Delivery(HubClients(world.hub), world.from_client, MOST)
+    delivery = Delivery(HubClients(world.hub), world.requests, MOST)
     await delivery.deliver(world.client, envelope(**request), key).accepted()
 
 
@@ -116,7 +116,7 @@ def test_what_ends_the_exchange_later_comes_on_the_stream() -> None:
     async def main() -> None:
         async with world() as one:
             await pass_on(one, CALL, None)
-            one.hub.calls.give_up(ShuttingDown())
+            one.hub.calls.fail_all(ShuttingDown())
 
             response = await only_response(one, "r")
             assert response["error"]["data"]["type"] == ShuttingDown.slug
@@ -131,7 +131,7 @@ def test_an_agent_that_takes_too_long_is_still_waited_for() -> None:
             await pass_on(one, CALL, "k")
             request = await one.process.request("x/echo")
             one.now += 200
-            one.housekeeping.tick()
+            one.timeout_loop.tick()
             assert await responses(one, "r") == []
             one.says(id=request["id"], result={"a": 1})
 
@@ -164,7 +164,7 @@ def test_a_request_whose_session_does_not_come_back_in_time_is_answered_on_the_s
             await begin(one, PROMPT, key)
             resume = await (await one.started()).pipe.request("session/resume")
             one.now += 200
-            one.housekeeping.tick()
+            one.timeout_loop.tick()
 
             assert (await only_response(one, "p"))["error"]["data"]["type"] == "agent-timeout"
             one.says(id=resume["id"], result={})
@@ -265,7 +265,7 @@ def test_a_request_is_answered_when_what_brings_its_answer_fails(
             one.client.session_streams["s"] = 0
             clients: Any = FaultyClients(one, broken)
             asked = CALL | {"method": request_} if request_ != "session/list" else {"id": "r", "method": request_}
-            await Delivery(clients, one.from_client, MOST).deliver(one.client, envelope(**asked)).accepted()
+            await Delivery(clients, one.requests, MOST).deliver(one.client, envelope(**asked)).accepted()
             if request_ == "x/echo":
                 request = await one.process.request("x/echo")
                 one.says(id=request["id"], result={})
@@ -288,7 +288,7 @@ def test_a_request_is_answered_when_what_should_come_before_its_answer_fails(cap
 
             over = asyncio.Event()
             before: Callable[[], Awaitable[None]] = flush
-            delivery = Delivery(HubClients(one.hub), one.from_client, MOST)
+            delivery = Delivery(HubClients(one.hub), one.requests, MOST)
             listing = envelope(id="r", method="session/list")
             await delivery.deliver(one.client, listing, before=before, after=over.set).accepted()
             assert "result" in await only_response(one, "r")
@@ -305,7 +305,7 @@ def test_a_request_is_answered_when_what_should_come_before_its_answer_fails(cap
 def test_no_more_requests_wait_than_may_and_each_that_ends_makes_room(method: str, key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            delivery = Delivery(HubClients(one.hub), one.from_client, 1)
+            delivery = Delivery(HubClients(one.hub), one.requests, 1)
             held = envelope(**CALL)
             await delivery.deliver(one.client, held, key).accepted()
             with pytest.raises(TooMany):

@@ -16,7 +16,7 @@ import uvloop
 from sandboxagent.protocol.envelope import Envelope, parse
 from sandboxagent.server.http import rpc
 from sandboxagent.server.http.asgi import Scope
-from sandboxagent.server.http.auth import Guard
+from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.posts import Post, PostHead
 from sandboxagent.server.http.sockets import SocketLimits
 from tests.support.in_process import PretendedSocket, head
@@ -107,11 +107,11 @@ def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_a
 ) -> None:
     guarded: list[str] = []
     read: list[bytes] = []
-    check = Guard.check
+    check = Auth.check
 
-    def note_check(guard: Guard, scope: Scope) -> bool:
+    def note_check(auth: Auth, scope: Scope) -> bool:
         guarded.append(scope["method"])
-        return check(guard, scope)
+        return check(auth, scope)
 
     def note_parse(line: bytes) -> Envelope:
         read.append(line)
@@ -120,7 +120,7 @@ def test_a_request_is_guarded_and_parsed_once_and_the_same_head_is_not_guarded_a
     async def main() -> None:
         async with message_path(tmp_path) as path:
             one = Sender(path)
-            monkeypatch.setattr(Guard, "check", note_check)
+            monkeypatch.setattr(Auth, "check", note_check)
             monkeypatch.setattr(rpc, "parse", note_parse)
             for times in (1, 2):
                 await one.answer(one.request(envelope))

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.server.log.damage import Statement, UnreadableWitness, Witness, read_statement
+from sandboxagent.server.log.damage import CommitRecord, CommitRecordUnreadable, Statement, read_statement
 
 
 def noted(path: Path, *statements: Statement) -> None:
-    witness = Witness(path)
+    commit_record = CommitRecord(path)
     for statement in statements:
-        witness.note(statement)
-    witness.close()
+        commit_record.note(statement)
+    commit_record.close()
 
 
 def test_what_was_noted_last_is_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "witness"
+    path = tmp_path / "commit_record"
     assert read_statement(path) is None
 
     noted(path, *(Statement(2, commits, 100) for commits in range(1, 8)))
@@ -27,7 +27,7 @@ def test_what_was_noted_last_is_read_back(tmp_path: Path) -> None:
 
 
 def test_a_torn_line_leaves_the_one_before(tmp_path: Path) -> None:
-    path = tmp_path / "witness"
+    path = tmp_path / "commit_record"
     noted(path, Statement(2, 1, 100), Statement(2, 2, 100))
     content = path.read_bytes()
     path.write_bytes(content[:180] + b"\0" * (len(content) - 180))
@@ -40,15 +40,15 @@ def test_garbage_is_unreadable_and_never_believed(tmp_path_factory: pytest.TempP
     path = tmp_path_factory.getbasetemp() / "garbage"
     path.write_bytes(garbage)
 
-    with pytest.raises(UnreadableWitness):
+    with pytest.raises(CommitRecordUnreadable):
         read_statement(path)
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.write_text("precious")
-    (tmp_path / "witness").symlink_to(precious)
+    (tmp_path / "commit_record").symlink_to(precious)
 
     with pytest.raises(OSError, match="symbolic links"):
-        Witness(tmp_path / "witness")
+        CommitRecord(tmp_path / "commit_record")
     assert precious.read_text() == "precious"

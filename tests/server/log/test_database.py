@@ -10,7 +10,7 @@ import pytest
 from sandboxagent.server.log.database import Database, DatabaseError
 from sandboxagent.server.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
 from sandboxagent.server.log.journal import Group
-from sandboxagent.server.log.session_index import Card, Cards
+from sandboxagent.server.log.session_index import IndexEntry, SessionIndex
 
 FOREVER = 1e12
 """An age that nothing reaches."""
@@ -138,7 +138,7 @@ def test_a_group_is_written_whole_or_not_at_all(database: Database) -> None:
         database.write(Group([chunk(4), chunk(5)], {"t": b"{}"}, reserve=99))
 
     assert history(database, "s") == [5]
-    assert database.cards.records(["t"]) == {}
+    assert database.index.records(["t"]) == {}
     assert database.load().reserved == 0
 
 
@@ -163,8 +163,8 @@ def test_sessions_and_reserved_positions_outlive_the_server(tmp_path: Path) -> N
     second = Database(tmp_path / "log.db")
 
     assert second.load().reserved == 100
-    assert second.cards.records(["s", "t", "u"]) == {"s": b"new", "t": b"{}"}
-    assert [second.cards.counts_since({"s": position}) for position in (0, 4)] == [{"s": (2, 5.0)}, {}]
+    assert second.index.records(["s", "t", "u"]) == {"s": b"new", "t": b"{}"}
+    assert [second.index.counts_since({"s": position}) for position in (0, 4)] == [{"s": (2, 5.0)}, {}]
     assert history(second, "s") == [3, 4]
     second.close()
 
@@ -185,7 +185,7 @@ def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
     database.write(Group(deleted={"s": 2}))
 
     assert (history(database, "s"), history(database, "t")) == ([], [2])
-    assert database.cards.records(["s", "t"]) == {"t": b"{}"}
+    assert database.index.records(["s", "t"]) == {"t": b"{}"}
 
 
 def test_a_deleted_session_leaves_what_is_still_to_be_published_to_single_clients(database: Database) -> None:
@@ -210,7 +210,7 @@ def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Da
     database.write(group)
 
     assert history(database, "s") == [2]
-    assert database.cards.records(["s"]) == {"s": b"new"}
+    assert database.index.records(["s"]) == {"s": b"new"}
 
 
 def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database: Database) -> None:
@@ -319,13 +319,13 @@ def test_what_was_trimmed_is_still_known_after_a_restart(tmp_path: Path) -> None
     first = Database(tmp_path / "log.db")
     first.write(Group([chunk(1, BIG), chunk(2, BIG, session="t"), chunk(3, BIG)], {"s": b"{}"}))
     trim_to(first, first.size * 40 // 100)
-    assert first.cards.trimmed(session_channel("s")) == 1
+    assert first.index.trimmed(session_channel("s")) == 1
     first.close()
     second = Database(tmp_path / "log.db")
 
-    assert second.cards.trimmed("history:s") == 1
-    assert second.cards.trimmed(session_channel("s")) == 0, "no connection has outlived the server"
-    assert second.cards.trimmed("history:t") == 0, "there is no such session"
+    assert second.index.trimmed("history:s") == 1
+    assert second.index.trimmed(session_channel("s")) == 0, "no connection has outlived the server"
+    assert second.index.trimmed("history:t") == 0, "there is no such session"
     second.close()
 
 
@@ -338,7 +338,7 @@ def test_the_last_trimmed_position_of_a_channel_never_goes_back(database: Databa
     trim_to(database, 0)
 
     assert follow(database, channel) == []
-    assert database.cards.trimmed(channel) == 2
+    assert database.index.trimmed(channel) == 2
 
 
 def test_deleted_sessions_are_known_to_be_gone_from_every_channel_they_were_on(database: Database) -> None:
@@ -348,7 +348,7 @@ def test_deleted_sessions_are_known_to_be_gone_from_every_channel_they_were_on(d
     trims = database.write(Group(deleted={"s": 4, "t": 4}))
 
     assert trims == {session_channel("s"): 2, channel: 4}
-    assert {name: database.cards.trimmed(name) for name in trims} == trims
+    assert {name: database.index.trimmed(name) for name in trims} == trims
 
 
 def test_a_trimmed_log_gives_its_disk_back(tmp_path: Path) -> None:
@@ -509,9 +509,9 @@ def test_records_and_counts_of_many_sessions_are_those_of_each() -> None:
             lines = [b"{}"] * (at + 1)
             group.chunks.append(Chunk(position, lines, Direction.FROM_AGENT, f"s{number}", NO_CLIENT, float(position)))
     database.write(group)
-    cards, names = database.cards, [f"s{number}" for number in range(7)]
+    index, names = database.index, [f"s{number}" for number in range(7)]
 
-    assert cards.records(names) == {name: b"record %d" % number for number, name in enumerate(names[:5])}
+    assert index.records(names) == {name: b"record %d" % number for number, name in enumerate(names[:5])}
     for position in (0, 1, 31, 42, 1000):
         later = [each for each in group.chunks if each.last > position]
         expected = {
@@ -519,8 +519,8 @@ def test_records_and_counts_of_many_sessions_are_those_of_each() -> None:
             for name in names
             if (own := [each for each in later if each.session_id == name])
         }
-        assert cards.counts_since(dict.fromkeys(names, position)) == expected
-    assert cards.counts_since({}) == {}
+        assert index.counts_since(dict.fromkeys(names, position)) == expected
+    assert index.counts_since({}) == {}
 
 
 def test_what_sqlite_does_for_a_page_of_sessions_does_not_grow_with_their_events(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ def test_what_sqlite_does_for_a_page_of_sessions_does_not_grow_with_their_events
         names = [f"s{number}" for number in range(20)]
         for number, name in enumerate(names):
             group.sessions[name] = b"{}"
-            group.cards[name] = Card(name, "a", name, None, "/", None, float(number), None)
+            group.index[name] = IndexEntry(name, "a", name, None, "/", None, float(number), None)
             group.chunks += [chunk(number * events + at + 1, session=name) for at in range(events)]
         database = Database(path)
         database.write(group)
@@ -541,11 +541,11 @@ def test_what_sqlite_does_for_a_page_of_sessions_does_not_grow_with_their_events
             taken += 1
 
         with closing(sqlite3.connect(path)) as disk:
-            cards = Cards(lambda query, values: disk.execute(query, values).fetchall())
+            index = SessionIndex(lambda query, values: disk.execute(query, values).fetchall())
             disk.set_progress_handler(count, 1)
-            page = [session_id for _, session_id in cards.page(None, None, 11)]
-            assert len(cards.records(page)) == 11
-            assert cards.counts_since(dict.fromkeys(page, 20 * events)) == {}
+            page = [session_id for _, session_id in index.page(None, None, 11)]
+            assert len(index.records(page)) == 11
+            assert index.counts_since(dict.fromkeys(page, 20 * events)) == {}
         return taken
 
     assert steps(500) == steps(5)
@@ -556,4 +556,4 @@ def test_a_damaged_record_among_many_is_named_and_hides_no_other() -> None:
     database.write(Group(sessions={"a": b"1", "b": b"2"}))
     database._sqlite.execute("update sessions set record = ? where session_id = 'b'", (b"3",))
 
-    assert database.cards.records(["a", "b", "c"]) == {"a": b"1", "b": None}
+    assert database.index.records(["a", "b", "c"]) == {"a": b"1", "b": None}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandboxagent.server.log.damage import Statement, Witness, read_statement, read_tallies
+from sandboxagent.server.log.damage import CommitRecord, Statement, read_statement, read_tallies
 from sandboxagent.server.log.event import Chunk, Direction, session_channel
 from sandboxagent.server.log.journal import HALF, Group, Half, Journal, open_journal, read_journal
 from sandboxagent.server.log.recovery import open_database
-from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.log.session_index import IndexEntry
 
 HEAD = struct.Struct("<QIII")
 
@@ -30,12 +30,12 @@ def group(first: int) -> Group:
 
 @contextmanager
 def opened(directory: Path) -> Iterator[Journal]:
-    witness = Witness(directory / "witness")
-    witness.note(Statement(2, 0, 0))
-    journal = Journal(directory / "journal", witness)
+    commit_record = CommitRecord(directory / "commit_record")
+    commit_record.note(Statement(2, 0, 0))
+    journal = Journal(directory / "journal", commit_record)
     yield journal
     journal.close()
-    witness.close()
+    commit_record.close()
 
 
 def written(directory: Path, *transactions: tuple[int, list[Group]]) -> Path:
@@ -47,9 +47,9 @@ def written(directory: Path, *transactions: tuple[int, list[Group]]) -> Path:
 
 
 def test_a_record_has_all_of_a_group(tmp_path: Path) -> None:
-    card = Card("s", "mock", "s", None, "/", "holder", 1.0, None)
+    entry = IndexEntry("s", "mock", "s", None, "/", "holder", 1.0, None)
     outcomes = {("scope", "key"): (b"digest", b"answer"), ("scope", "begun"): (b"digest", None), ("scope", "x"): None}
-    whole = Group([chunk(3, b"{}", b"[]")], {"s": b"record"}, {"s": card}, outcomes=outcomes)
+    whole = Group([chunk(3, b"{}", b"[]")], {"s": b"record"}, {"s": entry}, outcomes=outcomes)
 
     assert read_journal(written(tmp_path, (5, [whole]))) == [Half(5, [whole])]
 
@@ -58,7 +58,7 @@ def test_both_halves_are_read_in_the_order_of_their_transactions(tmp_path: Path)
     first, second = [group(1), group(2)], [group(3)]
 
     assert read_journal(written(tmp_path, (5, first), (6, second))) == [Half(5, first), Half(6, second)]
-    assert read_tallies(tmp_path / "witness") == {5: 2, 6: 1}
+    assert read_tallies(tmp_path / "commit_record") == {5: 2, 6: 1}
 
 
 def test_nothing_older_is_read_behind_what_is_new(tmp_path: Path) -> None:
@@ -129,15 +129,15 @@ def test_a_journal_without_halves_is_taken_over_and_what_it_lacks_is_told(tmp_pa
     journal = written(tmp_path, (1, [group(2), group(3)]))
     as_the_first_servers_wrote_it(journal, commits)
     journal.rename(tmp_path / "log.db.journal")
-    witness = Witness(tmp_path / "log.db.witness")
+    commit_record = CommitRecord(tmp_path / "log.db.witness")
     for _ in range(2):
-        witness.note(Statement(2, commits, 3, journaled=2 + lost))
-    witness.close()
+        commit_record.note(Statement(2, commits, 3, journaled=2 + lost))
+    commit_record.close()
 
     database, damage, _ = open_database(path)
 
     assert [each.first for each in database.history("s", 0, 100, 100, 1 << 20)] == [1, 2, 3]
-    assert database.cards.records(["s"]) == {"s": b"3"}
+    assert database.index.records(["s"]) == {"s": b"3"}
     database.close()
     assert (damage.reason is not None) == bool(lost)
     if lost:
@@ -164,24 +164,24 @@ def test_the_file_is_the_users_alone_and_a_link_is_not_followed(tmp_path: Path) 
     precious.write_text("precious")
     path.unlink()
     path.symlink_to(precious)
-    witness = Witness(tmp_path / "witness")
+    commit_record = CommitRecord(tmp_path / "commit_record")
 
-    assert open_journal(path, witness) is None
+    assert open_journal(path, commit_record) is None
     assert precious.read_text() == "precious"
-    witness.close()
+    commit_record.close()
 
 
 def test_where_no_file_can_be_mapped_there_is_no_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "journal").mkdir()
-    witness = Witness(tmp_path / "witness")
+    commit_record = CommitRecord(tmp_path / "commit_record")
 
-    assert open_journal(tmp_path / "journal", witness) is None
+    assert open_journal(tmp_path / "journal", commit_record) is None
     assert "log has no journal" in caplog.text
-    assert read_statement(tmp_path / "witness") is None
-    witness.close()
+    assert read_statement(tmp_path / "commit_record") is None
+    commit_record.close()
 
 
-@pytest.mark.parametrize("name", ["journal", "witness"])
+@pytest.mark.parametrize("name", ["journal", "commit_record"])
 def test_a_file_that_was_made_shorter_is_an_error_and_no_end_of_the_server(tmp_path: Path, name: str) -> None:
     with opened(tmp_path) as journal:
         assert journal.begin(1, group(1))
@@ -193,7 +193,7 @@ def test_a_file_that_was_made_shorter_is_an_error_and_no_end_of_the_server(tmp_p
             journal.begin(2, group(2))
 
 
-@pytest.mark.parametrize("name", ["journal", "witness"])
+@pytest.mark.parametrize("name", ["journal", "commit_record"])
 @pytest.mark.parametrize("harm", ["deleted", "replaced", "made shorter"])
 def test_a_journal_that_a_start_would_not_find_is_not_ready(tmp_path: Path, name: str, harm: str) -> None:
     path = tmp_path / name

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandboxagent.protocol.errors import LogUnavailable
-from sandboxagent.server.log.damage import Statement, Witness
+from sandboxagent.server.log.damage import CommitRecord, Statement
 from sandboxagent.server.log.database import Database, DatabaseError
 from sandboxagent.server.log.event import Chunk, Direction, connection_channel, session_channel
 from sandboxagent.server.log.journal import HALF, Group, Journal
@@ -28,8 +28,8 @@ EVERYTHING = (0, 1 << 62, 1 << 30)
 class WatchedJournal(Journal):
     """A journal on a disk that can be slow or full."""
 
-    def __init__(self, path: Path, witness: Witness) -> None:
-        super().__init__(path, witness)
+    def __init__(self, path: Path, commit_record: CommitRecord) -> None:
+        super().__init__(path, commit_record)
         self.is_disk_full = False
         self.is_disk_slow = False
         self.records = 0
@@ -56,10 +56,10 @@ class Watched(Database):
     """A database that waits before each transaction, or fails, at the test's word."""
 
     def __init__(self, path: Path) -> None:
-        witness = Witness(path.with_name("log.db.witness"))
-        super().__init__(path, witness)
-        witness.note(Statement(2, 0, 0))
-        self.records = self.journal = WatchedJournal(path.with_name("log.db.journal"), witness)
+        commit_record = CommitRecord(path.with_name("log.db.witness"))
+        super().__init__(path, commit_record)
+        commit_record.note(Statement(2, 0, 0))
+        self.records = self.journal = WatchedJournal(path.with_name("log.db.journal"), commit_record)
         # Now: on a busy machine the event loop would not wait for as long as the thread takes.
         self.journal.prepare()
         self.transactions = 0
@@ -255,13 +255,13 @@ def test_what_was_kept_is_in_the_database_of_the_next_server_once(
 
     killed = after_a_kill()
     assert positions(killed) == [1, 2, 3]
-    assert killed.cards.records(["s"]).get("s") == b"new"
+    assert killed.index.records(["s"]).get("s") == b"new"
     assert killed.outcome("scope", "key") == (b"digest", None)
     assert killed.follow([connection_channel("c")], *EVERYTHING) == [], "that connection died with the server"
     assert killed.load().reserved >= 4
 
     database.write(Group([chunk(2), chunk(3)], {"s": b"newest"}))
-    assert after_a_kill().cards.records(["s"]).get("s") == b"newest", "the transaction with that number has outdated it"
+    assert after_a_kill().index.records(["s"]).get("s") == b"newest", "the transaction with that number has outdated it"
     journal.begin(database.commits + 1, Group([chunk(4)]))
     assert positions(after_a_kill()) == [1, 2, 3, 4], "what is left behind a new record is not read"
     database.close()
@@ -339,7 +339,7 @@ def test_what_takes_away_comes_after_what_was_kept_before_it(data: Path, after_a
         await asyncio.gather(stored, deleted, later)
         killed = after_a_kill()
         assert positions(killed) == []
-        assert killed.cards.records(["s"]).get("s") is None
+        assert killed.index.records(["s"]).get("s") is None
         assert len(killed.follow([session_channel("t")], *EVERYTHING)) == 1
         log.close()
 
@@ -461,7 +461,7 @@ def test_what_both_halves_have_is_written_when_the_disk_takes_it_again(
         with pytest.raises(LogUnavailable, match="full"):
             await log.committed(log.position)
         assert positions(after_a_kill()) == expected[:2]
-        assert after_a_kill().cards.records(["s"]).get("s") == b"new"
+        assert after_a_kill().index.records(["s"]).get("s") == b"new"
 
         database.is_broken = False
         await until(lambda: log.failure is None)
@@ -503,7 +503,7 @@ class Model:
     def check(self, data: Path, copy: Path) -> list[int]:
         """What the next server has, if this one is killed now."""
         database = open_killed(data, copy)
-        found, record = positions(database), database.cards.records(["s"]).get("s")
+        found, record = positions(database), database.index.records(["s"]).get("s")
         database.close()
         assert found == self.said[: len(found)], "in order, once each, and none left out"
         assert all(position in found for position in self.said if position <= self.safe)

@@ -467,7 +467,7 @@ def test_a_session_s_record_and_outcomes_are_kept_with_the_events_before_them(tm
             await log.flushed()
             other = Database(tmp_path / "log.db")
 
-            assert other.cards.records(["s"]).get("s") == b"{}"
+            assert other.index.records(["s"]).get("s") == b"{}"
             other.close()
 
     run(main())
@@ -482,7 +482,7 @@ def test_closing_writes_what_is_left(tmp_path: Path) -> None:
         other = Database(tmp_path / "log.db")
 
         assert positions(other.follow([S], 0, 1 << 30, 1 << 30)) == expected
-        assert other.cards.records(["s"]).get("s") == b"{}"
+        assert other.index.records(["s"]).get("s") == b"{}"
         other.close()
 
     run(main())

@@ -45,7 +45,7 @@ def test_events_that_could_not_be_written_are_written_when_the_disk_takes_them_a
 
             assert database.failures
             assert await page(log, S) == expected
-            assert await log._read(lambda database: database.cards.records(["s"]).get("s")) == b"new"
+            assert await log._read(lambda database: database.index.records(["s"]).get("s")) == b"new"
 
     run(main())
 

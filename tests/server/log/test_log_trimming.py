@@ -10,7 +10,7 @@ from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.event import Chunk, Direction, connection_channel, session_channel
 from sandboxagent.server.log.journal import Group
 from sandboxagent.server.log.log import Limits
-from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.log.session_index import IndexEntry
 from tests.support.logs import S, opened, page, run, say, trim, until
 
 
@@ -122,7 +122,7 @@ def test_what_is_known_to_be_gone_never_becomes_less() -> None:
         now = 0.0
         limits = Limits(max_bytes=30_000, tail_bytes=0, max_age=1e6)
         async with opened(Database(None, ticking=lambda: now), limits) as log:
-            log.save_session("t", b"{}", Card("t", "a", "t", None, "/", None, 0.0, None))
+            log.save_session("t", b"{}", IndexEntry("t", "a", "t", None, "/", None, 0.0, None))
             say(log, "s", b"x" * 10_000, channel=channel)
             gone = say(log, "t", b"x" * 30_000, channel=channel)
             await trim(log)

@@ -93,7 +93,7 @@ def everything(database: Database) -> tuple[dict[str, bytes], dict[int, bytes]]:
     for session in SESSIONS:
         for chunk in database.history(session, 0, ALL, 1000, ALL):
             found |= dict(enumerate(chunk.lines, chunk.first))
-    records = database.cards.records(SESSIONS)
+    records = database.index.records(SESSIONS)
     return {session: record for session, record in records.items() if record is not None}, found
 
 
@@ -369,7 +369,7 @@ def test_a_salvage_that_was_interrupted_is_brought_to_its_end(killed: Path, tmp_
     path = copied(killed, tmp_path / "data")
     flip(path.with_name("log.db-wal"), 5000)
     expected = reopened(copied(killed, tmp_path / "other"))[0] if step == 0 else None
-    witness = path.with_name("log.db.witness").read_bytes()
+    commit_record = path.with_name("log.db.witness").read_bytes()
     whole = reopened(path)[0]
     (case,) = tmp_path.glob("data/log.db.damaged-*")
     # Back to the moments before.
@@ -380,7 +380,7 @@ def test_a_salvage_that_was_interrupted_is_brought_to_its_end(killed: Path, tmp_
     ]
     for moment in moments[:step]:
         moment()
-        path.with_name("log.db.witness").write_bytes(witness)
+        path.with_name("log.db.witness").write_bytes(commit_record)
 
     found, damage, _ = reopened(path)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.fleet import records as wire
-from sandboxagent.fleet.bus.interface import MOST_BYTES, StreamRecord
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, StreamRecord
 from sandboxagent.fleet.messages import OutgoingMessage
 from sandboxagent.server.log.event import Chunk, Direction, agent_channel, connection_channel, session_channel
 
@@ -41,9 +41,9 @@ def test_a_chunk_comes_back_as_it_was(lines: list[bytes], session_id: str) -> No
 
 
 def test_many_lines_and_long_ones_become_messages_that_are_not_too_large() -> None:
-    lines = [b"a", b"b" * (MOST_BYTES * 2 + 5), b"c"] + [b"d" * 1000] * 6000
+    lines = [b"a", b"b" * (MAX_BODY_BYTES * 2 + 5), b"c"] + [b"d" * 1000] * 6000
     messages = list(wire.outgoing(chunk(lines), "ev.s.x"))
-    assert all(len(message.body) <= MOST_BYTES for message in messages)
+    assert all(len(message.body) <= MAX_BODY_BYTES for message in messages)
     assert [message.part for message in messages[:5]] == ["", "1/3", "2/3", "3/3", ""]
     assert messages[-1].last == 7 + len(lines) - 1
     assert [message.last for message in messages[:4]] == [7, 7, 7, 8]
@@ -55,7 +55,7 @@ def test_many_lines_and_long_ones_become_messages_that_are_not_too_large() -> No
 
 
 def test_a_line_begun_again_counts_once() -> None:
-    long = b"x" * (MOST_BYTES + 1)
+    long = b"x" * (MAX_BODY_BYTES + 1)
     messages = list(wire.outgoing(chunk([long]), "ev.s.x"))
     assembly = wire.ChunkAssembly(session_channel("s"))
     cut = records([messages[0], *messages])
@@ -94,7 +94,7 @@ def test_what_is_in_the_history_alone_reaches_no_stream() -> None:
         OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "x", b"{}"),
         OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b""),
         OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"\n" * 4096),
-        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"x" * (MOST_BYTES + 1)),
+        OutgoingMessage("ev.s.x", '["fromAgent","s",1,true]', 1, "", b"x" * (MAX_BODY_BYTES + 1)),
     ],
 )
 def test_a_message_that_no_reader_could_read_is_refused(message: OutgoingMessage) -> None:

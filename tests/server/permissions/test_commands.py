@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from sandboxagent.server.permissions import commands
 from sandboxagent.server.permissions.budget import STEPS, TooMuch, Work
-from sandboxagent.server.permissions.commands import LONGEST, Part, Simple, Unread, split_words
-from sandboxagent.server.permissions.shell import MOST_COMMANDS
+from sandboxagent.server.permissions.commands import MAX_COMMAND, Part, Simple, Unread, split_words
+from sandboxagent.server.permissions.shell import MAX_COMMANDS
 
 
 def read_text(text: str) -> tuple[Part, ...]:
@@ -124,16 +124,16 @@ def test_words_without_a_shell_are_as_they_are() -> None:
 
 
 def test_a_command_that_is_too_long_is_not_looked_at() -> None:
-    assert read_text("a" * (LONGEST + 1)) == (Unread("a" * LONGEST, "it is too long"),)
-    assert split_words("a" * (LONGEST + 1)) is None
-    assert needed(read_words(["a" * (LONGEST + 1)])) == ["?"]
+    assert read_text("a" * (MAX_COMMAND + 1)) == (Unread("a" * MAX_COMMAND, "it is too long"),)
+    assert split_words("a" * (MAX_COMMAND + 1)) is None
+    assert needed(read_words(["a" * (MAX_COMMAND + 1)])) == ["?"]
 
 
 def test_a_command_of_too_many_parts_is_not_understood() -> None:
-    for text in (";".join(["ls"] * (MOST_COMMANDS + 1)), ";".join(["sudo ls"] * MOST_COMMANDS)):
+    for text in (";".join(["ls"] * (MAX_COMMANDS + 1)), ";".join(["sudo ls"] * MAX_COMMANDS)):
         parts = read_text(text)
         assert isinstance(parts[-1], Unread)
-        assert len(parts) <= MOST_COMMANDS + 1
+        assert len(parts) <= MAX_COMMANDS + 1
 
 
 def test_words_are_found_however_they_are_quoted() -> None:

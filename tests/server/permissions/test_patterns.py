@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.server.permissions.patterns import LONGEST, FlatPathGlob, Match, PathGlob, Regex, compile_pattern
+from sandboxagent.server.permissions.patterns import MAX_TEXT, FlatPathGlob, Match, PathGlob, Regex, compile_pattern
 
 CWD, HOME = "/srv/app", "/home/me"
 
@@ -106,7 +106,7 @@ def test_what_could_take_for_ever_or_is_no_expression_is_refused(text: str) -> N
 
 
 def test_a_long_text_is_neither_in_nor_out() -> None:
-    assert Regex("^a").fits("a" * (LONGEST + 1)) is Match.MAYBE
+    assert Regex("^a").fits("a" * (MAX_TEXT + 1)) is Match.MAYBE
 
 
 @given(st.text(alphabet="ab.*+?()[]{}|^$\\", max_size=12), st.integers(0, 3))
@@ -117,7 +117,7 @@ def test_no_expression_that_is_taken_takes_long(text: str, shape: int) -> None:
         return
     filling = ("a", "ab", "b", "aab")[shape]
     started = time.process_time()
-    regex.fits((filling * LONGEST)[: LONGEST - 1] + "!")
+    regex.fits((filling * MAX_TEXT)[: MAX_TEXT - 1] + "!")
     assert time.process_time() - started < 5
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.server.permissions.request import Asked
-from sandboxagent.server.permissions.rules import KEYS, MOST_RULES, Decision, Mistake, Policy, RuleTable, read_rules
+from sandboxagent.server.permissions.rules import KEYS, MAX_RULES, Decision, Mistake, Policy, RuleTable, read_rules
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_mistake_is_named(rule: Any, key: str | None, words: list[str]) -> Non
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-@pytest.mark.parametrize("raw", [{}, "x", None, [{"tool": "*", "action": "ask"}] * (MOST_RULES + 1)])
+@pytest.mark.parametrize("raw", [{}, "x", None, [{"tool": "*", "action": "ask"}] * (MAX_RULES + 1)])
 def test_what_is_no_list_of_rules_is_refused(raw: Any) -> None:
     with pytest.raises(Mistake) as caught:
         read_rules(raw, "server")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from sandboxagent.server.permissions.shell import DEEPEST, read_script
+from sandboxagent.server.permissions.shell import MAX_DEPTH, read_script
 
 
 def words(text: str) -> list[list[str | None]]:
@@ -81,7 +81,7 @@ def test_what_is_substituted_is_a_command_of_its_own() -> None:
         *("a;;b", "a 'b", 'a "b', "a \\", "a )", "( a", "{ a;", "(a) b", "a >", "a > > b", "&& a", "| a", "a &> b"),
         *("a <<E", "a <<E\nb", "a <<E\n$x\nE\n", "a <<E\n`x`\nE", "a <<E 'b\nc'\nE\n", "cat <<$x\n$x\n", "!>f a"),
         *('a "$\\\n(b)"', "a $\\\n(b)", "a >&1x", "a >&-b", "x=(a b)", "a=(b) c", "!(a)", "$(a", '"$(a"'),
-        "(" * (DEEPEST + 2) + "a" + ")" * (DEEPEST + 2),
+        "(" * (MAX_DEPTH + 2) + "a" + ")" * (MAX_DEPTH + 2),
     ],
 )
 def test_what_is_not_fully_understood_is_said_to_be_so(text: str) -> None:

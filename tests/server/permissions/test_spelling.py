@@ -3,7 +3,7 @@
 import pytest
 
 from sandboxagent.server.permissions.patterns import FlatPathGlob, PathGlob
-from sandboxagent.server.permissions.spelling import MOST_OTHERS, read_spelling, shape_of, split_fixed
+from sandboxagent.server.permissions.spelling import MAX_OTHERS, read_spelling, shape_of, split_fixed
 from tests.support.growing import grows_faster
 
 CWD, HOME = "/srv/app", "/home/me"
@@ -43,7 +43,7 @@ def test_a_text_of_too_many_spellings_is_not_certain() -> None:
     spelling = read_spelling("%25" * 30 + "2ea#b?c:d\\e {f}.")
 
     assert not spelling.is_certain
-    assert len(spelling.others) < MOST_OTHERS
+    assert len(spelling.others) < MAX_OTHERS
 
 
 def test_a_list_has_its_names() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandboxagent.server.processes.cgroup import open_cgroup
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.processes.proc import children_of
 from tests.support.running import BOUND
 
@@ -126,7 +126,7 @@ class Agents:
     """Starts agents as the server does, without an event loop."""
 
     def __init__(self) -> None:
-        self.children = Children(f"test-{uuid.uuid4()}")
+        self.children = ProcessTrees(f"test-{uuid.uuid4()}")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         """Their keepers, which end as they do."""
         self.programs: dict[str, int] = {}
@@ -500,7 +500,7 @@ def test_sweep_kills_what_goes_on_stopping_its_keeper_after_the_server_was_kille
     owner = f"test-{uuid.uuid4()}"
     crash = Crash(owner, "naked", "stopper", stopped=True)
 
-    assert eventually(lambda: Children(owner).sweep() == 0)
+    assert eventually(lambda: ProcessTrees(owner).kill_leftovers() == 0)
 
     assert not any(map(alive, [crash.agent, *crash.daemons]))
 
@@ -511,12 +511,12 @@ def test_sweep_kills_what_a_server_left_that_was_killed_with_its_keepers() -> No
     assert eventually(lambda: not any(alive(crash.agent) for crash in left.values()))
     assert all(map(alive, left[owner].daemons + left[other].daemons))
 
-    assert Children(owner).sweep() == 2
+    assert ProcessTrees(owner).kill_leftovers() == 2
 
     assert eventually(lambda: not any(map(alive, left[owner].daemons)))
     assert all(map(alive, left[other].daemons))
-    assert Children(other).sweep() == 2
-    assert Children(owner).sweep() == 0
+    assert ProcessTrees(other).kill_leftovers() == 2
+    assert ProcessTrees(owner).kill_leftovers() == 0
 
 
 def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> None:
@@ -527,9 +527,9 @@ def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> Non
     crash = Crash(owner, "nameless", "naked", with_keeper=True)
     assert eventually(lambda: not alive(crash.agent))
     assert all(map(alive, crash.daemons))
-    children = Children(owner, cgroup)
+    children = ProcessTrees(owner, cgroup)
 
-    assert children.sweep() == 2
+    assert children.kill_leftovers() == 2
 
     assert not any(map(alive, crash.daemons))
     children.close()
@@ -553,7 +553,10 @@ def test_an_empty_cgroup_of_a_server_that_runs_is_not_taken_for_a_leftover() -> 
 
 def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> None:
     owner = f"test-{uuid.uuid4()}"
-    server = f"from sandboxagent.server.processes.children import Children; print(Children({owner!r}).sweep())"
+    server = (
+        "from sandboxagent.server.processes.children import ProcessTrees; "
+        f"print(ProcessTrees({owner!r}).kill_leftovers())"
+    )
     # The shell is an ancestor of the server, the sleep is its brother: all three have the marker.
     script = 'sleep 60 >/dev/null & "$0" -c "$1"; echo survived'
 

@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from sandboxagent.server.agents.process import AgentProcess
-from sandboxagent.server.processes.children import Children
-from sandboxagent.server.processes.watch import MOST
+from sandboxagent.server.processes.children import ProcessTrees
+from sandboxagent.server.processes.watch import MAX_STOPS
 from tests.support.running import BOUND
 from tests.support.spawning import Recorder, alive, escape, eventually
 
@@ -31,7 +31,7 @@ sys.stdin.readline()
 """
 
 
-class Counting(Children):
+class Counting(ProcessTrees):
     """Counts how often it was looked whether a keeper was stopped, and how often it was."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
         runner.run(bounded())
 
 
-async def start(children: Children, *command: str) -> tuple[AgentProcess, list[int]]:
+async def start(children: ProcessTrees, *command: str) -> tuple[AgentProcess, list[int]]:
     """An agent, and the pids that it says."""
     listener = Recorder()
     process = await AgentProcess.spawn(
@@ -68,7 +68,7 @@ async def start(children: Children, *command: str) -> tuple[AgentProcess, list[i
     return process, [int(word) for word in (await listener.line()).split()]
 
 
-def keeper_of(children: Children, process: AgentProcess) -> int:
+def keeper_of(children: ProcessTrees, process: AgentProcess) -> int:
     child = children.get(process.key)
     assert child is not None
     return child.pid
@@ -111,7 +111,7 @@ def test_an_agent_that_stops_its_keeper_again_and_again_is_killed_whole() -> Non
 
         assert (await process.exited()).signal == "SIGKILL"
 
-        assert children.woken <= 3 * MOST
+        assert children.woken <= 3 * MAX_STOPS
         assert await eventually(lambda: not any(map(alive, [*pids, process.pid])))
 
     run(main)

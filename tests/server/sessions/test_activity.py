@@ -8,10 +8,10 @@ import pytest
 
 from sandboxagent.protocol.envelope import Object, parse
 from sandboxagent.server.sessions.activity import (
-    LONGEST_LINE,
-    LONGEST_SAID,
-    MOST_CHANGES,
-    MOST_LINES,
+    MAX_CHANGES,
+    MAX_LINE,
+    MAX_LINES,
+    MAX_SAID,
     Activity,
     Changes,
     Recent,
@@ -62,18 +62,18 @@ def test_the_last_line_is_that_of_what_came_last(lines: list[bytes], last: tuple
 
 def test_however_much_is_said_little_is_kept() -> None:
     recent = Recent()
-    recent.add([said("x" * LONGEST_LINE), *(said(f"{n} ") for n in range(1000))])
+    recent.add([said("x" * MAX_LINE), *(said(f"{n} ") for n in range(1000))])
     kind, text = recent.last_line() or ("", "")
 
     assert kind == "message"
-    assert text.split() == [str(n) for n in range(1000 - MOST_LINES, 1000)]
+    assert text.split() == [str(n) for n in range(1000 - MAX_LINES, 1000)]
 
 
 def test_a_long_line_is_cut() -> None:
     recent = Recent()
     recent.add([said("x" * 1000)])
 
-    assert recent.last_line() == ("message", "x" * (LONGEST_SAID - 1) + "…")
+    assert recent.last_line() == ("message", "x" * (MAX_SAID - 1) + "…")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ LONG = 10 * BOUND
 
 async def ask(own: World, client: Connection, method: str, **params: Any) -> Any:
     name = f"_sandboxagent/session/{method}"
-    return result_of(await own.from_client.submit(client, envelope(id=1, method=name, params=params)))
+    return result_of(await own.requests.submit(client, envelope(id=1, method=name, params=params)))
 
 
 def test_the_newest_change_of_each_session_comes_once_and_newest_first() -> None:
@@ -145,12 +145,12 @@ def test_a_moment_of_too_long_ago_or_of_another_server_is_not_known() -> None:
     first = changes.cursor
     changes.note("first")
     second = changes.cursor
-    for number in range(MOST_CHANGES):
+    for number in range(MAX_CHANGES):
         changes.note(f"s-{number}")
     assert changes.after(first) is None
     known = changes.after(second)
     assert known is not None
-    assert len(known.sessions) == MOST_CHANGES
+    assert len(known.sessions) == MAX_CHANGES
     for strange in (Changes().cursor, "", "x", f"{first}x", f"{first.partition('.')[0]}.-1"):
         assert changes.after(strange) is None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sandboxagent.server.agents.lines import Stderr
 from sandboxagent.server.agents.process import Exit
-from sandboxagent.server.sessions.agent_events import BUFFER_BYTES, MOST_UNPARSED, UNPARSED_BYTES
+from sandboxagent.server.sessions.agent_events import BUFFER_BYTES, MAX_UNPARSED, UNPARSED_BYTES
 from tests.support.growing import lines_run
 from tests.support.world import FakeAgent, Json, World, error_of, result_of, run, world
 
@@ -26,7 +26,7 @@ def update(text: str, session: str = "s") -> bytes:
 
 def receive(own: World, *lines: bytes) -> None:
     """Lines that come from the agent at once."""
-    own.from_agent.receive(own.running, b"".join(line + b"\n" for line in lines))
+    own.agent_events.receive(own.running, b"".join(line + b"\n" for line in lines))
 
 
 def texts(events: list[Json]) -> list[str]:
@@ -101,8 +101,8 @@ def test_of_very_many_bad_lines_at_once_clients_see_the_first_and_how_many_more_
 
             assert texts(await own.events()) == ["between"]
             *first, last = await unparsed(own)
-            assert len(first) == MOST_UNPARSED
-            assert last["reason"].startswith(f"{3000 - MOST_UNPARSED} more lines")
+            assert len(first) == MAX_UNPARSED
+            assert last["reason"].startswith(f"{3000 - MAX_UNPARSED} more lines")
 
     run(main())
 
@@ -111,7 +111,7 @@ def test_lines_without_anything_take_no_step_each() -> None:
     async def main() -> None:
         async with world() as own:
             blob = b"\n" * 200_000 + update("after") + b"\n" * 200_000
-            steps = lines_run(lambda: own.from_agent.receive(own.running, blob))
+            steps = lines_run(lambda: own.agent_events.receive(own.running, blob))
 
             assert steps < 5_000
             assert texts(await own.events()) == ["after"]
@@ -124,7 +124,7 @@ def test_clients_see_no_more_than_the_head_of_a_bad_line() -> None:
     async def main() -> None:
         async with world() as own:
             receive(own, b"x" * (UNPARSED_BYTES + 1))
-            own.from_agent.oversized(own.running, b"the head")
+            own.agent_events.oversized(own.running, b"the head")
 
             first, second = await unparsed(own)
             assert (len(first["line"]), first["truncated"]) == (UNPARSED_BYTES, True)
@@ -328,13 +328,13 @@ def test_the_end_of_a_process_ends_its_calls_requests_and_sessions_and_says_how(
             running = own.running
             own.process.alive = False
             own.agents.append(None)
-            own.from_agent.exited(running, Exit(code, signal, Stderr([], [], False, 0)))
+            own.agent_events.exited(running, Exit(code, signal, Stderr([], [], False, 0)))
 
             error = error_of(await task)
             assert error["data"]["type"] == "agent-exited"
             assert error["data"].get("signal") == signal
             assert own.hub.pending.of_process(running) == []
-            assert own.hub.shelf.find_all_held(running) == []
+            assert own.hub.store.find_all_held(running) == []
             (ended,) = [one for one in await own.events() if str(one.get("method")).endswith("session/ended")]
             assert (ended["params"]["reason"], ended["params"]["terminatedBy"]) == ("error", "agent")
 
@@ -346,7 +346,7 @@ def test_the_end_of_one_process_leaves_the_sessions_of_another_alone() -> None:
         async with world() as own:
             other = FakeAgent(own, "a-2", own.capabilities)
             other.pipe.alive = False
-            own.from_agent.exited(other.running, Exit(1, None, Stderr([], [], False, 0)))
+            own.agent_events.exited(other.running, Exit(1, None, Stderr([], [], False, 0)))
 
             assert own.session.held is own.running
             own.agent.updates("still here")

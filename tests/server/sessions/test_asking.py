@@ -7,10 +7,22 @@ import pytest
 
 from sandboxagent.protocol.envelope import Envelope, parse
 from sandboxagent.protocol.errors import WrongAnswer
-from sandboxagent.server.sessions.pending import ELICITATION, PERMISSION, QUESTION, Speech, render, translate_answer
+from sandboxagent.server.sessions.pending import (
+    ELICITATION,
+    PERMISSION,
+    QUESTION,
+    RequestFormat,
+    render,
+    translate_answer,
+)
 
-FORMS, QUESTIONS, BOTH, NOTHING = Speech(form=True), Speech(questions=True), Speech(form=True, questions=True), Speech()
-URLS = Speech(url=True)
+FORMS, QUESTIONS, BOTH, NOTHING = (
+    RequestFormat(form=True),
+    RequestFormat(questions=True),
+    RequestFormat(form=True, questions=True),
+    RequestFormat(),
+)
+URLS = RequestFormat(url=True)
 
 CLAUDE = {
     "mode": "form",
@@ -95,23 +107,23 @@ def asked(method: str, params: dict[str, Any]) -> Envelope:
     return parse(json.dumps({"jsonrpc": "2.0", "id": 0, "method": method, "params": params}).encode())
 
 
-def shown(method: str, params: dict[str, Any], speech: Speech) -> tuple[str, dict[str, Any]]:
-    line = json.loads(render(asked(method, params), speech, 7))
+def shown(method: str, params: dict[str, Any], request_format: RequestFormat) -> tuple[str, dict[str, Any]]:
+    line = json.loads(render(asked(method, params), request_format, 7))
     assert line["id"] == 0
     return line["method"], line["params"]
 
 
-def told(method: str, params: dict[str, Any], speech: Speech, result: object) -> Any:
+def told(method: str, params: dict[str, Any], request_format: RequestFormat, result: object) -> Any:
     """What the agent gets when a client of that speech answers this."""
     answer = parse(json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode())
-    line = json.loads(translate_answer(asked(method, params), speech, answer))
+    line = json.loads(translate_answer(asked(method, params), request_format, answer))
     assert line["id"] == 0
     return line["result"]
 
 
-def refusal(method: str, params: dict[str, Any], speech: Speech, result: object) -> str:
+def refusal(method: str, params: dict[str, Any], request_format: RequestFormat, result: object) -> str:
     with pytest.raises(WrongAnswer) as wrong:
-        told(method, params, speech, result)
+        told(method, params, request_format, result)
     return str(wrong.value)
 
 
@@ -119,10 +131,10 @@ def refusal(method: str, params: dict[str, Any], speech: Speech, result: object)
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "meta", "speech"),
+    ("capabilities", "meta", "request_format"),
     [
         ({"elicitation": {"form": {}}}, {}, FORMS),
-        ({"elicitation": {"form": {}, "url": {}}}, {}, Speech(form=True, url=True)),
+        ({"elicitation": {"form": {}, "url": {}}}, {}, RequestFormat(form=True, url=True)),
         ({"elicitation": {}}, {}, NOTHING),
         ({"elicitation": {"form": None}}, {}, NOTHING),
         ({"_meta": {"sandboxagent.dev": {"questions": True}}}, {}, QUESTIONS),
@@ -131,13 +143,13 @@ def refusal(method: str, params: dict[str, Any], speech: Speech, result: object)
     ],
 )
 def test_what_a_client_understands_follows_from_what_it_declares(
-    capabilities: dict[str, Any], meta: dict[str, Any], speech: Speech
+    capabilities: dict[str, Any], meta: dict[str, Any], request_format: RequestFormat
 ) -> None:
-    assert Speech.of(capabilities, meta) == speech
+    assert RequestFormat.of(capabilities, meta) == request_format
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "speech", "expected"),
+    ("method", "params", "request_format", "expected"),
     [
         (ELICITATION, CLAUDE, FORMS, ELICITATION),
         (ELICITATION, CLAUDE, BOTH, ELICITATION),
@@ -154,9 +166,9 @@ def test_what_a_client_understands_follows_from_what_it_declares(
     ],
 )
 def test_each_client_is_asked_by_a_method_that_it_declared(
-    method: str, params: dict[str, Any], speech: Speech, expected: str
+    method: str, params: dict[str, Any], request_format: RequestFormat, expected: str
 ) -> None:
-    assert shown(method, params, speech)[0] == expected
+    assert shown(method, params, request_format)[0] == expected
 
 
 @pytest.mark.parametrize(("method", "params"), [(ELICITATION, CLAUDE), (QUESTION, OURS), (PERMISSION, PERMIT)])

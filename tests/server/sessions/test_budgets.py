@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
-from sandboxagent.server.sessions.held_updates import HELD_SECONDS
+from sandboxagent.server.sessions.held_updates import HOLD_TIMEOUT
 from sandboxagent.server.sessions.hub import HubLimits
 from tests.support.world import World, run, world
 
@@ -110,7 +110,7 @@ def test_updates_of_a_new_session_are_released_early_where_there_is_no_room_to_h
             assert said == ["short", "xxxxx"]
             own.hub.held_updates.hold(own.session)
             own.agent.updates("more")
-            own.hub.held_updates.release_overdue(own.now + HELD_SECONDS + 1)
+            own.hub.held_updates.release_overdue(own.now + HOLD_TIMEOUT + 1)
             assert own.hub.budgets.used("a-1") == 0
 
     run(main())

@@ -57,10 +57,10 @@ class Heard:
 def test_a_guest_that_its_node_forgets_stays_attached_at_its_gateways() -> None:
     async def main() -> None:
         async with world() as own:
-            guest, heard = open_guest(own), Heard()
+            remote_tag, heard = open_guest(own), Heard()
             own.log.follow(attachment_channel(TAG), heard)
-            own.hub.attach(guest, own.session)
-            own.hub.close_connection(guest, "it was not used")
+            own.hub.attach(remote_tag, own.session)
+            own.hub.close_connection(remote_tag, "it was not used")
             assert [line for chunk in heard.chunks for line in chunk.lines] == [b'{"sessionId":"s","attached":true}']
             again = open_guest(own)
             own.hub.attach(again, own.session)
@@ -73,9 +73,9 @@ def test_a_guest_that_its_node_forgets_stays_attached_at_its_gateways() -> None:
 def test_a_guest_that_loads_a_session_which_its_node_never_saw_gets_the_past_and_so_does_the_history() -> None:
     async def main() -> None:
         async with world() as own:
-            guest, heard = open_guest(own), Heard()
-            own.log.follow(guest.channel, heard)
-            own.session.replay = Replay(guest.channel, history=True)
+            remote_tag, heard = open_guest(own), Heard()
+            own.log.follow(remote_tag.channel, heard)
+            own.session.replay = Replay(remote_tag.channel, history=True)
             before = own.session.event_count
             own.hub.record_updates(own.session, [LINE])
             [chunk] = heard.chunks
@@ -520,9 +520,9 @@ def test_a_session_that_has_ended_does_not_stay_in_memory_for_the_clients_that_a
             del session
             for _ in range(5):
                 own.now += 10
-                own.housekeeping.tick()
+                own.timeout_loop.tick()
                 await own.log.flushed()
-            assert len(own.hub.shelf._kept) == 1  # pyright: ignore[reportPrivateUsage]
+            assert len(own.hub.store._kept) == 1  # pyright: ignore[reportPrivateUsage]
             # They are attached all the same, and learn what becomes of it.
             again = own.hub.session("other-7")
             own.hub.delete_session(again)

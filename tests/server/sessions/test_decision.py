@@ -26,7 +26,7 @@ ASKED: Json = {
 async def decided(one: World, asked: str, result: Json) -> Json:
     """The decision after the client's answer."""
     await one.settled()
-    await one.from_client.answer(one.client, envelope(id=asked, result=result))
+    await one.requests.answer(one.client, envelope(id=asked, result=result))
     return [event["params"] for event in await one.events() if event.get("method") == DECISION][-1]
 
 

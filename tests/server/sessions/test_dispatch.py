@@ -100,7 +100,7 @@ def test_a_request_that_the_agent_does_not_read_is_an_error_and_leaves_nothing_o
 def test_an_alias_is_replaced_by_the_id_that_the_agent_knows() -> None:
     async def main() -> None:
         async with world() as own:
-            own.hub.shelf.set_alias(own.session, "alias")
+            own.hub.store.set_alias(own.session, "alias")
             task = own.request(ECHO, {"sessionId": "alias"})
             request = await own.agent.answers(ECHO)
 
@@ -228,7 +228,7 @@ def test_only_one_at_a_time_takes_a_session_up_and_no_lock_is_left_behind() -> N
             gate = asyncio.Event()
 
             async def take_up(name: str) -> None:
-                async with own.forward.lock_session("s"):
+                async with own.dispatcher.lock_session("s"):
                     inside.append(name)
                     await gate.wait()
 
@@ -253,7 +253,7 @@ def test_a_request_that_is_not_answered_in_time_ends_and_its_late_answer_goes_to
             task = own.request(ECHO, {"sessionId": "s"}, id="slow")
             request = await own.process.request(ECHO)
             own.now += 121
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
 
             with pytest.raises(AgentTimeout):
                 await task

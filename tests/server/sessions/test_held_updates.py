@@ -1,7 +1,7 @@
 """Updates of new sessions that wait for the response that names the session."""
 
 from sandboxagent.server.sessions.budgets import KEPT_COST
-from sandboxagent.server.sessions.held_updates import HELD_BYTES, HELD_SECONDS
+from sandboxagent.server.sessions.held_updates import HOLD_MAX_BYTES, HOLD_TIMEOUT
 from tests.support.world import World, envelope, run, world
 
 NEW = {"cwd": "/", "mcpServers": []}
@@ -9,7 +9,7 @@ NEW = {"cwd": "/", "mcpServers": []}
 
 async def opened(own: World, id: str = "fresh") -> None:
     """A session whose response has not gone out."""
-    reply = own.from_client.submit(own.client, envelope(id="new", method="session/new", params=NEW))
+    reply = own.requests.submit(own.client, envelope(id="new", method="session/new", params=NEW))
     await own.agent.answers("session/new", {"sessionId": id})
     assert (await reply).session_opened is not None
 
@@ -23,7 +23,7 @@ async def texts(own: World, session: str = "fresh") -> list[str]:
 def test_updates_wait_until_the_writer_of_the_response_says_that_it_is_out() -> None:
     async def main() -> None:
         async with world() as own:
-            reply = own.from_client.submit(own.client, envelope(id="new", method="session/new", params=NEW))
+            reply = own.requests.submit(own.client, envelope(id="new", method="session/new", params=NEW))
             await own.agent.answers("session/new", {"sessionId": "fresh"})
             own.agent.updates("one", "fresh")
             own.agent.updates("two", "fresh")
@@ -45,11 +45,11 @@ def test_updates_wait_for_ten_seconds_at_most() -> None:
         async with world() as own:
             await opened(own)
             own.agent.updates("one", "fresh")
-            own.now += HELD_SECONDS - 1
-            own.housekeeping.tick()
+            own.now += HOLD_TIMEOUT - 1
+            own.timeout_loop.tick()
             assert await texts(own) == []
             own.now += 2
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             assert await texts(own) == ["one"]
 
     run(main())
@@ -59,7 +59,7 @@ def test_as_many_updates_wait_as_have_room_and_then_all_are_released() -> None:
     async def main() -> None:
         async with world() as own:
             await opened(own)
-            text, count = "x" * (64 << 10), HELD_BYTES // (64 << 10)
+            text, count = "x" * (64 << 10), HOLD_MAX_BYTES // (64 << 10)
             for _ in range(count // 2):
                 own.agent.updates(text, "fresh")
             assert await texts(own) == []

@@ -22,12 +22,12 @@ from sandboxagent.server.files.text import TextFiles
 from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.log import Limits, Log
 from sandboxagent.server.permissions.rules import Policy
-from sandboxagent.server.processes.children import Children
-from sandboxagent.server.sessions.agent_events import FromAgent
-from sandboxagent.server.sessions.host_methods import SHARE, UNDER_WAY, HostMethods
+from sandboxagent.server.processes.children import ProcessTrees
+from sandboxagent.server.sessions.agent_events import AgentEvents
+from sandboxagent.server.sessions.host_methods import SHARE, UNDER_WAY, HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
 from sandboxagent.server.sessions.lifecycle import Event
-from sandboxagent.server.sessions.policy import Ruling
+from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.terminals import TerminalLimits, Terminals
 from sandboxagent.server.sessions.turns import Turns
@@ -77,19 +77,19 @@ class World:
         self.folder = folder
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log, HubLimits(memory))
-        self.terminals = Terminals(Children("test"), POOL, TerminalLimits(grace=BOUND))
+        self.terminals = Terminals(ProcessTrees("test"), POOL, TerminalLimits(grace=BOUND))
         self.files = files or TextFiles(1 << 20)
         environ = {"PATH": "/usr/bin:/bin"}
-        self.host = HostMethods(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)
-        ruling = Ruling(self.hub, Policy((), "/home", str), 5)
-        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling, POOL)
+        self.host = HostRequests(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)
+        policy_check = PolicyCheck(self.hub, Policy((), "/home", str), 5)
+        self.agent_events = AgentEvents(self.hub, Turns(self.hub, 16), self.host, policy_check, POOL)
         self.process = FakeProcess()
         self.running = self.runs(self.process)
         self.session = self.open(self.running, "s")
 
     def runs(self, process: Any) -> RunningAgent:
         agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
-        return RunningAgent(agent, process, Handshake(Raw(b"{}"), {}), self.from_agent, lambda _running, _exit: None)
+        return RunningAgent(agent, process, Handshake(Raw(b"{}"), {}), self.agent_events, lambda _running, _exit: None)
 
     def open(self, running: RunningAgent, id: str) -> Session:
         opened = Raw(json.dumps({"cwd": str(self.folder)}).encode())
@@ -99,11 +99,11 @@ class World:
 
     def ask(self, id: int, method: str, by: RunningAgent | None = None, **params: object) -> None:
         line = {"jsonrpc": "2.0", "id": id, "method": method, "params": {"sessionId": "s", **params}}
-        self.from_agent.receive(by or self.running, json.dumps(line).encode() + b"\n")
+        self.agent_events.receive(by or self.running, json.dumps(line).encode() + b"\n")
 
     def say(self, method: str, **params: object) -> None:
         line = {"jsonrpc": "2.0", "method": method, "params": params}
-        self.from_agent.receive(self.running, json.dumps(line).encode() + b"\n")
+        self.agent_events.receive(self.running, json.dumps(line).encode() + b"\n")
 
     async def answer(self, id: int, method: str, **params: object) -> Json:
         self.ask(id, method, **params)
@@ -338,7 +338,7 @@ def test_half_a_surrogate_pair_in_what_a_session_was_opened_with_does_no_harm(tm
                 b'{"jsonrpc":"2.0","id":1,"method":"%s","params":{"sessionId":"s","path":"%s","x":"\\ud800"}}'
                 % (READ.encode(), str(tmp_path / "file").encode())
             ).line
-            here.from_agent.receive(here.running, line + b"\n")
+            here.agent_events.receive(here.running, line + b"\n")
             assert (await here.process.answer(1))["result"] == {"content": "text"}
 
     run(main())

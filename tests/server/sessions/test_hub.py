@@ -48,13 +48,13 @@ def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its
                 await kept.wait()
 
             own.log.committed = committed  # type: ignore[method-assign]
-            answer = asyncio.create_task(own.from_client.answer(own.client, envelope(id=asked, result=ALLOW)))
+            answer = asyncio.create_task(own.requests.answer(own.client, envelope(id=asked, result=ALLOW)))
             await reached.wait()
             with pytest.raises(AlreadyAnswered):
-                await own.from_client.answer(own.client, envelope(id=asked, result=CANCELLED))
-            repeat = asyncio.create_task(own.from_client.answer(own.client, envelope(id=asked, result=ALLOW)))
+                await own.requests.answer(own.client, envelope(id=asked, result=CANCELLED))
+            repeat = asyncio.create_task(own.requests.answer(own.client, envelope(id=asked, result=ALLOW)))
             cancel = envelope(method="session/cancel", params={"sessionId": "s"})
-            await own.from_client.notify(own.client, cancel)
+            await own.requests.notify(own.client, cancel)
             kept.set()
             with pytest.raises(AlreadyAnswered) as refused:
                 await answer
@@ -73,18 +73,18 @@ def test_an_answer_that_changes_nothing_is_no_conflict() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.asks(7)
-            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
-            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
-            await own.from_client.answer(own.client, envelope(id=asked, error={"code": -32800, "message": "cancelled"}))
+            await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=asked, error={"code": -32800, "message": "cancelled"}))
             for other in (CANCELLED, REJECT):
                 with pytest.raises(AlreadyAnswered):
-                    await own.from_client.answer(own.client, envelope(id=asked, result=other))
+                    await own.requests.answer(own.client, envelope(id=asked, result=other))
             second = own.asks(8)
-            await own.from_client.notify(own.client, envelope(method="session/cancel", params={"sessionId": "s"}))
-            await own.from_client.answer(own.client, envelope(id=second, result=CANCELLED))
+            await own.requests.notify(own.client, envelope(method="session/cancel", params={"sessionId": "s"}))
+            await own.requests.answer(own.client, envelope(id=second, result=CANCELLED))
             for other in (ALLOW, REJECT):
                 with pytest.raises(AlreadyAnswered):
-                    await own.from_client.answer(own.client, envelope(id=second, result=other))
+                    await own.requests.answer(own.client, envelope(id=second, result=other))
 
     run(main())
 
@@ -96,9 +96,9 @@ def test_the_same_answer_of_another_client_is_a_conflict() -> None:
             other = own.hub.connections.open("a", {})
             own.hub.attach(other, own.session)
             asked = own.asks(7)
-            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             with pytest.raises(AlreadyAnswered):
-                await own.from_client.answer(other, envelope(id=asked, result=ALLOW))
+                await own.requests.answer(other, envelope(id=asked, result=ALLOW))
 
     run(main())
 
@@ -115,10 +115,10 @@ def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
 
             own.log.committed = failing  # type: ignore[method-assign]
             with pytest.raises(OSError, match="disk full"):
-                await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+                await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             assert own.process.sent == []
             own.log.committed = committed  # type: ignore[method-assign]
-            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             assert [one["result"] for one in own.process.sent] == [ALLOW]
 
     run(main())
@@ -134,11 +134,11 @@ def test_what_belongs_to_the_call_of_a_live_connection_is_not_pending_for_anothe
             await own.process.has_been_sent(1)
             own.asks(9, "elicitation/create", requestId=own.sent("x/login")["id"], message="Password?")
 
-            assert len(own.inventory.pending(own.client, [own.session])) == 1
-            assert own.inventory.pending(other, [own.session]) == []
+            assert len(own.listing.pending(own.client, [own.session])) == 1
+            assert own.listing.pending(other, [own.session]) == []
 
             own.hub.close_connection(own.client, "gone")
-            assert len(own.inventory.pending(other, [own.session])) == 1, "now no other client can answer"
+            assert len(own.listing.pending(other, [own.session])) == 1, "now no other client can answer"
             own.says(id=own.sent("x/login")["id"], result={})
             await call
 
@@ -161,7 +161,7 @@ def test_a_setting_that_is_answered_after_a_delete_does_not_bring_the_session_ba
         database = Database(tmp_path / "log.db")
         again = Log(database, Limits())
         try:
-            assert Hub(again).shelf.page(None, None, 10) == []
+            assert Hub(again).store.page(None, None, 10) == []
             assert await again.history("s", 0, again.position + 1, 10) == []
         finally:
             again.close()

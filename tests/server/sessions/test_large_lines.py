@@ -97,7 +97,7 @@ def test_what_an_agent_says_after_a_large_line_comes_after_it_also_its_end() -> 
             own.hears(said(2, LARGE) + said(3))
             own.hears(said(4))
             own.hears(said(5, LARGE))
-            own.from_agent.oversized(own.running, b"six")
+            own.agent_events.oversized(own.running, b"six")
             own.agent.crashes()
             # Nothing is said of it before it has been taken.
             assert not own.session.facts.ended
@@ -116,7 +116,7 @@ def test_an_agent_waits_while_its_large_line_is_looked_at_and_no_other_one() -> 
             own.add_session("t", other)
             own.hears(said(1, LARGE))
             assert not own.process.is_read
-            own.from_agent.receive(other.running, said(2, session="t"))
+            own.agent_events.receive(other.running, said(2, session="t"))
             assert other.pipe.is_read
             assert own.log.position == 1
             await own.has_logged(2)

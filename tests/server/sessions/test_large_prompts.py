@@ -30,8 +30,8 @@ def block(text: str) -> dict[str, Any]:
 def test_a_large_prompt_goes_to_its_agent_by_the_agents_names_and_others_see_it_block_by_block() -> None:
     async def scenario() -> None:
         async with world() as own:
-            own.hub.shelf.reserve_alias("alias")
-            own.hub.shelf.set_alias(own.session, "alias")
+            own.hub.store.reserve_alias("alias")
+            own.hub.store.set_alias(own.session, "alias")
             own.session.facts.agent_session_id = "theirs"
             own.session.facts.remarks = ["not so"]
             other = own.connect()
@@ -113,10 +113,10 @@ def test_a_large_answer_is_passed_on_but_not_to_what_the_server_reads_itself() -
             permission = own.asks(1)
             allowed = {"outcome": {"outcome": "selected", "optionId": "yes"}, "more": LONG}
             with pytest.raises(WrongAnswer):
-                await own.from_client.answer(own.client, envelope(id=permission, result=allowed))
+                await own.requests.answer(own.client, envelope(id=permission, result=allowed))
             assert own.hub.pending.of_session(own.session)
             vendors = own.asks(2, "vendor/read", sessionId="s")
-            await own.from_client.answer(own.client, envelope(id=vendors, result={"content": LONG}))
+            await own.requests.answer(own.client, envelope(id=vendors, result={"content": LONG}))
             assert own.process.sent == [{"jsonrpc": "2.0", "id": 2, "result": {"content": LONG}}]
 
     run(scenario())

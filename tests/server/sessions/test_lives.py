@@ -142,7 +142,7 @@ def test_the_late_answer_to_a_new_session_keeps_its_alias_and_no_other_session_g
             first = own.request("session/new", named, 1)
             late = await own.agent.pipe.request("session/new")
             own.now += 121
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             with pytest.raises(AgentTimeout):
                 await first
 
@@ -152,7 +152,7 @@ def test_the_late_answer_to_a_new_session_keeps_its_alias_and_no_other_session_g
             own.says(id=late["id"], result={"sessionId": "late"})
             await own.settled()
             assert own.hub.session("mine").id == "late"
-            assert [one.id for one in own.hub.shelf.page(None, None, 10) if one.facts.alias == "mine"] == ["late"]
+            assert [one.id for one in own.hub.store.page(None, None, 10) if one.facts.alias == "mine"] == ["late"]
 
     run(main())
 
@@ -188,7 +188,7 @@ def test_a_line_too_deep_to_read_that_waits_for_a_new_session_does_not_spoil_its
             deep = "[" * 5000 + "]" * 5000
             update = '{"sessionUpdate":"config_option_update","configOptions":' + deep + "}"
             line = f'{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"new","update":{update}}}}}\n'
-            own.from_agent.receive(own.running, line.encode())
+            own.agent_events.receive(own.running, line.encode())
             own.agent.updates("fine", "new")
             own.says(id=request["id"], result={"sessionId": "new"})
             assert result_of(await asked)["sessionId"] == "new"
@@ -202,11 +202,11 @@ def test_a_repeated_request_is_accepted_at_once_where_the_first_one_was() -> Non
     async def main() -> None:
         async with world() as own:
             asked = envelope(id=1, method="session/prompt", params={**SESSION, "prompt": []})
-            first = own.from_client.submit(own.client, asked, "key")
+            first = own.requests.submit(own.client, asked, "key")
             await first.accepted()
             await own.settled()
 
-            again = own.from_client.submit(own.client, asked, "key")
+            again = own.requests.submit(own.client, asked, "key")
 
             assert await again.accepted() == first.position
             await own.agent.answers("session/prompt", ENDED)
@@ -224,7 +224,7 @@ def test_a_late_resume_is_not_taken_for_the_answer_to_the_prompt_that_waited_for
             first = own.request("session/prompt", params, "p", "key")
             await (await own.started()).pipe.request("session/resume")
             own.now += 121
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             with pytest.raises(AgentTimeout):
                 await first
             own.says(id=resume_id(own), result={})
@@ -246,7 +246,7 @@ def test_a_late_answer_is_still_to_be_read_when_its_session_was_deleted() -> Non
             await own.agent.pipe.request("session/prompt")
             own.now += 1801
             own.client.used_at = own.now
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             with pytest.raises(AgentTimeout):
                 await prompt
 
@@ -264,7 +264,7 @@ async def answered_late(own: World, method: str) -> None:
     asked = own.request(method, SESSION)
     request = await own.agent.pipe.request(method)
     own.now += 121
-    own.housekeeping.tick()
+    own.timeout_loop.tick()
     with pytest.raises(AgentTimeout):
         await asked
     own.says(id=request["id"], result={})
@@ -301,7 +301,7 @@ def test_a_deletion_that_does_not_wait_for_its_agent_is_answered_once() -> None:
             deleted = own.request("session/delete", SESSION, "d")
             late = await (await own.started()).pipe.request("session/delete")
             own.now += 121
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             assert "warnings" in json.dumps(result_of(await deleted))
             assert own.hub.find_session("s") is None
 

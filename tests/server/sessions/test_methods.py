@@ -67,7 +67,7 @@ def texts_and_answers(events: list[Json]) -> list[str]:
 def test_a_prompt_is_recorded_after_updates_that_wait_for_the_response_of_a_new_session() -> None:
     async def main() -> None:
         async with world() as own:
-            reply = own.from_client.submit(own.client, envelope(id="new", method="session/new", params=NEW))
+            reply = own.requests.submit(own.client, envelope(id="new", method="session/new", params=NEW))
             await own.agent.answers("session/new", {"sessionId": "fresh"})
             # Its client has not got it yet.
             await reply
@@ -88,7 +88,7 @@ def test_updates_of_a_new_session_follow_its_late_response() -> None:
             task = own.request("session/new", NEW, id="new")
             request = await own.agent.pipe.request("session/new")
             own.now += 121
-            own.housekeeping.tick()
+            own.timeout_loop.tick()
             with pytest.raises(AgentTimeout):
                 await task
             own.agent.updates("hello", "fresh")
@@ -167,10 +167,10 @@ def test_an_alias_of_a_session_at_rest_or_of_an_earlier_run_is_no_other_sessions
             await opened(own, asking_for(requestedSessionId="mine"))
             own.hub.close_connection(own.client, "left")
             own.hub.report_changes(float("inf"))
-            while own.hub.shelf._stirred:
+            while own.hub.store._stirred:
                 own.hub.drop_idle()
                 await own.log.flushed()
-            assert not own.hub.shelf._aliases
+            assert not own.hub.store._aliases
             own.client = own.connect()
             await claimed(own)
 
@@ -197,13 +197,13 @@ def test_a_load_of_an_id_that_another_session_takes_meanwhile_is_refused(taken: 
             asked = own.request("session/new", wishes, id="1")
             first = await own.process.request("session/new")
             own.agents.append(None)
-            own.booting.clear()
+            own.starting.clear()
             loading = own.request("session/load", {**NEW, "sessionId": "mine"}, id="2")
             await own.settled()
             if taken != "reserved":
                 own.agents[0].says(id=first["id"], result={"sessionId": "mine" if taken == "by id" else "fresh"})
                 await asked
-            own.booting.set()
+            own.starting.set()
 
             assert "ask again" in error_of(await loading)["message"]
             assert not [one for one in own.process.sent if one["method"] == "session/load"]

@@ -55,7 +55,7 @@ class Life:
                 if own.agents[-1] is not None:
                     own.agent.crashes()
                     if self.agent == "starts late":
-                        own.booting.clear()
+                        own.starting.clear()
             case "prompt":
                 self.asked[name] = own.prompt(name, name, self.name)
             case "cancel":
@@ -65,7 +65,7 @@ class Life:
             case "timeout":
                 own.now += LATE
                 self.client.used_at = own.now
-                own.housekeeping.tick()
+                own.timeout_loop.tick()
             case _:
                 method = TERMINATE if event == "terminate" else f"session/{event}"
                 params = {"sessionId": self.name, "cwd": "/", "mcpServers": []}
@@ -101,7 +101,7 @@ class Life:
 
     async def ends(self) -> None:
         """The agent has started, and answers all that it is asked: no client may wait for ever."""
-        self.own.booting.set()
+        self.own.starting.set()
         await self.settled()
         while self.answer() or self.unanswered():
             await self.settled()
@@ -136,7 +136,7 @@ class Life:
     def check_processes(self) -> None:
         """One living process has the session, or none; no prompt goes to an agent twice, or after the end."""
         processes, held_by = self.processes(), self.session.process
-        found = [one for one in processes if self.own.hub.shelf.find_held(one.running, self.name) is self.session]
+        found = [one for one in processes if self.own.hub.store.find_held(one.running, self.name) is self.session]
         assert [one.running for one in found] == ([] if held_by is None else [held_by])
         assert all(one.pipe.alive for one in found), "held by a process that is gone"
         sent = [one["params"] for process in processes for one in process.sent if one.get("method") == "session/prompt"]

@@ -12,9 +12,9 @@ CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "
 PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 
 
-def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[Any]:
+def forward(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[Any]:
     """The answer to a request that can be passed on."""
-    reply = world.from_client.submit(world.client, envelope(**request), key)
+    reply = world.requests.submit(world.client, envelope(**request), key)
 
     async def answer() -> Any:
         return await reply
@@ -27,7 +27,7 @@ def pass_on(world: World, request: dict[str, Any], key: str | None) -> asyncio.F
 def test_an_answer_comes_back(request_: dict[str, Any], key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            answered = pass_on(one, request_, key)
+            answered = forward(one, request_, key)
             await one.agent.answers(request_["method"], {"stopReason": "end_turn"})
 
             assert result_of(await answered) == {"stopReason": "end_turn"}
@@ -38,7 +38,7 @@ def test_an_answer_comes_back(request_: dict[str, Any], key: str | None) -> None
 def test_one_that_joins_under_the_key_gets_the_same_answer() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = pass_on(one, CALL, "k")
+            answered = forward(one, CALL, "k")
             joined = one.request(CALL["method"], CALL["params"], CALL["id"], "k")
             await one.agent.answers("x/echo", {"a": 1})
 
@@ -51,10 +51,10 @@ def test_one_that_joins_under_the_key_gets_the_same_answer() -> None:
 def test_an_answer_that_comes_late_is_kept_under_the_key() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = pass_on(one, CALL, "k")
+            answered = forward(one, CALL, "k")
             request = await one.process.request("x/echo")
             one.now += 200
-            one.housekeeping.tick()
+            one.timeout_loop.tick()
             with pytest.raises(AgentTimeout):
                 await answered
             again = one.request(CALL["method"], CALL["params"], CALL["id"], "k")
@@ -70,7 +70,7 @@ def test_an_answer_that_comes_late_is_kept_under_the_key() -> None:
 def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = pass_on(one, PROMPT, "k")
+            answered = forward(one, PROMPT, "k")
             one.agent.crashes()
             await (await one.started()).answers("session/resume")
             await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_request_is_its_answer_under_the_key() -> None:
         async with world(queue=0) as one:
             running = one.prompt()
             await one.process.request("session/prompt")
-            refused = await pass_on(one, PROMPT, "k")
+            refused = await forward(one, PROMPT, "k")
             again = await one.request(PROMPT["method"], PROMPT["params"], PROMPT["id"], "k")
 
             assert error_of(refused)["data"]["type"] == "prompt-queue-full"
@@ -99,9 +99,9 @@ def test_what_is_wrong_with_a_request_is_its_answer_under_the_key() -> None:
 def test_a_server_that_stops_lets_its_client_know(key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            answered = pass_on(one, CALL, key)
+            answered = forward(one, CALL, key)
             await one.process.request("x/echo")
-            one.hub.calls.give_up(ShuttingDown())
+            one.hub.calls.fail_all(ShuttingDown())
 
             with pytest.raises(ShuttingDown):
                 await answered
@@ -122,9 +122,9 @@ def test_a_server_that_stops_lets_its_client_know(key: str | None) -> None:
 def test_what_may_have_to_wait_for_something_else_is_not_passed_on(request_: dict[str, Any]) -> None:
     async def main() -> None:
         async with world() as one:
-            one.from_client.submit(one.client, envelope(**request_))
+            one.requests.submit(one.client, envelope(**request_))
 
-            assert len(one.from_client._tasks) == 1
+            assert len(one.requests._tasks) == 1
             assert one.process.sent == []
 
     run(main())

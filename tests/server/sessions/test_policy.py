@@ -21,7 +21,7 @@ from sandboxagent.server.permissions.rules import Policy, read_rules
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event
 from sandboxagent.server.sessions.pending import AGENT, Outcome
-from sandboxagent.server.sessions.policy import Ruling, check_rules
+from sandboxagent.server.sessions.policy import PolicyCheck, check_rules
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.turns import Turns
 from tests.support.client import run
@@ -47,7 +47,9 @@ class World:
     ) -> None:
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", resolve, steps), patience)
+        self.policy_check = PolicyCheck(
+            self.hub, Policy(read_rules(rules, "server"), "/home", resolve, steps), patience
+        )
         self.running = fake_running()
         self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
         self.hub.move(self.session, Event.OPENED)
@@ -59,7 +61,7 @@ class World:
         params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
         line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
         request = parse(line.encode())
-        return self.ruling.take(self.hub.new_pending(request, self.running, self.session), self.session)
+        return self.policy_check.take(self.hub.new_pending(request, self.running, self.session), self.session)
 
     async def answer(self) -> Json:
         """What the agent gets."""
@@ -176,7 +178,7 @@ def test_nothing_is_allowed_after_a_cancel() -> None:
             Turns(own.hub, 16).cancel(own.session)
             kept.set()
             assert await own.answer() == CANCELLED
-            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
+            await own.policy_check._tasks.settle()  # type: ignore[attr-defined]
             assert len(own.running.sent) == 1
 
     run(main())
@@ -223,13 +225,13 @@ def test_a_command_of_a_person_is_judged_by_the_rules_of_server_and_session() ->
     async def main() -> None:
         async with world({"command": "git push", "action": "reject"}) as own:
             own.session.facts.metadata = {"permissions": [{"command": "make", "action": "reject", "name": "no make"}]}
-            made = [await own.ruling.judge(own.session, text) for text in ("ls", "git push", "make")]
+            made = [await own.policy_check.judge(own.session, text) for text in ("ls", "git push", "make")]
             assert [each.action for each in made] == ["allow", "reject", "reject"]
             assert "rule 1 of the session (no make)" in made[2].why
             own.session.facts.metadata = {"permissions": [{"tool": "*", "action": "alow"}]}
-            assert (await own.ruling.judge(own.session, "ls")).action == "reject"
+            assert (await own.policy_check.judge(own.session, "ls")).action == "reject"
             own.session.facts.metadata = None  # type: ignore[assignment]
-            assert (await own.ruling.judge(own.session, "ls")).action == "reject"
+            assert (await own.policy_check.judge(own.session, "ls")).action == "reject"
 
     run(main())
 
@@ -238,7 +240,7 @@ def test_a_command_of_a_person_that_is_hard_to_judge_is_rejected() -> None:
     async def main() -> None:
         disk = Disk()
         async with world({"path": "/srv/a", "action": "ask"}, resolve=disk.resolve, patience=0.01) as own:
-            made = await own.ruling.judge(own.session, "cat b")
+            made = await own.policy_check.judge(own.session, "cat b")
             assert (made.action, made.rule) == ("reject", None)
             assert "longer than 0.01 seconds" in made.why
             disk.answers.set()
@@ -314,7 +316,7 @@ def test_what_the_rules_leave_to_people_is_asked_when_they_are_done() -> None:
             (pending,) = own.hub.pending.of_session(own.session)
             assert pending.deciding
             disk.answers.set()
-            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
+            await own.policy_check._tasks.settle()  # type: ignore[attr-defined]
             assert pending.open
             assert not pending.deciding
             assert not pending.answering
@@ -336,7 +338,7 @@ def test_nothing_is_allowed_when_the_turn_or_the_agent_ended_meanwhile(how: str)
             else:
                 own.hub.settle(pending, Outcome.CANCELLED, AGENT)
             disk.answers.set()
-            await own.ruling._tasks.settle()  # type: ignore[attr-defined]
+            await own.policy_check._tasks.settle()  # type: ignore[attr-defined]
             assert pending.outcome is Outcome.CANCELLED
             assert [json.loads(line)["result"] for line in own.running.sent] == ([CANCELLED] if how == "cancel" else [])
 
@@ -347,10 +349,10 @@ def test_rules_of_a_session_are_read_once_and_anew_when_they_change() -> None:
     async def main() -> None:
         async with world() as own:
             own.session.facts.metadata = {"permissions": [{"kind": "edit", "action": "reject"}]}
-            first = own.ruling._rules_of(own.session)  # type: ignore[attr-defined]
-            assert own.ruling._rules_of(own.session) is first  # type: ignore[attr-defined]
+            first = own.policy_check._rules_of(own.session)  # type: ignore[attr-defined]
+            assert own.policy_check._rules_of(own.session) is first  # type: ignore[attr-defined]
             own.session.facts.metadata = {"permissions": [{"kind": "edit", "action": "allow"}]}
-            assert own.ruling._rules_of(own.session) is not first  # type: ignore[attr-defined]
+            assert own.policy_check._rules_of(own.session) is not first  # type: ignore[attr-defined]
 
     run(main())
 

@@ -23,7 +23,7 @@ PERMISSION: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
 async def answer(own: World, id: object, result: object = None, client: Connection | None = None) -> None:
     """A client's answer to a request of the agent's."""
     line = envelope(id=id, result=PERMISSION if result is None else result)
-    await own.from_client.answer(client or own.client, line)
+    await own.requests.answer(client or own.client, line)
 
 
 async def asked(own: World, client: Connection | None = None) -> object:
@@ -55,7 +55,7 @@ def test_a_connection_needs_an_agent() -> None:
     async def main() -> None:
         async with world() as own:
             with pytest.raises(MissingAgent):
-                await own.from_client.open(envelope(id=1, method="initialize", params={"protocolVersion": 1}))
+                await own.requests.open(envelope(id=1, method="initialize", params={"protocolVersion": 1}))
 
     run(main())
 
@@ -188,7 +188,7 @@ def test_a_client_cannot_take_back_the_request_of_another() -> None:
             task = own.request(ECHO, {"sessionId": "s"}, id=1)
             await own.process.request(ECHO)
             other = own.connect()
-            await own.from_client.notify(other, envelope(method="$/cancel_request", params={"requestId": 1}))
+            await own.requests.notify(other, envelope(method="$/cancel_request", params={"requestId": 1}))
 
             assert [one["method"] for one in own.process.sent] == [ECHO]
             task.cancel()

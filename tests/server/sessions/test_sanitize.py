@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxagent.server.sessions.sanitize import disarm, may_forge
+from sandboxagent.server.sessions.sanitize import needs_check, strip_server_fields
 
 META = "sandboxagent.dev"
 FORGED: dict[str, Any] = {META: {"fromServer": True}}
@@ -42,9 +42,9 @@ def first_wins(text: bytes) -> Any:
     ],
 )
 def test_our_key_in_meta_does_not_get_through_however_it_is_spelled(forged: bytes) -> None:
-    assert may_forge(forged, 1)
+    assert needs_check(forged, 1)
     for read in (json.loads, first_wins):
-        assert META not in json.dumps(read(disarm(forged)))
+        assert META not in json.dumps(read(strip_server_fields(forged)))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_our_key_in_meta_does_not_get_through_however_it_is_spelled(forged: byte
     ],
 )
 def test_a_repeated_member_means_the_same_to_every_reader(repeated: bytes) -> None:
-    assert may_forge(repeated, 1)
-    clear = disarm(repeated)
+    assert needs_check(repeated, 1)
+    clear = strip_server_fields(repeated)
     assert json.loads(clear) == first_wins(clear) == json.loads(repeated)
 
 
@@ -76,13 +76,13 @@ def test_a_repeated_member_means_the_same_to_every_reader(repeated: bytes) -> No
     ],
 )
 def test_a_harmless_line_keeps_its_bytes(harmless: bytes) -> None:
-    assert disarm(harmless) is harmless
+    assert strip_server_fields(harmless) is harmless
 
 
 def test_an_ordinary_batch_needs_no_closer_look() -> None:
     text = {"content": {"text": 'say "method" and \u0022sessionId\u0022 <b> \x1b[0m'}}
     lines = [line(sessionId="s", update=text), line(sessionId="t", update={}), b'{"jsonrpc":"2.0","id":1,"result":{}}']
-    assert not may_forge(b"\n".join(lines), len(lines))
+    assert not needs_check(b"\n".join(lines), len(lines))
 
 
 _names = st.sampled_from(["_meta", META, "params", "update", "toolCall", "method", "sessionId", "x"])
@@ -107,7 +107,7 @@ def test_no_two_readers_find_different_sessions_or_methods_of_ours_and_none_find
     if escaped:
         text = text.replace("sandboxagent.dev", "s\\u0061ndboxagent.dev").replace('"method"', '"meth\\u006fd"')
     before = text.encode()
-    after = disarm(before) if may_forge(before, 1) else before
+    after = strip_server_fields(before) if needs_check(before, 1) else before
     for read in (json.loads, first_wins):
         found = read(after)
         params: Any = found.get("params")
@@ -131,14 +131,14 @@ def _decisive(envelope: Any) -> tuple[Any, Any]:
 def test_a_line_whose_session_some_readers_cannot_see_needs_no_closer_look() -> None:
     """Found by the test above."""
     hidden = b'{"jsonrpc":"2.0","params":"s","params":{"sessionId":"s"}}'
-    assert not may_forge(hidden, 1)
+    assert not needs_check(hidden, 1)
 
 
 @given(st.binary(min_size=500, max_size=1200), st.binary(max_size=600))
 def test_our_name_is_found_wherever_it_stands_in_a_long_batch(before: bytes, after: bytes) -> None:
-    assert may_forge(before + b"sandboxagent" + after, 1000)
-    assert may_forge(b"x" * 5000 + before + b"sandboxagent", 1000)
+    assert needs_check(before + b"sandboxagent" + after, 1000)
+    assert needs_check(b"x" * 5000 + before + b"sandboxagent", 1000)
 
 
 def test_a_name_that_lies_beyond_the_end_of_a_long_batch_is_not_found() -> None:
-    assert not may_forge(b"sandboxagen" * 1000 + b"x\0sandboxagen", 1000)
+    assert not needs_check(b"sandboxagen" * 1000 + b"x\0sandboxagen", 1000)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sandboxagent.protocol.errors import InvalidRequest, QueueFull
 from sandboxagent.server.agents.options import MODE, MODEL, OPTIONS, complete_offers
 from sandboxagent.server.sessions.lifecycle import Event, State
-from sandboxagent.server.sessions.session import LONGEST_TITLE, OFFERS_BYTES, Prompt, Replay, Session, SessionFacts, iso
+from sandboxagent.server.sessions.session import MAX_TITLE, OFFERS_BYTES, Prompt, Replay, Session, SessionFacts, iso
 from tests.support.shapes import SHAPES
 
 
@@ -298,5 +298,5 @@ def test_offers_and_titles_that_are_too_large_are_not_kept_and_that_is_said_once
     assert [each.getMessage().split(" bytes=")[0] for each in caplog.records] == [
         "offers of a session are not kept session=s"
     ]
-    own.note_update({"sessionUpdate": "session_info_update", "title": "t" * (LONGEST_TITLE + 1)})
-    assert own.facts.title == "t" * LONGEST_TITLE
+    own.note_update({"sessionUpdate": "session_info_update", "title": "t" * (MAX_TITLE + 1)})
+    assert own.facts.title == "t" * MAX_TITLE

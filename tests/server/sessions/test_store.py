@@ -22,9 +22,9 @@ from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.journal import Group
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.lifecycle import Event
-from sandboxagent.server.sessions.listing import Inventory
+from sandboxagent.server.sessions.listing import SessionListing
 from sandboxagent.server.sessions.session import Session, SessionFacts
-from sandboxagent.server.sessions.store import LONGEST_UNKNOWN, MOST_UNKNOWN, card_of
+from sandboxagent.server.sessions.store import MAX_UNKNOWN, MAX_UNKNOWN_NAME, index_entry
 from tests.server.sessions.test_hub import ALLOW
 from tests.support.asking import UNPARSED
 from tests.support.client import run
@@ -37,7 +37,7 @@ PLACES = [None, "log.db"]
 async def call(own: World, client: Connection, method: str, params: Any, result: Any) -> Any:
     """A client's request, and the agent's answer to it."""
     before = len(own.process.sent)
-    reply = own.from_client.submit(client, envelope(id=1, method=method, params=params))
+    reply = own.requests.submit(client, envelope(id=1, method=method, params=params))
     await own.process.has_been_sent(before + 1)
     own.says(id=own.process.sent[-1]["id"], result=result)
     answer = await reply
@@ -57,7 +57,7 @@ async def visit(own: World, name: str) -> None:
 async def rest(own: World) -> None:
     """Until nothing is left to be done."""
     own.hub.report_changes(float("inf"))
-    while own.hub.shelf._stirred:
+    while own.hub.store._stirred:
         own.hub.drop_idle()
         await own.log.flushed()
         await asyncio.sleep(0)
@@ -92,7 +92,7 @@ def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
             assert counts[-1] <= counts[0]
             # What sessions leave, each batch leaves. Caches of a fixed size come and go between any two.
             assert min(after - before for before, after in pairwise(sizes)) / 20 < 512
-            assert len(own.hub.shelf.page(None, None, 1000)) == 101
+            assert len(own.hub.store.page(None, None, 1000)) == 101
 
     run(main())
 
@@ -122,17 +122,17 @@ def test_a_session_comes_back_as_it_was_and_still_at_its_process(tmp_path: Path,
         async with world(place(tmp_path, name)) as own:
             await visit(own, "resting")
             live = own.hub.session("resting")
-            count, made = live.event_count, own.inventory.view(live)
+            count, made = live.event_count, own.listing.view(live)
             del live
             await rest(own)
-            assert "resting" not in own.hub.shelf._objects
+            assert "resting" not in own.hub.store._objects
             own.says(method="session/update", params={"sessionId": "resting", "update": {"sessionUpdate": "plan"}})
             again = own.hub.session("resting")
             assert again.process is own.running
             assert again.event_count == count + 1
-            seen = own.inventory.view(again)
+            seen = own.listing.view(again)
             assert (seen.created_at, seen.mode, seen.ended) == (made.created_at, "ask", False)
-            assert again in own.hub.shelf.find_all_held(own.running)
+            assert again in own.hub.store.find_all_held(own.running)
 
     run(main())
 
@@ -146,7 +146,7 @@ def test_what_an_agent_offers_is_known_before_the_database_has_it(tmp_path: Path
                 params = {"cwd": "/", "mcpServers": []}
                 made = await call(own, client, "session/new", params, {"sessionId": name, "modes": MODES})
                 # The journal has it; the database gets it later.
-                newest = own.hub.shelf.find_newest("a")
+                newest = own.hub.store.find_newest("a")
                 assert newest is not None
                 assert newest.id == made["sessionId"]
 
@@ -159,7 +159,7 @@ def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> Non
             await visit(own, "one")
             held = own.hub.session("one")
             await rest(own)
-            assert "one" not in own.hub.shelf._kept
+            assert "one" not in own.hub.store._kept
             assert own.hub.session("one") is held
             held.facts.title = "changed by code that held it"
             own.hub.save(held)
@@ -177,19 +177,19 @@ def test_nothing_rests_in_which_something_goes_on() -> None:
             asked = own.asks(5)
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub.shelf._kept.keys() == {"s"}, "it waits for an answer"
+            assert own.hub.store._kept.keys() == {"s"}, "it waits for an answer"
             own.hub.attach(own.client, own.session)
-            await own.from_client.answer(own.client, envelope(id=asked, result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             turn = own.request("session/prompt", {"sessionId": "s", "prompt": []})
             await own.process.has_been_sent(2)
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub.shelf._kept.keys() == {"s"}, "a turn runs"
+            assert own.hub.store._kept.keys() == {"s"}, "a turn runs"
             own.says(id=own.sent("session/prompt")["id"], result={"stopReason": "end_turn"})
             await turn
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub.shelf._kept.keys() == set()
+            assert own.hub.store._kept.keys() == set()
 
     run(main())
 
@@ -209,11 +209,11 @@ def test_lists_are_in_order_whether_sessions_rest_or_not(tmp_path: Path, name: s
             expected = [*(f"n{number:02}" for number in reversed(range(12)) if number != 5), "s"]
             listed: list[str] = []
             before = None
-            while page := own.hub.shelf.page(before, "/", 5):
+            while page := own.hub.store.page(before, "/", 5):
                 listed += [one.id for one in page]
                 before = page[-1].facts.created_at, page[-1].id
             assert listed == expected
-            assert own.hub.shelf.page(None, "/elsewhere", 5) == []
+            assert own.hub.store.page(None, "/elsewhere", 5) == []
 
     run(main())
 
@@ -224,16 +224,16 @@ def test_an_alias_is_taken_and_found_while_its_session_rests() -> None:
         async with world() as own:
             await visit(own, "named")
             session = own.hub.session("named")
-            own.hub.shelf.set_alias(session, "nick")
+            own.hub.store.set_alias(session, "nick")
             own.hub.save(session)
             del session
             await rest(own)
-            assert not own.hub.shelf.reserve_alias("nick")
+            assert not own.hub.store.reserve_alias("nick")
             assert own.hub.session("nick").id == "named"
-            assert own.hub.shelf.reserve_alias("other")
-            assert not own.hub.shelf.reserve_alias("other")
-            own.hub.shelf.free_alias("other")
-            assert own.hub.shelf.reserve_alias("other")
+            assert own.hub.store.reserve_alias("other")
+            assert not own.hub.store.reserve_alias("other")
+            own.hub.store.free_alias("other")
+            assert own.hub.store.reserve_alias("other")
 
     run(main())
 
@@ -245,13 +245,13 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
             for number in range(3):
                 await visit(own, f"n{number}")
             await rest(own)
-            for session in own.hub.shelf.find_all_held(own.running):
+            for session in own.hub.store.find_all_held(own.running):
                 own.hub.move(session, Event.EXITED, termination={"reason": "error"})
-            own.hub.shelf.forget_process(own.running)
+            own.hub.store.forget_process(own.running)
             await rest(own)
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
-            assert own.hub.shelf.find_all_held(own.running) == []
-            assert own.hub.shelf.find_held(own.running, "n1") is None
+            assert own.hub.store.find_all_held(own.running) == []
+            assert own.hub.store.find_held(own.running, "n1") is None
 
     run(main())
 
@@ -282,11 +282,11 @@ def test_an_agent_that_makes_up_sessions_costs_one_look_at_the_disk_for_each_and
 def test_what_is_remembered_of_names_that_nobody_has_is_bounded() -> None:
     async def main() -> None:
         async with world() as own:
-            for number in range(2 * MOST_UNKNOWN):
-                assert own.hub.shelf.find_late(own.running, f"n{number}") is None
-            assert len(own.hub.shelf._unknown) <= MOST_UNKNOWN
-            assert own.hub.shelf.find_late(own.running, "x" * (LONGEST_UNKNOWN + 1)) is None
-            assert all(len(name) <= LONGEST_UNKNOWN for name in own.hub.shelf._unknown)
+            for number in range(2 * MAX_UNKNOWN):
+                assert own.hub.store.find_late(own.running, f"n{number}") is None
+            assert len(own.hub.store._unknown) <= MAX_UNKNOWN
+            assert own.hub.store.find_late(own.running, "x" * (MAX_UNKNOWN_NAME + 1)) is None
+            assert all(len(name) <= MAX_UNKNOWN_NAME for name in own.hub.store._unknown)
 
     run(main())
 
@@ -296,13 +296,13 @@ def test_a_name_that_nobody_had_is_found_once_a_session_has_it(rests: bool) -> N
     async def main() -> None:
         async with world() as own:
             for name in ("new", "alias"):
-                assert own.hub.shelf.find_late(own.running, name) is None
+                assert own.hub.store.find_late(own.running, name) is None
                 assert own.hub.find_session(name) is None
             session = own.add_session("new")
             # It is looked up by an agent while the disk has not got it yet.
-            assert own.hub.shelf._is_unknown("a", "new")
-            own.hub.shelf.set_alias(session, "alias")
-            own.hub.shelf.save(session)
+            assert own.hub.store._is_unknown("a", "new")
+            own.hub.store.set_alias(session, "alias")
+            own.hub.store.save(session)
             await own.log.flushed()
             if rests:
                 del session
@@ -312,7 +312,7 @@ def test_a_name_that_nobody_had_is_found_once_a_session_has_it(rests: bool) -> N
                 assert found is not None
                 assert found.id == "new"
                 del found
-            held = own.hub.shelf.find_held(own.running, "new")
+            held = own.hub.store.find_held(own.running, "new")
             assert held is not None
             assert held.id == "new"
 
@@ -330,7 +330,7 @@ def test_records_without_cards_get_them_at_the_next_start(tmp_path: Path) -> Non
         database.close()
         async with world(tmp_path / "log.db", session="new") as own:
             await own.log.flushed()
-            assert [one.id for one in own.hub.shelf.page(None, None, 10)] == ["new", "old", "s"]
+            assert [one.id for one in own.hub.store.page(None, None, 10)] == ["new", "old", "s"]
             assert own.hub.session("old").facts.ended
 
     run(main())
@@ -350,7 +350,7 @@ def test_a_session_whose_record_is_damaged_is_an_error_of_its_own_and_hides_no_o
             for session_id in ("session-1", "session-2"):
                 with pytest.raises(SessionDamaged, match=session_id):
                     own.hub.session(session_id)
-            assert "session-0" in [session.id for session in own.hub.shelf.page(None, None, 1000)]
+            assert "session-0" in [session.id for session in own.hub.store.page(None, None, 1000)]
             assert own.log.damage.reason is not None
 
     run(main())
@@ -365,7 +365,7 @@ def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: 
             facts = SessionFacts(
                 session_id=name, agent_session_id=name, agent="a", cwd="/", created_at=at, updated_at=at, ended=True
             )
-            group.sessions[name], group.cards[name] = msgspec.json.encode(facts), card_of(facts)
+            group.sessions[name], group.cards[name] = msgspec.json.encode(facts), index_entry(facts)
         database = Database(path)
         database.write(group)
         database.close()
@@ -376,10 +376,10 @@ def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: 
 
         async def main() -> None:
             async with world(path, tail_bytes=0) as own:
-                inventory = Inventory(own.hub)
+                listing = SessionListing(own.hub)
                 sys.setprofile(count)
-                page, _ = inventory.page(None, None)
-                entries = [inventory.entry(session) for session in page]
+                page, _ = listing.page(None, None)
+                entries = [listing.entry(session) for session in page]
                 sys.setprofile(None)
                 # The world has a session of its own.
                 assert len(entries) == sessions + 1
@@ -409,15 +409,15 @@ def test_what_an_earlier_release_kept_deeper_than_can_be_shown_is_left_out_which
             own.hub.tell(session, notification("x/deep", deep))
             own.hub.save(session)
         async with world(tmp_path / "log.db", session="new") as own:
-            views = below(60, lambda: Inventory(own.hub).list_sessions(None, None, None))
+            views = below(60, lambda: SessionListing(own.hub).list_sessions(None, None, None))
             listed = {one["sessionId"]: one for one in json.loads(msgspec.json.encode(views))["sessions"]}
             spoilt = listed[session.id]
             assert (spoilt["metadata"], spoilt["leftOut"], spoilt["title"]) == ({}, ["metadata"], "kept")
             assert "leftOut" not in listed[other]
-            entry: Any = Inventory(own.hub).entry(own.hub.session(session.id))
+            entry: Any = SessionListing(own.hub).entry(own.hub.session(session.id))
             assert entry["_meta"]["sandboxagent.dev"]["leftOut"] == ["metadata"]
             asked = envelope(id=1, method="_sandboxagent/session/events", params={"sessionId": session.id})
-            page = json.loads((await own.from_client.submit(own.client, asked)).line)["result"]["events"]
+            page = json.loads((await own.requests.submit(own.client, asked)).line)["result"]["events"]
             [shown] = [each["envelope"] for each in page if each["envelope"]["method"] == UNPARSED]
             assert "nested deeper than 128 levels" in shown["params"]["reason"]
 

@@ -15,7 +15,7 @@ import uvloop
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
 from tests.support.running import BOUND, alive
 
@@ -31,7 +31,7 @@ class Host:
 
     def __init__(self, folder: Path, limits: TerminalLimits) -> None:
         self.folder = folder
-        self.children = Children(f"test-{uuid.uuid4()}")
+        self.children = ProcessTrees(f"test-{uuid.uuid4()}")
         self.terminals = Terminals(self.children, POOL, limits)
 
     async def start(self, program: str, *arguments: str, asker: Asker = ASKER, **more: object) -> str:

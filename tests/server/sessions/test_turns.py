@@ -146,11 +146,11 @@ def test_a_client_takes_back_its_own_prompts_only() -> None:
             waiting = await started(own, "two", "2")
             other = own.connect()
 
-            assert not own.turns.take_back(other, b'"2"')
-            assert not own.turns.take_back(own.client, b"2")
+            assert not own.turns.cancel_queued(other, b'"2"')
+            assert not own.turns.cancel_queued(own.client, b"2")
 
             assert not waiting.done()
-            assert own.turns.take_back(own.client, b'"2"')
+            assert own.turns.cancel_queued(own.client, b'"2"')
             assert result_of(await waiting) == CANCELLED
             await ends(own)
 
@@ -310,7 +310,7 @@ def test_an_id_keeps_its_type_in_the_answer() -> None:
 def test_a_prompt_by_the_alias_of_a_session_reaches_the_agent_under_its_own_id() -> None:
     async def main() -> None:
         async with world() as own:
-            own.hub.shelf.set_alias(own.session, "alias")
+            own.hub.store.set_alias(own.session, "alias")
             prompt = own.request(PROMPT, {"sessionId": "alias", "prompt": [{"type": "text", "text": "hi"}]}, "1")
             await own.settled()
             assert own.sent(PROMPT)["params"]["sessionId"] == "s"

@@ -9,7 +9,7 @@ from sandboxagent.adapters.amp.agent import AmpAgent
 from sandboxagent.adapters.amp.permissions import Doorway
 from sandboxagent.adapters.amp.run import AmpCli
 from sandboxagent.adapters.stdio import Peer
-from sandboxagent.server.processes.children import OWNER, Children
+from sandboxagent.server.processes.children import OWNER, ProcessTrees
 
 
 async def serve() -> None:
@@ -17,7 +17,7 @@ async def serve() -> None:
     serving = asyncio.current_task()
     assert serving is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
-    children = Children(os.environ.get(OWNER) or f"amp-{os.getpid()}")
+    children = ProcessTrees(os.environ.get(OWNER) or f"amp-{os.getpid()}")
     peer = await Peer.on_stdio()
     async with Doorway() as doorway:
         agent = AmpAgent(peer, AmpCli(os.environ, children), doorway)

@@ -12,16 +12,16 @@ import socket
 import sys
 
 ALLOW, REJECT = 0, 2
-LONGEST = 64 << 20
+MAX_MESSAGE_BYTES = 64 << 20
 """Bytes of a tool's arguments, and of an answer."""
-PATIENCE = 24 * 3600.0
+ANSWER_TIMEOUT = 24 * 3600.0
 """Seconds to wait for an answer. The server has a limit of its own, which is shorter."""
 
 
 def ask(path: str, secret: str) -> tuple[bool, str]:
     """Whether the adapter allows it, and its reason when not."""
-    arguments = sys.stdin.buffer.read(LONGEST + 1)
-    if len(arguments) > LONGEST:
+    arguments = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
+    if len(arguments) > MAX_MESSAGE_BYTES:
         return False, "The arguments of this tool are too long to be looked at."
     question = {
         "secret": secret,
@@ -30,11 +30,11 @@ def ask(path: str, secret: str) -> tuple[bool, str]:
         "arguments": json.loads(arguments),
     }
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(ANSWER_TIMEOUT)
         connection.connect(path)
         connection.sendall(json.dumps(question).encode() + b"\n")
         with connection.makefile("rb") as answers:
-            answer = json.loads(answers.readline(LONGEST))
+            answer = json.loads(answers.readline(MAX_MESSAGE_BYTES))
     return answer["allow"] is True, str(answer.get("reason") or "")
 
 

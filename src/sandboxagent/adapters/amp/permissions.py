@@ -25,13 +25,13 @@ from typing import cast
 
 from sandboxagent.adapters.stdio import Object
 
-LONGEST = 96 << 20
+MAX_QUESTION_BYTES = 96 << 20
 """Bytes of a question: what a gate may send, escaped."""
-SOCKET_PATH = 100
+MAX_SOCKET_PATH = 100
 """The longest path of a socket that every kernel takes, in bytes."""
 
 PREFIX = "sandbox-agent-amp-"
-YOUNG = 60.0
+STALE_TIMEOUT = 60.0
 """Seconds in which a directory may belong to an adapter that does not listen yet."""
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Doorway:
         self._directory = _private_directory()
         self._path = self._directory / "gate"
         # The directory keeps others out even before the mode of the socket is set.
-        self._server = await asyncio.start_unix_server(self._answer, self._path, limit=LONGEST)
+        self._server = await asyncio.start_unix_server(self._answer, self._path, limit=MAX_QUESTION_BYTES)
         self._path.chmod(0o600)
         return self
 
@@ -145,7 +145,7 @@ def _private_directory() -> Path:
         with suppress(OSError):
             made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             _sweep(made.parent)
-            if len(os.fsencode(made)) + 6 <= SOCKET_PATH:
+            if len(os.fsencode(made)) + 6 <= MAX_SOCKET_PATH:
                 return made
             made.rmdir()
     raise OSError("there is no place for a socket: the path of the directory for temporary files is too long")
@@ -156,7 +156,7 @@ def _sweep(parent: Path) -> None:
     for left in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = left.lstat()
-            old = time.time() - about.st_mtime > YOUNG
+            old = time.time() - about.st_mtime > STALE_TIMEOUT
             if old and about.st_uid == os.getuid() and stat.S_ISDIR(about.st_mode) and not _is_served(left / "gate"):
                 shutil.rmtree(left, ignore_errors=True)
 

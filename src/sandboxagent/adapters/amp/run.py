@@ -21,25 +21,25 @@ from sandboxagent.adapters.amp.threads import data_directory, is_thread_id
 from sandboxagent.adapters.amp.tools import only_looks, tool_call
 from sandboxagent.adapters.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 from sandboxagent.server.agents.process import AgentProcess, Exit, ProcessListener
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 
 AUTH_REQUIRED = -32000
 """ACP's code for an agent that needs a login first."""
 PROGRAM, VERSION = "AMP_CLI", "AMP_CLI_VERSION"
 """Variables that say where Amp's program is, and in which version."""
-PATIENCE = 60.0
+COMMAND_TIMEOUT = 60.0
 """Seconds for a command of Amp's that is no turn. Without a key, Amp would wait for a login forever."""
-GRACE = 1.0
+TERM_TIMEOUT = 1.0
 """Seconds to end in after SIGTERM: Amp needs a part of that to keep the thread."""
-LONGEST_LINE = 128 << 20
-SAID = 2000
+MAX_LINE = 128 << 20
+MAX_ERROR_TEXT = 2000
 """Characters of what Amp wrote that get into an error."""
 
 
 class AmpCli:
     """Amp's program on this machine."""
 
-    def __init__(self, environ: Mapping[str, str], children: Children) -> None:
+    def __init__(self, environ: Mapping[str, str], children: ProcessTrees) -> None:
         self.environ = environ
         self._program = environ.get(PROGRAM) or "amp"
         self._children = children
@@ -60,17 +60,17 @@ class AmpCli:
         process = await self.start(["threads", "new"], directory, said)
         process.end_input()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(COMMAND_TIMEOUT):
                 ended = await process.exited()
         except TimeoutError:
-            await process.stop(GRACE)
-            raise failure(f"Amp has made no thread in {PATIENCE:g} s", said.text) from None
+            await process.stop(TERM_TIMEOUT)
+            raise failure(f"Amp has made no thread in {COMMAND_TIMEOUT:g} s", said.text) from None
         except BaseException:
-            await asyncio.shield(process.stop(GRACE))
+            await asyncio.shield(process.stop(TERM_TIMEOUT))
             raise
         words = said.text.split()
         if ended.code != 0 or not words or not is_thread_id(words[-1]):
-            raise failure("Amp has made no thread", f"{said.text}\n{ended.stderr.text(SAID)}")
+            raise failure("Amp has made no thread", f"{said.text}\n{ended.stderr.text(MAX_ERROR_TEXT)}")
         return words[-1]
 
     async def start(self, arguments: Sequence[str], directory: str, listener: ProcessListener) -> AgentProcess:
@@ -85,7 +85,7 @@ class AmpCli:
                 directory=directory,
                 listener=listener,
                 children=self._children,
-                max_line=LONGEST_LINE,
+                max_line=MAX_LINE,
             )
         except OSError as problem:
             raise failure(f"Amp cannot be started: {self._program}: {problem.strerror}", "") from problem
@@ -93,7 +93,7 @@ class AmpCli:
 
 def failure(text: str, said: str) -> RpcError:
     """An error with the end of what Amp wrote."""
-    said = said.strip()[-SAID:]
+    said = said.strip()[-MAX_ERROR_TEXT:]
     return RpcError(INTERNAL_ERROR, f"{text}: {said}" if said else text)
 
 
@@ -104,15 +104,15 @@ class _Said:
         self.text = ""
 
     def lines(self, process: AgentProcess, blob: bytes, /) -> None:
-        self.text = (self.text + blob.decode(errors="replace"))[:SAID]
+        self.text = (self.text + blob.decode(errors="replace"))[:MAX_ERROR_TEXT]
 
     def oversized(self, process: AgentProcess, head: bytes, /) -> None: ...
     def exited(self, process: AgentProcess, ended: Exit, /) -> None: ...
 
 
-MOST_WAITING = 4 << 20
+MAX_WAITING = 4 << 20
 """Bytes of Amp's that may wait for the client; then Amp waits, too."""
-FAREWELL = 10.0
+EXIT_TIMEOUT = 10.0
 """Seconds for Amp to end in after it has said how the turn went: it sends the thread to its server."""
 ALLOW, REJECT = "allow", "reject"
 OPTIONS: list[Object] = [
@@ -193,18 +193,18 @@ class Turn:
                 await self._end()
             await self._follow()
         finally:
-            await asyncio.shield(process.stop(GRACE))
+            await asyncio.shield(process.stop(TERM_TIMEOUT))
 
     async def _end(self) -> None:
         if self._process is not None:
-            await self._process.stop(GRACE)
+            await self._process.stop(TERM_TIMEOUT)
 
     # What Amp says
 
     async def _follow(self) -> None:
         while self._waiting or self._exit is None:
             try:
-                async with asyncio.timeout(FAREWELL if self._stream.finished else None):
+                async with asyncio.timeout(EXIT_TIMEOUT if self._stream.finished else None):
                     await self._news.wait()
             except TimeoutError:
                 return
@@ -213,7 +213,7 @@ class Turn:
                 line = self._waiting.popleft()
                 self._size -= len(line)
                 await self._take(line)
-            if self._process is not None and self._size < MOST_WAITING:
+            if self._process is not None and self._size < MAX_WAITING:
                 self._process.resume_reading()
 
     async def _take(self, line: bytes) -> None:
@@ -251,7 +251,7 @@ class Turn:
         for line in blob.splitlines():
             self._waiting.append(line)
             self._size += len(line)
-        if self._size >= MOST_WAITING:
+        if self._size >= MAX_WAITING:
             process.pause_reading()
         self._news.set()
 
@@ -272,7 +272,7 @@ class Turn:
             raise failure("Amp failed", stream.error)
         if not stream.finished and ended is not None:
             how = f"by {ended.signal}" if ended.signal else f"with code {ended.code}"
-            raise failure(f"Amp ended {how} before the turn did", ended.stderr.text(SAID))
+            raise failure(f"Amp ended {how} before the turn did", ended.stderr.text(MAX_ERROR_TEXT))
         return {"stopReason": stream.stop_reason, "usage": stream.usage.total()}
 
     # What Amp asks

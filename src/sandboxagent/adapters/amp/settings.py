@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 PERMISSIONS, ALLOW_ALL, SERVERS = "amp.permissions", "amp.dangerouslyAllowAll", "amp.mcpServers"
-LARGEST = 1 << 20
+MAX_FILE_BYTES = 1 << 20
 """Bytes of a settings file that is read."""
 
 
@@ -117,12 +117,12 @@ def _harmful_key(path: Path) -> str | None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
-            text = file.read(LARGEST + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
+            text = file.read(MAX_FILE_BYTES + 1) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:
         return ""
-    if len(text) > LARGEST:
+    if len(text) > MAX_FILE_BYTES:
         return ""
     try:
         bare = re.sub(_COMMENT, _keep_string, text.decode("utf-8-sig"), flags=re.DOTALL)
@@ -143,7 +143,7 @@ def _user_settings(environ: Mapping[str, str]) -> Object:
     path = Path(environ.get("AMP_SETTINGS_FILE") or f"{config}/amp/settings.json")
     try:
         with path.open("rb") as file:
-            parsed: object = json.loads(file.read(LARGEST))
+            parsed: object = json.loads(file.read(MAX_FILE_BYTES))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as problem:

@@ -13,7 +13,7 @@ from sandboxagent.adapters.amp.stream import chunk, objects
 from sandboxagent.adapters.amp.tools import tool_call, tool_result
 from sandboxagent.adapters.stdio import Object
 
-LARGEST = 256 << 20
+MAX_FILE_BYTES = 256 << 20
 """Bytes of a thread's file that is read."""
 _ID = re.compile(r"T-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FAILED = frozenset({"error", "cancelled", "rejected-by-user", "cancellation-requested"})
@@ -34,7 +34,7 @@ def read_thread(environ: Mapping[str, str], id: str) -> Object | None:
     """A thread as it is kept here; None when it is not."""
     path = data_directory(environ) / "threads" / f"{id}.json"
     try:
-        if path.stat().st_size > LARGEST:
+        if path.stat().st_size > MAX_FILE_BYTES:
             return None
         parsed: object = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

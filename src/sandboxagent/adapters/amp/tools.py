@@ -11,8 +11,8 @@ from typing import cast
 
 from sandboxagent.adapters.stdio import Object
 
-LONGEST_TITLE = 200
-LARGEST_FILE = 1 << 20
+MAX_TITLE = 200
+MAX_FILE = 1 << 20
 """Bytes of a file that is shown as the old side of a diff."""
 
 
@@ -100,7 +100,7 @@ def _title(tool: str, arguments: Object) -> str:
     if KINDS.get(tool) == "execute" and isinstance(command, str):
         return command
     about = next((text for key in ("path", "query", "pattern", "url") if (text := arguments.get(key))), None)
-    return f"{tool} {about}"[:LONGEST_TITLE] if isinstance(about, str) else tool
+    return f"{tool} {about}"[:MAX_TITLE] if isinstance(about, str) else tool
 
 
 def _diff(tool: str, arguments: Object) -> list[Object]:
@@ -119,7 +119,7 @@ def _content(path: str) -> str | None:
     """What is in a file, when that is short text."""
     file = Path(path)
     try:
-        if not file.is_file() or file.stat().st_size > LARGEST_FILE:
+        if not file.is_file() or file.stat().st_size > MAX_FILE:
             return None
         return file.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -46,7 +46,7 @@ MODELS = {
 }
 
 
-KEPT = 1000
+MAX_SESSION_FILES = 1000
 """Session files that stay; older ones are removed when a process creates its first session."""
 RESOURCE_NOT_FOUND = -32002
 """ACP's code for what there is not."""
@@ -163,10 +163,10 @@ class Sessions:
 
     def _prune(self) -> None:
         files = self._files()
-        if len(files) <= KEPT:
+        if len(files) <= MAX_SESSION_FILES:
             return
         with contextlib.suppress(OSError):
-            for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[KEPT:]:
+            for path in sorted(files, key=lambda path: path.stat().st_mtime, reverse=True)[MAX_SESSION_FILES:]:
                 path.unlink(missing_ok=True)
 
 

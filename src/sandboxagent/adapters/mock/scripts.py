@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from sandboxagent.adapters.stdio import Object, Peer
 
-STEP = 0.05
+STEP_INTERVAL = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""
 
 WORD, WHOLE_REPLY = 0.01, 0.5
@@ -25,8 +25,8 @@ WORD, WHOLE_REPLY = 0.01, 0.5
 
 SLOW_WORD, SLOW_DEFAULT = 0.15, 10.0
 
-MOST_UPDATES = 1_000_000
-LONGEST_UPDATE = 128 * 1024 * 1024
+MAX_UPDATES = 1_000_000
+MAX_UPDATE = 128 * 1024 * 1024
 BURST = 64
 """Updates between two looks at stdin; without them, a cancel would be seen only after the last one."""
 
@@ -245,9 +245,9 @@ async def _tool(turn: Turn, _: re.Match[str]) -> None:
         "rawInput": {"path": path, "old": "Hello.\n", "new": "Hello, world!\n"},
     }
     await turn.send({"sessionUpdate": "tool_call", **call})
-    await asyncio.sleep(STEP)
+    await asyncio.sleep(STEP_INTERVAL)
     await turn.send(_progress(call, "in_progress"))
-    await asyncio.sleep(STEP)
+    await asyncio.sleep(STEP_INTERVAL)
     await turn.send({**_progress(call, "completed"), "content": diff, "rawOutput": {"written": False}})
     await turn.say("The tool call is done. No file was touched.")
 
@@ -263,7 +263,7 @@ async def _plan(turn: Turn, _: re.Match[str]) -> None:
             {"content": step, "priority": "medium", "status": state} for step, state in zip(steps, states, strict=True)
         ]
         await turn.send({"sessionUpdate": "plan", "entries": entries})
-        await asyncio.sleep(STEP)
+        await asyncio.sleep(STEP_INTERVAL)
 
     await show(0, at_work=False)
     for index in range(len(steps)):
@@ -275,7 +275,7 @@ async def _plan(turn: Turn, _: re.Match[str]) -> None:
 async def _think(turn: Turn, _: re.Match[str]) -> None:
     for thought in ("Let me see. ", "This needs a thought, ", "or two."):
         await turn.send({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": thought}})
-        await asyncio.sleep(STEP)
+        await asyncio.sleep(STEP_INTERVAL)
     await turn.stream("I thought about it, and it is as you say.")
 
 
@@ -297,8 +297,8 @@ async def _crash(turn: Turn, _: re.Match[str]) -> None:
 
 
 async def _big(turn: Turn, found: re.Match[str]) -> None:
-    count = min(int(found[1]), MOST_UPDATES)
-    size = min(int(found[2]), LONGEST_UPDATE) if found[2] else None
+    count = min(int(found[1]), MAX_UPDATES)
+    size = min(int(found[2]), MAX_UPDATE) if found[2] else None
     for index in range(count):
         text = f"{index} " if size is None else f"{index} ".ljust(size, "x")[:size]
         await turn.show(_message(text))
@@ -328,7 +328,7 @@ SCRIPTS = (
     Script("crash", "exits with code 3", _crash),
     Script(
         "big <n> [bytes]",
-        f"sends that many updates at once, up to {MOST_UPDATES:,}, of that many bytes each",
+        f"sends that many updates at once, up to {MAX_UPDATES:,}, of that many bytes each",
         _big,
         r"\bbig\s+(\d+)\b(?:\s+(\d+)\b)?",
     ),

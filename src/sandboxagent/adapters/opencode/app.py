@@ -13,26 +13,26 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from sandboxagent.adapters.opencode.errors import Refused, translate
+from sandboxagent.adapters.opencode.errors import BridgeError, translate
 from sandboxagent.adapters.opencode.event_routes import CatchUp, EventStreams
 from sandboxagent.adapters.opencode.events import EventBus
 from sandboxagent.adapters.opencode.file_routes import HostFiles, OpenCodeFileRoutes
 from sandboxagent.adapters.opencode.hub_client import HubClient
 from sandboxagent.adapters.opencode.params import Reading, Table, answer
-from sandboxagent.adapters.opencode.pending import Requests
-from sandboxagent.adapters.opencode.providers import Offerings
+from sandboxagent.adapters.opencode.pending import OpenRequests
+from sandboxagent.adapters.opencode.providers import Providers
 from sandboxagent.adapters.opencode.server_routes import ServerRoutes
 from sandboxagent.adapters.opencode.session_ids import project_id
 from sandboxagent.adapters.opencode.session_routes import AskingRoutes, SessionRoutes
-from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.sessions import BridgeSessions
 from sandboxagent.adapters.opencode.shell import Shells
 from sandboxagent.adapters.opencode.transcripts import Transcripts
 from sandboxagent.protocol.errors import BadRequest, SandboxAgentError
 from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.http.asgi import App, Receive, Scope, Send
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.policy import Ruling
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.policy import PolicyCheck
+from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.terminals import Terminals
 
 logger = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
     router = Router(routes, redirect_slashes=False)
     handlers = {
         HTTPException: _not_routed,
-        Refused: _answer_refusal,
+        BridgeError: _answer_refusal,
         SandboxAgentError: _answer_failure,
         ClientDisconnect: _gone,
     }
@@ -80,11 +80,11 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path} is not part of this server"
-    return await _answer_refusal(request, Refused(404, message))
+    return await _answer_refusal(request, BridgeError(404, message))
 
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
+    assert isinstance(error, BridgeError)
     return answer(error.body, error.status)
 
 
@@ -125,11 +125,11 @@ class OpenCodeBridge:
 
 def make_bridge(
     hub: Hub,
-    from_client: FromClient,
+    from_client: Requests,
     views: AgentViews,
     terminals: Terminals,
     files: HostFiles,
-    ruling: Ruling,
+    ruling: PolicyCheck,
     environment: Mapping[str, str],
     default_agent: str | None,
     limits: BridgeLimits,
@@ -143,21 +143,21 @@ def make_bridge(
     bus = EventBus(limits.stream, project_id, hub.clock)
     transcripts = Transcripts(hub, bus, limits.memory)
     client = HubClient(hub, from_client)
-    requests = Requests(client, transcripts, bus)
-    offerings = Offerings(views, default_agent, bus.refresh, hub.monotonic)
-    conversations = Conversations(client, transcripts, bus, offerings, hub.clock)
+    requests = OpenRequests(client, transcripts, bus)
+    providers = Providers(views, default_agent, bus.refresh, hub.monotonic)
+    bridge_sessions = BridgeSessions(client, transcripts, bus, providers, hub.clock)
     shells = Shells(
-        *(client, conversations, requests, transcripts, terminals, ruling, files.roots, environment), is_on=shell
+        *(client, bridge_sessions, requests, transcripts, terminals, ruling, files.roots, environment), is_on=shell
     )
     reading = Reading(limits.body, files.roots.base)
     app = make_app(
         reading,
         EventStreams(bus, requests, CatchUp(hub, transcripts, bus)),
-        SessionRoutes(reading, conversations, requests, shells).table(),
+        SessionRoutes(reading, bridge_sessions, requests, shells).table(),
         AskingRoutes(reading, requests).table(),
-        ServerRoutes(reading, hub, offerings, transcripts).table(),
+        ServerRoutes(reading, hub, providers, transcripts).table(),
         OpenCodeFileRoutes(reading, files).table(),
     )
     hub.log.follow_history(transcripts)
     hub.observe(requests)
-    return OpenCodeBridge(app, bus, conversations.has_draft)
+    return OpenCodeBridge(app, bus, bridge_sessions.has_draft)

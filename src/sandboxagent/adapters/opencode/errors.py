@@ -10,7 +10,7 @@ AUTH_REQUIRED = -32000
 _NAMES = {400: "BadRequest", 404: "NotFoundError", 409: "SessionBusyError", 413: "BadRequest"}
 
 
-class Refused(Exception):
+class BridgeError(Exception):
     """A request that is answered with an error of OpenCode's."""
 
     def __init__(self, status: int, message: str, body: Object | None = None) -> None:
@@ -22,18 +22,18 @@ class Refused(Exception):
 
 def refuse_session(id: str) -> NoReturn:
     """There is no such session."""
-    raise Refused(404, f"Session not found: {id}")
+    raise BridgeError(404, f"Session not found: {id}")
 
 
 def refuse_message(id: str) -> NoReturn:
     """There is no such message."""
-    raise Refused(404, f"Message not found: {id}")
+    raise BridgeError(404, f"Message not found: {id}")
 
 
 def refuse_request(kind: str, id: str) -> NoReturn:
     """A permission or a question that does not wait, or no longer."""
     message = f"{kind} request not found: {id}"
-    raise Refused(404, message, {"_tag": f"{kind}NotFoundError", "requestID": id, "message": message})
+    raise BridgeError(404, message, {"_tag": f"{kind}NotFoundError", "requestID": id, "message": message})
 
 
 def refuse_other_agent() -> NoReturn:
@@ -43,17 +43,17 @@ def refuse_other_agent() -> NoReturn:
         "Export with /export and load in to a new session."
     )
     body: Object = {"name": "BadRequest", "data": {"message": message}, "errors": [{"message": message}]}
-    raise Refused(400, message, body)
+    raise BridgeError(400, message, body)
 
 
 def refuse_unsupported(what: str) -> NoReturn:
     """OpenCode has it, ACP has not."""
-    raise Refused(400, f"{what} is not supported: agents have no way to do it over ACP")
+    raise BridgeError(400, f"{what} is not supported: agents have no way to do it over ACP")
 
 
-def translate(error: SandboxAgentError) -> Refused:
+def translate(error: SandboxAgentError) -> BridgeError:
     """A failure of ours, under its own status."""
-    return Refused(error.status if error.status >= 400 else 400, str(error))
+    return BridgeError(error.status if error.status >= 400 else 400, str(error))
 
 
 def describe_failure(ended: Object, provider_id: str) -> Object:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sandboxagent.adapters.opencode.events import EventBus, EventReader
-from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.pending import OpenRequests
 from sandboxagent.adapters.opencode.session_ids import describe, id_of, is_busy
 from sandboxagent.adapters.opencode.transcript import Transcript
 from sandboxagent.adapters.opencode.transcripts import Transcripts
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-RECENT = 120.0
+RECENT_TIMEOUT = 120.0
 """Seconds. A program waits at most thirty before it tries again."""
 LOOKED_AT = 100
 SESSIONS = 8
 """Sessions whose newest messages a reader gets."""
 MESSAGES = 4
 """The newest messages of each: its last two turns."""
-MOST = 256 << 10
+MAX_BYTES = 256 << 10
 """Bytes for the messages of a session; what does not fit, a program reads when it opens the session again."""
 
 
@@ -47,9 +47,9 @@ class CatchUp:
 
     def tell(self, reader: EventReader) -> None:
         """Begin to; what is not in memory is read from the log first."""
-        since = self._hub.clock() - RECENT
+        since = self._hub.clock() - RECENT_TIMEOUT
         try:
-            newest = self._hub.shelf.page(None, reader.directory, LOOKED_AT)
+            newest = self._hub.store.page(None, reader.directory, LOOKED_AT)
         except LogUnavailable as error:
             logger.warning("past not sent reason=%s", error.slug)
             return
@@ -63,7 +63,7 @@ class CatchUp:
         status: dict[str, object] = {"type": "busy" if is_busy(session) else "idle"}
         self._bus.send(reader, directory, "session.updated", {"sessionID": info.id, "info": info})
         self._bus.send(reader, directory, "session.status", {"sessionID": id_of(session), "status": status})
-        room = MOST
+        room = MAX_BYTES
         for message in transcript.messages()[-MESSAGES:]:
             about = {"sessionID": info.id}
             room -= self._bus.send(reader, directory, "message.updated", {**about, "info": message.info}, room)
@@ -84,7 +84,7 @@ class EventStreams:
     """Writes them."""
 
     bus: EventBus
-    requests: Requests
+    requests: OpenRequests
     missed: CatchUp
 
     async def write(self, scope: Scope, send: Send, *, wrapped: bool, directory: str | None) -> None:

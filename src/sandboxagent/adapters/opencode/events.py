@@ -15,9 +15,9 @@ import msgspec
 
 from sandboxagent.adapters.opencode.ids import Ticks, make_id, milliseconds
 
-HEARTBEAT = 10.0
+HEARTBEAT_INTERVAL = 10.0
 """Seconds between two signs of life, as OpenCode's own server sends them."""
-FLUSH_WAIT = 0.25
+FLUSH_TIMEOUT = 0.25
 """Seconds that an answer waits for a reader to be handed the events before it."""
 BATCH = 256 << 10
 """Bytes handed to a socket at a time."""
@@ -73,7 +73,7 @@ class EventReader:
         if not self._queue and not self.closed:
             self._wake = asyncio.get_running_loop().create_future()
             try:
-                async with asyncio.timeout(HEARTBEAT):
+                async with asyncio.timeout(HEARTBEAT_INTERVAL):
                     await self._wake
             except TimeoutError:
                 return b""
@@ -93,7 +93,7 @@ class EventReader:
 
     async def flushed(self) -> None:
         """Wait until everything pushed so far is handed to the socket; not for one that takes nothing."""
-        stalled = self._writing_since is not None and time.monotonic() - self._writing_since > FLUSH_WAIT
+        stalled = self._writing_since is not None and time.monotonic() - self._writing_since > FLUSH_TIMEOUT
         if self._written < self._pushed and not self.closed and not stalled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._pushed, future))
@@ -190,7 +190,7 @@ class EventBus:
         """Wait until the readers were handed everything so far; not for long."""
         waiting = [asyncio.ensure_future(reader.flushed()) for reader in self._readers]
         if waiting:
-            _, late = await asyncio.wait(waiting, timeout=FLUSH_WAIT)
+            _, late = await asyncio.wait(waiting, timeout=FLUSH_TIMEOUT)
             for each in late:
                 each.cancel()
 

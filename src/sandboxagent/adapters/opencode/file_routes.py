@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.params import Reading, Table, answer, query, read_number
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.envelope import Object
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from sandboxagent.server.files.search import Searches
 
 
-LARGEST = 8 << 20
+MAX_FILE_BYTES = 8 << 20
 """Bytes of a file that is given out whole."""
-MOST_ENTRIES = 5000
-MOST_FOUND = 200
+MAX_ENTRIES = 5000
+MAX_FOUND = 200
 _HEAD = "ref: refs/heads/"
 
 
@@ -38,12 +38,12 @@ class HostFiles:
     """Made on first use."""
     pool: Pool
 
-    def read(self, path: str, directory: str, limit: int = LARGEST) -> bytes:
+    def read(self, path: str, directory: str, limit: int = MAX_FILE_BYTES) -> bytes:
         """A file in a directory. Raises FileProblem, or Refused for a large one."""
         with file_problems(path), self.roots.within((directory,)).open(path) as file:
             content = file.read(limit + 1)
         if len(content) > limit:
-            raise Refused(413, f"{path} is larger than {limit} bytes; use GET /v1/fs/file")
+            raise BridgeError(413, f"{path} is larger than {limit} bytes; use GET /v1/fs/file")
         return content
 
 
@@ -73,7 +73,7 @@ class OpenCodeFileRoutes:
         path = self.files.roots.absolute(given, directory)
 
         def work() -> list[Object]:
-            page = read_page(self.files.roots.within((directory,)), path, None, MOST_ENTRIES)
+            page = read_page(self.files.roots.within((directory,)), path, None, MAX_ENTRIES)
             return [_node(each.name, each.path, directory, each.entry_type == "directory") for each in page.entries]
 
         return answer(await self.files.pool.run(work))
@@ -81,7 +81,7 @@ class OpenCodeFileRoutes:
     async def content(self, request: Request) -> Response:
         given = query(request).get("path")
         if not given:
-            raise Refused(400, "the query needs path")
+            raise BridgeError(400, "the query needs path")
         directory = self.reading.directory(request)
         path = self.files.roots.absolute(given, directory)
         data = await self.files.pool.run(self.files.read, path, directory)
@@ -100,7 +100,7 @@ class OpenCodeFileRoutes:
         asked = query(request)
         wanted = (asked.get("query") or "").strip()
         directory = self.reading.directory(request)
-        searches, limit = self.files.searches(), min(read_number(request, "limit") or MOST_FOUND, MOST_FOUND)
+        searches, limit = self.files.searches(), min(read_number(request, "limit") or MAX_FOUND, MAX_FOUND)
         name = f"**/*{wanted}*" if "/" in wanted else wanted
         search = searches.prepare(directory, Query(None, name or "*"), limit)
         found = await searches.find(search, directory)
@@ -111,10 +111,10 @@ class OpenCodeFileRoutes:
 
         pattern = query(request).get("pattern")
         if not pattern:
-            raise Refused(400, "the query needs pattern")
+            raise BridgeError(400, "the query needs pattern")
         directory = self.reading.directory(request)
         searches = self.files.searches()
-        search = searches.prepare(directory, Query(pattern, None, regex=True), MOST_FOUND)
+        search = searches.prepare(directory, Query(pattern, None, regex=True), MAX_FOUND)
         found = await searches.find(search, directory)
         return answer([_match(each.path, directory, each.line, each.text) for each in found.matches])
 
@@ -124,7 +124,7 @@ class OpenCodeFileRoutes:
         path = posixpath.join(directory, ".git/HEAD")
         try:
             head = (await self.files.pool.run(self.files.read, path, directory, 4096)).decode(errors="replace").strip()
-        except (SandboxAgentError, Refused):
+        except (SandboxAgentError, BridgeError):
             return answer({})
         return answer({"branch": head.removeprefix(_HEAD)} if head.startswith(_HEAD) else {})
 

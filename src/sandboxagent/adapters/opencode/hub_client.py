@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     META,
@@ -23,7 +23,7 @@ from sandboxagent.protocol.errors import AgentTimeout, SandboxAgentError
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.pending import PendingRequest
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.session import Session
 
 logger = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ _UNKNOWN_SESSION = "unknown-session"
 class HubClient:
     """Sends envelopes, each on a connection of its own, which is there as long as that takes."""
 
-    def __init__(self, hub: Hub, from_client: FromClient) -> None:
+    def __init__(self, hub: Hub, from_client: Requests) -> None:
         self.hub = hub
-        self._from_client = from_client
+        self._requests = from_client
         self._ids = count(1)
         self._own: dict[str, Connection] = {}
         """By tag."""
@@ -59,7 +59,7 @@ class HubClient:
     async def call(self, agent: str, method: str, params: Object) -> Object:
         """The result of a request, once it is on disk. Raises Refused, or what is wrong with the exchange."""
         async with self.connected(agent) as connection:
-            answer = await self._from_client.submit(connection, self._make(method, params))
+            answer = await self._requests.submit(connection, self._make(method, params))
             await self.hub.log.committed(answer.commit)
         if answer.session_opened is not None:
             answer.session_opened()
@@ -72,13 +72,13 @@ class HubClient:
         await asyncio.wait([taken, task], return_when=asyncio.FIRST_COMPLETED)
         if not taken.done():
             await task
-            raise Refused(500, "the agent could not be given the prompt")
+            raise BridgeError(500, "the agent could not be given the prompt")
         return Prompted(await taken, task)
 
     async def _run_prompt(self, session: Session, params: Object, taken: "asyncio.Future[str]") -> None:
         async with self.connected(session.facts.agent) as connection:
             envelope = self._make(methods.PROMPT, params)
-            reply = self._from_client.submit(connection, envelope)
+            reply = self._requests.submit(connection, envelope)
             position = await reply.accepted()
             if not _has_prompt_of(session, connection):
                 # Refused, and answered at once.
@@ -94,7 +94,7 @@ class HubClient:
 
     async def notify(self, agent: str, method: str, params: Object) -> None:
         async with self.connected(agent) as connection:
-            await self._from_client.notify(connection, parse(notification(method, params)))
+            await self._requests.notify(connection, parse(notification(method, params)))
 
     async def answer(self, pending: PendingRequest, result: Object) -> None:
         """Answer an agent's request. Raises NobodyAsked, AlreadyAnswered or WrongAnswer."""
@@ -108,7 +108,7 @@ class HubClient:
             await self._answer(connection, pending, result)
 
     async def _answer(self, connection: Connection, pending: PendingRequest, result: Object) -> None:
-        await self._from_client.answer(connection, parse(success(pending.id, result)))
+        await self._requests.answer(connection, parse(success(pending.id, result)))
 
     def may_answer(self, pending: PendingRequest) -> bool:
         """Whether it is for people, and not for another client alone."""
@@ -143,7 +143,7 @@ def _has_prompt_of(session: Session, connection: Connection) -> bool:
 def _look_at(task: "asyncio.Task[None]") -> None:
     """What went wrong in a turn is in the log of its session; what is no failure of a turn, in the server's own."""
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, SandboxAgentError | Refused):
+    if error is not None and not isinstance(error, SandboxAgentError | BridgeError):
         logger.error("prompt failed", exc_info=error)
 
 
@@ -153,4 +153,4 @@ def read_result(response: Envelope) -> Object:
         return response.result()
     error = response.error()
     message = text_at(error, "message") or "the agent refused it"
-    raise Refused(404 if text_at(error, "data", "type") == _UNKNOWN_SESSION else 400, message)
+    raise BridgeError(404 if text_at(error, "data", "type") == _UNKNOWN_SESSION else 400, message)

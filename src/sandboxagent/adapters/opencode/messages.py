@@ -19,7 +19,7 @@ from sandboxagent.adapters.opencode.objects import (
     TextPart,
 )
 
-LONGEST_TEXT = 256 << 10
+MAX_TEXT = 256 << 10
 """Characters of a part; a longer text continues in another one."""
 OBJECT = 500
 """Bytes that a message or a part takes besides its text."""
@@ -36,7 +36,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class Event:
     """An event of OpenCode's. Of `session.*` without properties, the session as it is now is the content."""
 
     type: str
@@ -66,7 +66,7 @@ class Text:
 
     def takes(self, entry: MessageEntry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
         """Whether more of the same message continues in it."""
-        if self.entry is not entry or type(self.part) is not kind or self.size > LONGEST_TEXT:
+        if self.entry is not entry or type(self.part) is not kind or self.size > MAX_TEXT:
             return False
         return name is None or self.name in (None, name)
 
@@ -89,9 +89,9 @@ class Entries:
         self._limit = limit
         self._entries: dict[str, MessageEntry] = {}
         self._ticks = Ticks()
-        self._happened: list[Happening] = []
+        self._happened: list[Event] = []
 
-    def take_happenings(self) -> list[Happening]:
+    def take_happenings(self) -> list[Event]:
         """The events since the last call."""
         happened, self._happened = self._happened, []
         return happened
@@ -165,7 +165,7 @@ class Entries:
         self.tell("message.part.updated", {**ids, "part": replace(part), "time": self.now})
 
     def tell(self, type: str, properties: object = None) -> None:
-        self._happened.append(Happening(type, properties))
+        self._happened.append(Event(type, properties))
 
     def make_message_id(self, position: int, ms: int) -> str:
         return make_id("msg", self._ticks.next(ms), self.about.session_id, position)

@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.session_ids import normalize
 from sandboxagent.protocol.errors import BodyTooLarge
 from sandboxagent.protocol.headers import OPENCODE_DIRECTORY, raw
@@ -39,7 +39,7 @@ class Reading:
         try:
             return read(data or b"{}", type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(400, f"the body is not what is expected here: {error}") from None
+            raise BridgeError(400, f"the body is not what is expected here: {error}") from None
 
     def named_directory(self, request: Request) -> str | None:
         """The directory that a request names; None when it names none. Raises Refused."""
@@ -59,11 +59,11 @@ class Reading:
 def _check(directory: str) -> str:
     """A directory that answers can name: JSON is UTF-8, and paths need not be."""
     if not directory.startswith("/") or "\0" in directory:
-        raise Refused(400, f"directory must be an absolute path: {directory[:200]!r}")
+        raise BridgeError(400, f"directory must be an absolute path: {directory[:200]!r}")
     try:
         directory.encode()
     except UnicodeEncodeError:
-        raise Refused(400, f"directory must be UTF-8: {directory[:200]!r}") from None
+        raise BridgeError(400, f"directory must be UTF-8: {directory[:200]!r}") from None
     return normalize(directory)
 
 
@@ -72,7 +72,7 @@ def query(request: Request) -> dict[str, str]:
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
     except ValueError:
-        raise Refused(400, "the query has too many parameters") from None
+        raise BridgeError(400, "the query has too many parameters") from None
     return dict(pairs)
 
 
@@ -84,7 +84,7 @@ def read_number(request: Request, name: str) -> int | None:
     try:
         return max(0, int(float(given)))
     except (ValueError, OverflowError):
-        raise Refused(400, f"{name} is not a number") from None
+        raise BridgeError(400, f"{name} is not a number") from None
 
 
 def answer(value: object, status: int = 200) -> Response:

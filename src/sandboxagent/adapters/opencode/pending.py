@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from sandboxagent.adapters.opencode.errors import Refused, refuse_request
+from sandboxagent.adapters.opencode.errors import BridgeError, refuse_request
 from sandboxagent.adapters.opencode.events import EventBus, EventReader
 from sandboxagent.adapters.opencode.hub_client import HubClient
 from sandboxagent.adapters.opencode.objects import PermissionRequest, QuestionRequest
@@ -34,16 +34,16 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Object, list_at, parse, text_at
 from sandboxagent.protocol.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
-from sandboxagent.server.sessions.pending import PendingRequest, Speech, render
+from sandboxagent.server.sessions.pending import PendingRequest, RequestFormat, render
 from sandboxagent.server.sessions.session import Session
 
 logger = logging.getLogger(__name__)
 
-_SPEECH = Speech(questions=True)
+_SPEECH = RequestFormat(questions=True)
 T = TypeVar("T")
 
 
-class Requests:
+class OpenRequests:
     """Permissions and questions. The hub calls it when one is asked, and when it is settled."""
 
     def __init__(self, client: HubClient, transcripts: Transcripts, bus: EventBus) -> None:
@@ -139,7 +139,7 @@ class Requests:
         except (NobodyAsked, AlreadyAnswered):
             refuse_request(kind, request_id(pending))
         except WrongAnswer as error:
-            raise Refused(400, str(error)) from error
+            raise BridgeError(400, str(error)) from error
 
     async def _remember(self, pending: PendingRequest) -> None:
         """Keep a permission that was given for good with the session: its agent asks each time."""

@@ -14,7 +14,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from msgspec import UNSET, Struct
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.ids import is_given_id
 from sandboxagent.adapters.opencode.objects import FilePart, Part, TextPart
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
@@ -67,13 +67,13 @@ def make_blocks(parts: list[Object], *, images: bool, embeds: bool) -> tuple[lis
     `images` and `embeds` say whether the agent takes images, and files that are part of the prompt.
     """
     if not parts:
-        raise Refused(400, "a prompt needs at least one part")
+        raise BridgeError(400, "a prompt needs at least one part")
     blocks: list[Object] = []
     ids: list[str | None] = []
     for part in parts:
         id = part.get("id")
         if id is not None and not (isinstance(id, str) and is_given_id("prt", id)):
-            raise Refused(400, "the id of a part begins with prt_ and has letters and digits")
+            raise BridgeError(400, "the id of a part begins with prt_ and has letters and digits")
         if part.get("ignored") is True:
             continue
         blocks.append(_make_block(part, images=images, embeds=embeds))
@@ -93,7 +93,7 @@ def _make_block(part: Object, *, images: bool, embeds: bool) -> Object:
             agent = text_at(part, "agent")
             return {"type": "text", "text": f"@{agent} {prompt}" if agent else prompt}
         case _:
-            raise Refused(400, f"a part of type {part.get('type')!r} is not supported, or lacks what it needs")
+            raise BridgeError(400, f"a part of type {part.get('type')!r} is not supported, or lacks what it needs")
 
 
 def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> Object:
@@ -102,7 +102,7 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
         return _make_link(part, url, name, mime)
     found = _DATA.match(url)
     if found is None:
-        raise Refused(400, "a data: URL needs a comma before its data")
+        raise BridgeError(400, "a data: URL needs a comma before its data")
     mime = found["mime"].lower() or mime
     rest = url[found.end() :]
     try:
@@ -112,10 +112,10 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
             b64decode(compact + "=" * (-len(compact) % 4), validate=True) if found["base64"] else unquote_to_bytes(rest)
         )
     except (binascii.Error, ValueError):
-        raise Refused(400, "the data of a data: URL is not base64") from None
+        raise BridgeError(400, "the data of a data: URL is not base64") from None
     if mime.startswith("image/"):
         if not images:
-            raise Refused(400, "this agent takes no images")
+            raise BridgeError(400, "this agent takes no images")
         return {"type": "image", "mimeType": mime, "data": b64encode(data).decode()}
     uri = f"attachment:///{name or 'file'}"
     if mime.startswith("text/") or mime in _TEXTS or mime.endswith(("+json", "+xml")):
@@ -124,13 +124,13 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
             return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}}
         return {"type": "text", "text": f"{name or 'A file'}:\n\n{text}"}
     if not embeds:
-        raise Refused(400, f"this agent takes no files of type {mime}")
+        raise BridgeError(400, f"this agent takes no files of type {mime}")
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": b64encode(data).decode()}}
 
 
 def _make_link(part: Object, url: str, name: str | None, mime: str) -> Object:
     if urlsplit_or_none(url) is None:
-        raise Refused(400, "a file needs a file:, http: or data: URL")
+        raise BridgeError(400, "a file needs a file:, http: or data: URL")
     block: Object = {"type": "resource_link", "uri": url, "name": name or _name_of(url), "mimeType": mime}
     source = object_at(part, "source")
     return block | {"_meta": {META: {KEY: {"source": source}}}} if source else block

@@ -15,15 +15,15 @@ from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.options import MODE, MODEL
 from sandboxagent.server.agents.views import AgentViews
 
-PATIENCE = 10.0
+LIST_TIMEOUT = 10.0
 """Seconds that a list of models waits for agents that have not said what they offer."""
-ASK_AGAIN = 300.0
+RETRY_INTERVAL = 300.0
 """Seconds before an agent is asked again that did not say."""
 MOCK = "mock"
 Pairs = list[tuple[str, str]]
 
 
-class Offerings:
+class Providers:
     """What all agents offer."""
 
     def __init__(
@@ -71,16 +71,16 @@ class Offerings:
         """Ask agents what they offer, as far as it is not known; not for long."""
         now = self._monotonic()
         for agent in agents:
-            due = now - self._asked.get(agent.id, -ASK_AGAIN) >= ASK_AGAIN
+            due = now - self._asked.get(agent.id, -RETRY_INTERVAL) >= RETRY_INTERVAL
             if due and self._views.find_announced(agent) is None:
                 self._asked[agent.id] = now
                 task = asyncio.create_task(self._ask(agent))
                 self._asking[task] = now
                 task.add_done_callback(self._finish_asking)
         # Each is waited for once: one that hangs does not hold up every list.
-        waiting = [task for task, since in self._asking.items() if now - since < PATIENCE]
+        waiting = [task for task, since in self._asking.items() if now - since < LIST_TIMEOUT]
         if waiting:
-            await asyncio.wait(waiting, timeout=PATIENCE)
+            await asyncio.wait(waiting, timeout=LIST_TIMEOUT)
         self._missing.update(self._asking)
 
     async def _ask(self, agent: Agent) -> bool:

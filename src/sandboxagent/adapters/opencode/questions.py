@@ -8,7 +8,7 @@ import hashlib
 import msgspec
 from msgspec import UNSET
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.ids import make_id, milliseconds, tick_of
 from sandboxagent.adapters.opencode.objects import (
     PermissionRequest,
@@ -36,7 +36,7 @@ _FILES = ("edit", "write", "read", "list", "delete", "move")
 _PASSING = ("toolCallId", "status")
 """What tells one tool call from the next that does the same."""
 _PERMISSIONS = {"write": "edit", "delete": "edit", "move": "edit", "glob": "grep"}
-LONGEST_HEADER = 30
+MAX_HEADER = 30
 
 
 def request_id(pending: PendingRequest) -> str:
@@ -93,7 +93,7 @@ def read_reply(said: str) -> Reply:
     """What a client replies. Raises Refused."""
     reply = REPLIES.get(said)
     if reply is None:
-        raise Refused(400, f"a permission is answered by once, always or reject, not by {said[:40]!r}")
+        raise BridgeError(400, f"a permission is answered by once, always or reject, not by {said[:40]!r}")
     return reply
 
 
@@ -107,7 +107,7 @@ def answer_permission(pending: PendingRequest, reply: Reply, message: str | None
     if reply == "reject":
         return _with_reason({"outcome": {"outcome": "cancelled"}}, message)
     offered = ", ".join(str(option.get("kind")) for option in options)
-    raise Refused(400, f"the agent offers no option for {reply!r}; it offers: {offered}")
+    raise BridgeError(400, f"the agent offers no option for {reply!r}; it offers: {offered}")
 
 
 def find_rule(pending: PendingRequest) -> tuple[str, ...] | None:
@@ -155,7 +155,7 @@ def make_question(params: Object, pending: PendingRequest, session_id: str, mess
     infos = [
         QuestionInfo(
             question=text_at(each, "question") or text_at(params, "prompt") or "",
-            header=(text_at(each, "header") or text_at(each, "question") or "Question")[:LONGEST_HEADER],
+            header=(text_at(each, "header") or text_at(each, "question") or "Question")[:MAX_HEADER],
             options=[
                 QuestionOption(label=_label(option), description=text_at(option, "description") or "")
                 for option in objects_at(each, "options")

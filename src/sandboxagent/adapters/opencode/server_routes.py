@@ -13,7 +13,7 @@ from starlette.responses import Response
 from sandboxagent import __version__
 from sandboxagent.adapters.opencode.ids import milliseconds
 from sandboxagent.adapters.opencode.params import Reading, Table, answer
-from sandboxagent.adapters.opencode.providers import Offerings
+from sandboxagent.adapters.opencode.providers import Providers
 from sandboxagent.adapters.opencode.session_ids import project_id
 from sandboxagent.adapters.opencode.transcripts import Transcripts
 from sandboxagent.protocol.envelope import Object, text_at
@@ -64,7 +64,7 @@ class ServerRoutes:
 
     reading: Reading
     hub: Hub
-    offerings: Offerings
+    providers: Providers
     transcripts: Transcripts
 
     def table(self) -> Table:
@@ -74,7 +74,7 @@ class ServerRoutes:
             ("PATCH", "/config", self.echo),
             ("PATCH", "/global/config", self.echo),
             ("GET", "/config/providers", self.config_providers),
-            ("GET", "/provider", self.providers),
+            ("GET", "/provider", self.list_providers),
             ("GET", "/agent", self.agents),
             ("GET", "/command", self.commands),
             ("GET", "/path", self.path),
@@ -90,8 +90,8 @@ class ServerRoutes:
         return answer({"healthy": True, "version": __version__})
 
     async def config(self, request: Request) -> Response:
-        await self.offerings.learn(self.offerings.connected())
-        config: Object = {"model": self.offerings.default_model_name(), "share": "disabled", "autoupdate": False}
+        await self.providers.learn(self.providers.connected())
+        config: Object = {"model": self.providers.default_model_name(), "share": "disabled", "autoupdate": False}
         none: Object = {"agent": {}, "mode": {}, "command": {}, "plugin": []}
         return answer(config | none)
 
@@ -100,18 +100,18 @@ class ServerRoutes:
         return answer(await self.reading.body(request, msgspec.Raw))
 
     async def config_providers(self, request: Request) -> Response:
-        return answer(await self.offerings.config_providers())
+        return answer(await self.providers.config_providers())
 
-    async def providers(self, request: Request) -> Response:
-        return answer(await self.offerings.providers())
+    async def list_providers(self, request: Request) -> Response:
+        return answer(await self.providers.providers())
 
     async def agents(self, request: Request) -> Response:
-        return answer(await self.offerings.modes_as_agents())
+        return answer(await self.providers.modes_as_agents())
 
     async def commands(self, request: Request) -> Response:
         """Those of the newest session of a directory, else of the default agent: agents name them in sessions."""
-        here = self.hub.shelf.page(None, self.reading.named_directory(request), 1)
-        session = here[0] if here else self.hub.shelf.find_newest(self.offerings.default_agent())
+        here = self.hub.store.page(None, self.reading.named_directory(request), 1)
+        session = here[0] if here else self.hub.store.find_newest(self.providers.default_agent())
         if session is None:
             return answer([])
         transcript = await self.transcripts.get(session)
@@ -125,7 +125,7 @@ class ServerRoutes:
 
     async def projects(self, request: Request) -> Response:
         found = {self.reading.directory(request): self._project(self.reading.directory(request), 0, 0)}
-        for session in self.hub.shelf.page(None, None, PROJECTS):
+        for session in self.hub.store.page(None, None, PROJECTS):
             facts = session.facts
             times = milliseconds(facts.created_at), milliseconds(facts.updated_at)
             found.setdefault(facts.cwd, self._project(facts.cwd, *times))

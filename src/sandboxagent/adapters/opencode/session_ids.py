@@ -46,7 +46,7 @@ def find_session(hub: Hub, id: str, now: float) -> Session | None:
     ms = milliseconds(now) + AHEAD_MS
     ms -= (ms - read_created(id)) % PERIOD_MS
     before: SortKey = ((ms + 2) / 1000, "")
-    while page := hub.shelf.page(before, None, PAGE):
+    while page := hub.store.page(before, None, PAGE):
         for session in page:
             if milliseconds(session.facts.created_at) < ms:
                 return None

@@ -20,8 +20,8 @@ from sandboxagent.adapters.opencode.objects import (
     ShellBody,
 )
 from sandboxagent.adapters.opencode.params import Reading, Table, answer, query, read_number
-from sandboxagent.adapters.opencode.pending import Requests
-from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.pending import OpenRequests
+from sandboxagent.adapters.opencode.sessions import BridgeSessions
 from sandboxagent.adapters.opencode.shell import Shells
 
 
@@ -30,8 +30,8 @@ class SessionRoutes:
     """The handlers."""
 
     reading: Reading
-    conversations: Conversations
-    requests: Requests
+    bridge_sessions: BridgeSessions
+    requests: OpenRequests
     shells: Shells
 
     def table(self) -> Table:
@@ -65,7 +65,7 @@ class SessionRoutes:
 
     async def list(self, request: Request) -> Response:
         asked = query(request)
-        found = self.conversations.find_all(
+        found = self.bridge_sessions.find_all(
             self.reading.named_directory(request),
             roots=asked.get("roots") == "true",
             start=read_number(request, "start"),
@@ -76,35 +76,35 @@ class SessionRoutes:
 
     async def create(self, request: Request) -> Response:
         body = await self.reading.body(request, NewSession)
-        return answer(self.conversations.create(self.reading.directory(request), body))
+        return answer(self.bridge_sessions.create(self.reading.directory(request), body))
 
     async def status(self, request: Request) -> Response:
-        return answer(self.conversations.statuses(self.reading.named_directory(request)))
+        return answer(self.bridge_sessions.statuses(self.reading.named_directory(request)))
 
     async def get(self, request: Request) -> Response:
-        return answer(self.conversations.describe(self.conversations.find(_id(request))))
+        return answer(self.bridge_sessions.describe(self.bridge_sessions.find(_id(request))))
 
     async def change(self, request: Request) -> Response:
         body = await self.reading.body(request, SessionChange)
-        return answer(await self.conversations.change(_id(request), body))
+        return answer(await self.bridge_sessions.change(_id(request), body))
 
     async def delete(self, request: Request) -> Response:
-        await self.conversations.delete(_id(request))
+        await self.bridge_sessions.delete(_id(request))
         return answer(True)
 
     async def children(self, request: Request) -> Response:
-        return answer(self.conversations.children(_id(request)))
+        return answer(self.bridge_sessions.children(_id(request)))
 
     async def todo(self, request: Request) -> Response:
-        transcript = await self.conversations.transcript(_id(request))
+        transcript = await self.bridge_sessions.transcript(_id(request))
         return answer(transcript.todos if transcript else [])
 
     async def diff(self, request: Request) -> Response:
-        self.conversations.find(_id(request))
+        self.bridge_sessions.find(_id(request))
         return answer([])
 
     async def messages(self, request: Request) -> Response:
-        transcript = await self.conversations.transcript(_id(request))
+        transcript = await self.bridge_sessions.transcript(_id(request))
         messages = transcript.messages() if transcript else []
         before, limit = query(request).get("before"), read_number(request, "limit")
         if before:
@@ -113,20 +113,20 @@ class SessionRoutes:
         return answer(messages[-limit:] if limit else messages)
 
     async def message(self, request: Request) -> Response:
-        return answer(await self.conversations.message(_id(request), request.path_params["message"]))
+        return answer(await self.bridge_sessions.message(_id(request), request.path_params["message"]))
 
     async def prompt(self, request: Request) -> Response:
         body = await self.reading.body(request, PromptBody)
-        return answer(await self.conversations.finish(*await self.conversations.prompt(_id(request), body)))
+        return answer(await self.bridge_sessions.finish(*await self.bridge_sessions.prompt(_id(request), body)))
 
     async def prompt_async(self, request: Request) -> Response:
         body = await self.reading.body(request, PromptBody)
-        await self.conversations.prompt(_id(request), body)
+        await self.bridge_sessions.prompt(_id(request), body)
         return Response(status_code=204)
 
     async def command(self, request: Request) -> Response:
         body = await self.reading.body(request, CommandBody)
-        return answer(await self.conversations.finish(*await self.conversations.command(_id(request), body)))
+        return answer(await self.bridge_sessions.finish(*await self.bridge_sessions.command(_id(request), body)))
 
     async def shell(self, request: Request) -> Response:
         body = await self.reading.body(request, ShellBody)
@@ -134,35 +134,35 @@ class SessionRoutes:
 
     async def init(self, request: Request) -> Response:
         body = await self.reading.body(request, InitBody)
-        await self.conversations.init(_id(request), body.provider_id, body.model_id)
+        await self.bridge_sessions.init(_id(request), body.provider_id, body.model_id)
         return answer(True)
 
     async def summarize(self, request: Request) -> Response:
-        await self.conversations.finish(*await self.conversations.compact(_id(request)))
+        await self.bridge_sessions.finish(*await self.bridge_sessions.compact(_id(request)))
         return answer(True)
 
     async def fork(self, request: Request) -> Response:
         body = await self.reading.body(request, ForkBody)
         message_id = None if body.message_id is UNSET else body.message_id
-        return answer(await self.conversations.fork(_id(request), message_id))
+        return answer(await self.bridge_sessions.fork(_id(request), message_id))
 
     async def abort(self, request: Request) -> Response:
-        await self.conversations.abort(_id(request))
+        await self.bridge_sessions.abort(_id(request))
         await self.shells.abort(_id(request))
         return answer(True)
 
     async def permit(self, request: Request) -> Response:
         body = await self.reading.body(request, PermissionResponse)
-        self.conversations.find(_id(request))
+        self.bridge_sessions.find(_id(request))
         await self.requests.reply_permission(request.path_params["permission"], body.response, None)
         return answer(True)
 
     async def refuse_revert(self, request: Request) -> Response:
-        self.conversations.find(_id(request))
+        self.bridge_sessions.find(_id(request))
         refuse_unsupported("undoing and redoing messages")
 
     async def refuse_share(self, request: Request) -> Response:
-        self.conversations.find(_id(request))
+        self.bridge_sessions.find(_id(request))
         refuse_unsupported("sharing a session")
 
 
@@ -175,7 +175,7 @@ class AskingRoutes:
     """The handlers."""
 
     reading: Reading
-    requests: Requests
+    requests: OpenRequests
 
     def table(self) -> Table:
         return [

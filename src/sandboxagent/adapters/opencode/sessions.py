@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import UNSET
 
 from sandboxagent import __version__
-from sandboxagent.adapters.opencode.errors import Refused, refuse_message, refuse_other_agent, refuse_session
+from sandboxagent.adapters.opencode.errors import BridgeError, refuse_message, refuse_other_agent, refuse_session
 from sandboxagent.adapters.opencode.events import EventBus
 from sandboxagent.adapters.opencode.hub_client import HubClient, Prompted
 from sandboxagent.adapters.opencode.ids import Ticks, is_given_id, make_id, milliseconds
@@ -31,7 +31,7 @@ from sandboxagent.adapters.opencode.objects import (
     Tokens,
 )
 from sandboxagent.adapters.opencode.prompts import KEY, PromptNote, make_blocks, make_meta, make_title
-from sandboxagent.adapters.opencode.providers import Offerings
+from sandboxagent.adapters.opencode.providers import Providers
 from sandboxagent.adapters.opencode.session_ids import (
     Facts,
     default_title,
@@ -53,7 +53,7 @@ from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.store import sort_key
 
-MOST = 100
+DEFAULT_LIMIT = 100
 """Sessions of a list, unless another number is asked for."""
 USED_LAST = 200
 """Sessions among which the ones used last are found."""
@@ -61,7 +61,7 @@ PAGE, LOOKED_THROUGH = 50, 5000
 """Sessions that are looked at in one go, and for one list."""
 _COMPACT = "compact"
 """What agents call the command that shortens their memory of a conversation."""
-MOST_DRAFTS = 1000
+MAX_DRAFTS = 1000
 """Drafts that are kept; then the oldest is forgotten."""
 _LAST_TICK = (1 << 48) - 1
 
@@ -117,7 +117,7 @@ class Drafts:
         tick = _LAST_TICK - self._ticks.next(milliseconds(now))
         draft = Draft(make_id("ses", tick, secrets.token_hex(8)), directory, now, now)
         self._drafts[draft.id] = draft
-        if len(self._drafts) > MOST_DRAFTS:
+        if len(self._drafts) > MAX_DRAFTS:
             del self._drafts[next(iter(self._drafts))]
         return draft
 
@@ -132,7 +132,7 @@ class Drafts:
         return list(reversed(self._drafts.values()))
 
 
-class Conversations:
+class BridgeSessions:
     """All sessions, drafts included."""
 
     def __init__(
@@ -140,14 +140,14 @@ class Conversations:
         client: HubClient,
         transcripts: Transcripts,
         bus: EventBus,
-        offerings: Offerings,
+        providers: Providers,
         clock: Callable[[], float],
     ) -> None:
         self._client = client
         self._hub: Hub = client.hub
         self._transcripts = transcripts
         self._bus = bus
-        self._offerings = offerings
+        self._providers = providers
         self._clock = clock
         self._drafts = Drafts(clock)
 
@@ -179,7 +179,7 @@ class Conversations:
     ) -> list[SessionInfo]:
         """From the one used last on."""
         drafts = [each.describe() for each in self._drafts.all() if directory in (None, each.directory)]
-        wanted = MOST if limit is None else limit
+        wanted = DEFAULT_LIMIT if limit is None else limit
 
         def is_wanted(info: SessionInfo) -> bool:
             old = start is not None and info.time.updated < start
@@ -201,7 +201,7 @@ class Conversations:
         """Sessions from the newest on, as many as are looked through."""
         before = None
         for _ in range(LOOKED_THROUGH // PAGE):
-            page = self._hub.shelf.page(before, directory, PAGE)
+            page = self._hub.store.page(before, directory, PAGE)
             yield from page
             if len(page) < PAGE:
                 return
@@ -215,7 +215,7 @@ class Conversations:
         """Of sessions in use, and of the newest others."""
         running = [call.session for call in self._hub.calls.find_turns() if call.session is not None]
         sessions = [
-            *self._hub.shelf.page(None, directory, MOST),
+            *self._hub.store.page(None, directory, DEFAULT_LIMIT),
             *(each for each in running if directory in (None, each.facts.cwd)),
         ]
         drafts = [each.id for each in self._drafts.all() if directory in (None, each.directory)]
@@ -293,7 +293,7 @@ class Conversations:
         if message_id is not None:
             messages = (await self._transcripts.get(one)).messages()
             if not messages or messages[-1].info.id != message_id:
-                raise Refused(400, "agents fork a session as a whole, not from one of its messages")
+                raise BridgeError(400, "agents fork a session as a whole, not from one of its messages")
         params = resume_params(one) | {"sessionId": one.id}
         result = await self._client.call(one.facts.agent, methods.FORK, params)
         forked = self._hub.session(text_at(result, "sessionId"))
@@ -307,12 +307,12 @@ class Conversations:
     async def prompt(self, id: str, body: PromptBody) -> tuple[Session, Prompted]:
         """Take a prompt; raises Refused when it is not taken."""
         if body.no_reply:
-            raise Refused(400, "noReply is not supported: over ACP, an agent answers every prompt")
+            raise BridgeError(400, "noReply is not supported: over ACP, an agent answers every prompt")
         note = PromptNote(messageID=await self._check_message_id(id, body.message_id or None))
         make_blocks(body.parts, images=True, embeds=True)
         session = await self._bind(id, body.model or None, body.agent or None, body.parts)
         agent = self._agent(session.facts.agent)
-        images, embeds = (self._offerings.takes(agent, name) for name in ("image", "embeddedContext"))
+        images, embeds = (self._providers.takes(agent, name) for name in ("image", "embeddedContext"))
         blocks, note.partIDs = make_blocks(body.parts, images=images, embeds=embeds)
         return session, await self._send(session, blocks, note)
 
@@ -335,7 +335,7 @@ class Conversations:
         session = self._session(id)
         transcript = await self._transcripts.get(session)
         if _COMPACT not in [text_at(each, "name") for each in transcript.commands]:
-            raise Refused(400, f"agent {session.facts.agent} offers no command to compact a session")
+            raise BridgeError(400, f"agent {session.facts.agent} offers no command to compact a session")
         return session, await self._send(session, [{"type": "text", "text": f"/{_COMPACT}"}], PromptNote(compacts=True))
 
     async def finish(self, session: Session, prompted: Prompted) -> Message:
@@ -345,7 +345,7 @@ class Conversations:
         await self._bus.flushed()
         reply = transcript.find_reply(prompted.turn_id)
         if reply is None:
-            raise Refused(500, "the answer is no longer kept")
+            raise BridgeError(500, "the answer is no longer kept")
         return reply
 
     async def abort(self, id: str) -> None:
@@ -366,10 +366,10 @@ class Conversations:
         if message_id is None:
             return None
         if not is_given_id("msg", message_id):
-            raise Refused(400, "messageID begins with msg_, and has letters, digits and a time that is not far off")
+            raise BridgeError(400, "messageID begins with msg_, and has letters, digits and a time that is not far off")
         transcript = await self.transcript(id)
         if transcript is not None and transcript.find(message_id) is not None:
-            raise Refused(400, f"there is a message {message_id} already")
+            raise BridgeError(400, f"there is a message {message_id} already")
         return message_id
 
     # Binding a session to an agent, a model and a mode
@@ -377,7 +377,7 @@ class Conversations:
     def _session(self, id: str) -> Session:
         one = self.find(id)
         if isinstance(one, Draft):
-            raise Refused(400, "nothing was said in this session yet")
+            raise BridgeError(400, "nothing was said in this session yet")
         return one
 
     async def bound(self, id: str) -> Session:
@@ -412,14 +412,14 @@ class Conversations:
         if model is not None:
             wished = ModelRef(provider_id=model.provider_id, id=model.model_id)
         mode = mode or draft.agent
-        if wished is None and mode is not None and self._offerings.find(mode) is not None:
+        if wished is None and mode is not None and self._providers.find(mode) is not None:
             wished, mode = ModelRef(provider_id=mode, id=DEFAULT), None
-        agent = self._agent(wished.provider_id if wished else self._offerings.default_agent())
+        agent = self._agent(wished.provider_id if wished else self._providers.default_agent())
         asked: Object = {"agent": agent.id, "requestedSessionId": draft.id}
         if wished is not None and wished.id != DEFAULT:
             self._check_model(agent, wished.id)
             asked["model"] = wished.id
-        if mode is not None and mode in self._offerings.mode_names(agent):
+        if mode is not None and mode in self._providers.mode_names(agent):
             asked["mode"] = mode
         if draft.title is not None:
             asked["title"] = draft.title
@@ -433,15 +433,15 @@ class Conversations:
         return session
 
     def _agent(self, id: str) -> Agent:
-        agent = self._offerings.find(id)
+        agent = self._providers.find(id)
         if agent is None:
-            raise Refused(400, f"Provider not found: {id}")
+            raise BridgeError(400, f"Provider not found: {id}")
         return agent
 
     def _check_model(self, agent: Agent, id: str) -> None:
-        known = [name for name, _ in self._offerings.models(agent)]
+        known = [name for name, _ in self._providers.models(agent)]
         if id not in (DEFAULT, *known) and known != [DEFAULT] and not agent.any_model:
-            raise Refused(400, f"Model not found: {agent.id}/{id}")
+            raise BridgeError(400, f"Model not found: {agent.id}/{id}")
 
     def _tell_draft(self, draft: Draft, type: str) -> None:
         info = draft.describe()

@@ -11,28 +11,28 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from sandboxagent.adapters.opencode.errors import Refused
+from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.hub_client import HubClient
 from sandboxagent.adapters.opencode.objects import (
     Message,
     ShellBody,
 )
-from sandboxagent.adapters.opencode.pending import Requests
+from sandboxagent.adapters.opencode.pending import OpenRequests
 from sandboxagent.adapters.opencode.session_ids import is_busy
-from sandboxagent.adapters.opencode.sessions import Conversations
+from sandboxagent.adapters.opencode.sessions import BridgeSessions
 from sandboxagent.adapters.opencode.tools import Shell
 from sandboxagent.adapters.opencode.transcripts import Transcripts
 from sandboxagent.protocol.errors import UnknownTerminal
 from sandboxagent.server.files.roots import Roots
 from sandboxagent.server.log.event import Direction
-from sandboxagent.server.sessions.policy import PERSONS_TOOL, Ruling
+from sandboxagent.server.sessions.policy import PERSONS_TOOL, PolicyCheck
 from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.terminals import Asker, TerminalCommand, Terminals
 
 logger = logging.getLogger(__name__)
 
 
-LONGEST = 600.0
+COMMAND_TIMEOUT = 600.0
 """Seconds that a command may take."""
 OWNER = "opencode"
 OFF = (
@@ -46,11 +46,11 @@ class Shells:
     """Runs commands."""
 
     client: HubClient
-    conversations: Conversations
-    requests: Requests
+    bridge_sessions: BridgeSessions
+    requests: OpenRequests
     transcripts: Transcripts
     terminals: Terminals
-    ruling: Ruling
+    ruling: PolicyCheck
     roots: Roots
     environment: Mapping[str, str]
     is_on: bool
@@ -60,13 +60,13 @@ class Shells:
 
     async def run(self, id: str, body: ShellBody) -> Message:
         """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
-        self.conversations.find(id)
+        self.bridge_sessions.find(id)
         if not self.is_on:
-            raise Refused(400, OFF)
-        session = await self.conversations.bound(id)
+            raise BridgeError(400, OFF)
+        session = await self.bridge_sessions.bound(id)
         await self._judge(session, body.command)
         if is_busy(session):
-            raise Refused(409, f"Session is busy: {id}")
+            raise BridgeError(409, f"Session is busy: {id}")
         shell = Shell(
             id=secrets.token_hex(8),
             command=body.command,
@@ -84,7 +84,7 @@ class Shells:
         transcript = await self.transcripts.get(session)
         message = transcript.find_reply(f"shell-{shell.id}")
         if message is None:
-            raise Refused(500, "the answer is no longer kept")
+            raise BridgeError(500, "the answer is no longer kept")
         return message
 
     async def _judge(self, session: Session, command: str) -> None:
@@ -94,13 +94,13 @@ class Shells:
             logger.info("command of a person refused session=%s", session.id)
             rule = decision.rule
             reason = f" {rule.reason}" if rule is not None and rule.reason else ""
-            raise Refused(400, f"the rules do not allow this command: {decision.why}.{reason}")
+            raise BridgeError(400, f"the rules do not allow this command: {decision.why}.{reason}")
         if self.requests.denies(session, PERSONS_TOOL, command):
-            raise Refused(400, "the permissions that this session has in OpenCode deny this command")
+            raise BridgeError(400, "the permissions that this session has in OpenCode deny this command")
 
     async def abort(self, id: str) -> None:
         """End the commands of a session; what they wrote stays."""
-        session = self.conversations.find(id)
+        session = self.bridge_sessions.find(id)
         if isinstance(session, Session):
             for terminal_id in list(self._running.get(session.id, ())):
                 # It may have come to its end by itself.
@@ -126,10 +126,10 @@ class Shells:
         try:
             terminal = self.terminals.get(asker, terminal_id)
             try:
-                async with asyncio.timeout(LONGEST):
+                async with asyncio.timeout(COMMAND_TIMEOUT):
                     status = await terminal.exited()
             except TimeoutError:
-                raise Refused(400, f"the command took longer than {LONGEST:g} s") from None
+                raise BridgeError(400, f"the command took longer than {COMMAND_TIMEOUT:g} s") from None
             return terminal.output()[0], status.code
         finally:
             running.remove(terminal_id)

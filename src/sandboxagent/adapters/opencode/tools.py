@@ -61,15 +61,15 @@ _OPERANDS = {
     "webfetch": ("url", "uri"),
     "websearch": ("query",),
 }
-MOST_SHOWN = 512 << 10
+MAX_SHOWN = 512 << 10
 """Characters of the changes of one call that are shown line by line; of what is larger, only its size is told."""
 LINE = 32
 """Characters that a line counts for, besides its own."""
-MOST_CHANGES = 200
+MAX_CHANGES = 200
 """Changes of one call that are shown."""
 CONTEXT = 3
 """Unchanged lines around a change."""
-LONGEST_NAME = 80
+MAX_NAME = 80
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class ToolCall:
             return _BY_KIND[kind]
         if objects_at(object_at(self.raw_input), "todos"):
             return "todowrite"
-        return (self.named or self.title or self.kind or "tool")[:LONGEST_NAME]
+        return (self.named or self.title or self.kind or "tool")[:MAX_NAME]
 
     @property
     def path(self) -> str | None:
@@ -278,9 +278,9 @@ def make_diff(changes: Iterable[tuple[str, str, str]]) -> str:
 
     What it costs has a bound. It says what it does not show, and where it has not compared line by line.
     """
-    effort, room, written = Effort(), MOST_SHOWN, list[str]()
+    effort, room, written = Effort(), MAX_SHOWN, list[str]()
     for number, (path, old, new) in enumerate(changes):
-        if number == MOST_CHANGES:
+        if number == MAX_CHANGES:
             written.append("--- more\n+++ more\n@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
             break
         size = sum(len(text) + LINE * text.count("\n") for text in (old, new))

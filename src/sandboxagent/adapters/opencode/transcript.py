@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from sandboxagent.adapters.opencode.errors import describe_failure
 from sandboxagent.adapters.opencode.ids import milliseconds
-from sandboxagent.adapters.opencode.messages import About, Entries, Happening, MessageEntry
+from sandboxagent.adapters.opencode.messages import About, Entries, Event, MessageEntry
 from sandboxagent.adapters.opencode.objects import (
     AssistantMessage,
     Cache,
@@ -138,7 +138,7 @@ class Transcript:
 
     # Taking in
 
-    def apply(self, position: int, seconds: float, direction: Direction, line: bytes) -> list[Happening]:
+    def apply(self, position: int, seconds: float, direction: Direction, line: bytes) -> list[Event]:
         """Take in an event of the log; gives the events of OpenCode's that come of it."""
         try:
             envelope = parse(line)

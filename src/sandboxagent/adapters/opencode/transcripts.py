@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sandboxagent.adapters.opencode.events import EventBus
-from sandboxagent.adapters.opencode.messages import About, Happening
+from sandboxagent.adapters.opencode.messages import About, Event
 from sandboxagent.adapters.opencode.session_ids import describe, id_of, normalize
 from sandboxagent.adapters.opencode.transcript import Transcript
 from sandboxagent.protocol.envelope import text_at
@@ -27,14 +27,14 @@ AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
 """Events of the past that are taken in, and bytes of them, before others get a turn."""
 DEEPEST = 50
 """Forks of forks whose past is looked up."""
-MOST = 1000
+MAX_TRANSCRIPTS = 1000
 """Transcripts in memory, however small."""
 SHARE = 4
 """One transcript may have this part of the memory of all."""
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class TranscriptCursor:
     """One session's transcript, and how far it has come."""
 
     session_id: str
@@ -49,7 +49,9 @@ class Followed:
     live: bool = False
     """It has everything, and gets what comes next at once."""
     catching_up: "asyncio.Task[None] | None" = None
-    when_live: list[Callable[["Followed"], None]] = field(default_factory=list[Callable[["Followed"], None]])
+    when_live: list[Callable[["TranscriptCursor"], None]] = field(
+        default_factory=list[Callable[["TranscriptCursor"], None]]
+    )
 
 
 class Transcripts:
@@ -60,7 +62,7 @@ class Transcripts:
         self._hub = hub
         self._bus = bus
         self._memory = memory
-        self._followed: dict[str, Followed] = {}
+        self._followed: dict[str, TranscriptCursor] = {}
         """From the one used longest ago on."""
 
     # Reading
@@ -137,26 +139,26 @@ class Transcripts:
                 followed.told_after = chunk.first - 1
             self._catch_up(followed)
 
-    def _follow(self, session: Session, told_after: int) -> Followed:
+    def _follow(self, session: Session, told_after: int) -> TranscriptCursor:
         followed = self._followed.pop(session.id, None)
         if followed is None:
             about = About(id_of(session), session.facts.agent, session.facts.cwd)
             transcript = Transcript(about, self._memory // SHARE)
             directory = normalize(session.facts.cwd)
-            followed = Followed(session.id, transcript, directory, told_after, told_after)
+            followed = TranscriptCursor(session.id, transcript, directory, told_after, told_after)
         elif not followed.live and followed.catching_up is None:
             followed.told_after = told_after
         self._followed[session.id] = followed
         return followed
 
-    def _catch_up(self, followed: Followed) -> "asyncio.Task[None]":
+    def _catch_up(self, followed: TranscriptCursor) -> "asyncio.Task[None]":
         if followed.catching_up is None:
             task = asyncio.create_task(self._read(followed), name=f"transcript of {followed.session_id}")
             followed.catching_up = task
             task.add_done_callback(lambda done: self._caught_up(followed, done))
         return followed.catching_up
 
-    def _caught_up(self, followed: Followed, task: "asyncio.Task[None]") -> None:
+    def _caught_up(self, followed: TranscriptCursor, task: "asyncio.Task[None]") -> None:
         followed.catching_up = None
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -164,7 +166,7 @@ class Transcripts:
         if not isinstance(error, LogUnavailable):
             self._followed.pop(followed.session_id, None)
 
-    async def _read(self, followed: Followed) -> None:
+    async def _read(self, followed: TranscriptCursor) -> None:
         if followed.cursor == 0:
             await self._read_past(followed)
         while followed.cursor < followed.newest:
@@ -175,7 +177,7 @@ class Transcripts:
         for then in waiting:
             then(followed)
 
-    async def _read_part(self, followed: Followed, session_id: str, before: int) -> None:
+    async def _read_part(self, followed: TranscriptCursor, session_id: str, before: int) -> None:
         """Take in some of what comes before a position, and all of it in the end."""
         chunks = await self._hub.log.history(session_id, followed.cursor, before, PAGE)
         taken = size = 0
@@ -188,7 +190,7 @@ class Transcripts:
         if not chunks:
             followed.cursor = before - 1
 
-    async def _read_past(self, followed: Followed) -> None:
+    async def _read_past(self, followed: TranscriptCursor) -> None:
         """A fork begins with what was said before it, in the session that it was made from."""
         line: list[tuple[str, int]] = []
         session = self._hub.find_session(followed.session_id)
@@ -202,7 +204,7 @@ class Transcripts:
             while followed.cursor < before - 1:
                 await self._read_part(followed, session_id, before)
 
-    def _apply(self, followed: Followed, chunk: Chunk, before: int | None = None) -> None:
+    def _apply(self, followed: TranscriptCursor, chunk: Chunk, before: int | None = None) -> None:
         for position, line in enumerate(chunk.lines, chunk.first):
             if position <= followed.cursor or (before is not None and position >= before):
                 continue
@@ -212,20 +214,20 @@ class Transcripts:
                 for each in happened:
                     self._tell(followed, each)
 
-    def _tell(self, followed: Followed, happening: Happening) -> None:
-        if happening.properties is not None:
-            self._bus.publish(followed.directory, happening.type, happening.properties)
-            if happening.type == "session.idle":
+    def _tell(self, followed: TranscriptCursor, event: Event) -> None:
+        if event.properties is not None:
+            self._bus.publish(followed.directory, event.type, event.properties)
+            if event.type == "session.idle":
                 self._make_room(followed)
             return
         session = self._hub.find_session(followed.session_id)
         if session is not None:
-            self.publish_session(session, happening.type)
+            self.publish_session(session, event.type)
 
-    def _make_room(self, needed: Followed) -> None:
+    def _make_room(self, needed: TranscriptCursor) -> None:
         size = sum(each.transcript.size for each in self._followed.values())
         for each in list(self._followed.values()):
-            if size <= self._memory and len(self._followed) <= MOST:
+            if size <= self._memory and len(self._followed) <= MAX_TRANSCRIPTS:
                 return
             if each is not needed and each.catching_up is None and not each.transcript.running:
                 size -= each.transcript.size

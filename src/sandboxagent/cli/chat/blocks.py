@@ -181,11 +181,11 @@ def _shorten_unchanged(same: Sequence[str]) -> list[str]:
     return [*(f" {line}" for line in same[:CONTEXT]), " …", *(f" {line}" for line in same[-CONTEXT:])]
 
 
-MOST_COMMAND, MOST_CHANGES = 6, 20
+MAX_COMMAND, MAX_CHANGES = 6, 20
 """Lines of a command and of a change that are shown before you ask for all."""
-MOST_OUTPUT, ENOUGH = (2, 6), {"read": (3, 0), "fetch": (3, 0), "search": (6, 0)}
+MAX_OUTPUT, ENOUGH = (2, 6), {"read": (3, 0), "fetch": (3, 0), "search": (6, 0)}
 """Lines at the beginning and at the end of an output that are shown; fewer of what the agent only read."""
-LONGEST = 500
+MAX_LINE = 500
 """Characters of a line that are shown."""
 DIFF_STYLES = {"+": "green", "-": "red", " ": "dim"}
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
@@ -247,9 +247,9 @@ def work_of(call: ShownCall, path: Path, hint: str, *, seen: bool = False) -> Wo
     # A change says more than the words about it.
     output = [] if call.edits and call.status != "failed" else output_lines(call.output)
     parts = [
-        (command, (MOST_COMMAND, 0)),
-        (changes, (MOST_CHANGES, 0)),
-        (output, ENOUGH.get(call.kind or "", MOST_OUTPUT)),
+        (command, (MAX_COMMAND, 0)),
+        (changes, (MAX_CHANGES, 0)),
+        (output, ENOUGH.get(call.kind or "", MAX_OUTPUT)),
     ]
     few = [line for lines, (head, tail) in parts for line in fold(lines, head, tail, hint)]
     return WorkDone([line for lines, _ in parts for line in lines], few)
@@ -268,8 +268,8 @@ def fold(lines: Sequence[Line], head: int, tail: int, hint: str) -> list[Line]:
 def _short(line: Line) -> Line:
     return (
         line
-        if all(len(text) <= LONGEST for text, _ in line)
-        else [Span(text if len(text) <= LONGEST else text[:LONGEST] + ELLIPSIS, style) for text, style in line]
+        if all(len(text) <= MAX_LINE for text, _ in line)
+        else [Span(text if len(text) <= MAX_LINE else text[:MAX_LINE] + ELLIPSIS, style) for text, style in line]
     )
 
 

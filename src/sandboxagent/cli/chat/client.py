@@ -24,9 +24,9 @@ from sandboxagent.core.settings import Settings
 from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
 from sandboxagent.protocol.errors import MissingNode, SettingsError
 
-MOST_COMPARED = 1000
+MAX_COMPARED = 1000
 """Sessions among which the newest is looked for."""
-SIGN_OF_LIFE = 10.0
+REPORT_INTERVAL = 10.0
 """Seconds between two words about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
 """Log messages to hide: they are expected, or shown in another way."""
@@ -144,7 +144,7 @@ async def find_newest_session(client: SandboxAgent, cwd: str, agent: str | None)
     async for info in client.sessions.list(cwd):
         if agent in (None, info.agent) and (info.resumable or not info.ended):
             found.append(info)
-        if len(found) == MOST_COMPARED:
+        if len(found) == MAX_COMPARED:
             break
     if not found:
         of = "" if agent is None else f" of {agent}"
@@ -202,7 +202,7 @@ class Reports(logging.Handler):
         if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
             self._warn(one_line(told))
         elif told.startswith("the stream broke") and record.created >= self._next:
-            self._next = record.created + SIGN_OF_LIFE
+            self._next = record.created + REPORT_INTERVAL
             self._say("the connection to the server broke; trying to reach it")
 
     @contextmanager

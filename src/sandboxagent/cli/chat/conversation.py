@@ -33,7 +33,7 @@ from sandboxagent.protocol.acp import AvailableCommandsUpdate, UserMessageChunk
 from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import Object, list_at, object_at, text_at
 
-CANCEL_PATIENCE = 5.0
+CANCEL_TIMEOUT = 5.0
 """Seconds that an agent has to end a turn that is cancelled."""
 
 
@@ -66,7 +66,7 @@ class OneShot:
             if not self._is_over(work):
                 # The output goes nowhere any more, so what the agent does is of no use.
                 with suppress(TimeoutError, *FAILURES):
-                    async with asyncio.timeout(CANCEL_PATIENCE):
+                    async with asyncio.timeout(CANCEL_TIMEOUT):
                         await turn.cancel()
 
     async def _outcome(self, work: "asyncio.Task[TurnEnded]", lines: "JsonLines | None") -> int:
@@ -81,7 +81,7 @@ class OneShot:
         except asyncio.CancelledError:
             if not work.cancelled():
                 raise
-            self._view.warn(f"the agent has not ended its turn within {CANCEL_PATIENCE:g} s")
+            self._view.warn(f"the agent has not ended its turn within {CANCEL_TIMEOUT:g} s")
             return self._code(None)
         if lines is not None:
             lines.end(end)
@@ -113,7 +113,7 @@ class OneShot:
 
     async def _ask_to_end(self, turn: Turn, work: "asyncio.Task[TurnEnded]") -> None:
         try:
-            async with asyncio.timeout(CANCEL_PATIENCE):
+            async with asyncio.timeout(CANCEL_TIMEOUT):
                 with suppress(*FAILURES):
                     await turn.cancel()
                 await asyncio.wait([work])
@@ -135,9 +135,9 @@ def tell_agents(failure: Failure, view: View) -> None:
         tell(failure)
 
 
-LATE = 5.0
+LATE_ANSWER_TIMEOUT = 5.0
 """Seconds that the answer to a prompt may take after the end of its turn."""
-SOON = 0.5
+TURN_END_TIMEOUT = 0.5
 """Seconds in which the end of a failed turn arrives."""
 
 TURNS_SHOWN = 10
@@ -281,7 +281,7 @@ class Conversation:
         """Show what only the sender of a prompt learns: the turn's usage, or the details of its failure."""
         sent.ended.set()
         try:
-            async with asyncio.timeout(LATE):
+            async with asyncio.timeout(LATE_ANSWER_TIMEOUT):
                 end = await sent.turn
         except TimeoutError:
             return
@@ -371,7 +371,7 @@ class Conversation:
             return
         # What has arrived of it may still have to be shown.
         with suppress(TimeoutError):
-            async with asyncio.timeout(SOON):
+            async with asyncio.timeout(TURN_END_TIMEOUT):
                 await (sent.started if failure is None else sent.ended).wait()
         if failure is None and not sent.started.is_set():
             self._say("queued prompts were cancelled, too")

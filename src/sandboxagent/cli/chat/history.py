@@ -14,7 +14,7 @@ from sandboxagent.protocol.methods import PROMPT, TURN
 
 SERVER = "daemon"
 """What has ended a session when its server was stopped."""
-MOST_EVENTS, MOST_BYTES = 5000, 4 << 20
+MAX_EVENTS, MAX_BYTES = 5000, 4 << 20
 """How much of a session's past is shown again when you go on with it."""
 WINDOW = 1000
 """Positions that are looked at first; then four times as many, and so on."""
@@ -113,7 +113,7 @@ async def last_turns(session: Session, turns: int, end: int) -> Past:
         kept.append((event, len(msgspec.json.encode(event.envelope)) if isinstance(event, LogEvent) else 0))
         begun, size = begun + _begins(event), size + kept[-1][1]
         leaves = begun > turns
-        while leaves or len(kept) > MOST_EVENTS or (size > MOST_BYTES and len(kept) > 1):
+        while leaves or len(kept) > MAX_EVENTS or (size > MAX_BYTES and len(kept) > 1):
             first, cost = kept.popleft()
             begun, size, is_cut = begun - _begins(first), size - cost, True
             # The rest of a turn leaves with its beginning.

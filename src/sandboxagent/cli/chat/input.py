@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.layout import Container
 
-GRACE = 0.7
+IGNORE_TIMEOUT = 0.7
 """Seconds for which a question does not listen that came up while you typed something else."""
-LONGEST_PASTE = 1 << 20
+MAX_PASTE = 1 << 20
 """Characters; what is pasted beyond is dropped."""
-MOST_AHEAD = 1000
+MAX_AHEAD = 1000
 """Lines that may be typed before they are read."""
 _AS_IT_WAS = "\x1b[?2004l\x1b[?25h\x1b[?7h\x1b[0m"
 _CHUNK = 4096
@@ -32,7 +32,7 @@ _CHUNK = 4096
 
 Words = Callable[[], Iterable[tuple[str, str]]]
 """Commands that can be typed, and what they are for."""
-MOST_OFFERED = 8
+MAX_OFFERED = 8
 """Commands that are offered at a time."""
 
 
@@ -140,7 +140,7 @@ class _Prompt:
         from prompt_toolkit.filters import Condition
 
         self._screen = screen
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MOST_AHEAD)
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MAX_AHEAD)
         """Standing lines; None for Ctrl-D."""
         self._answer: asyncio.Future[str | None] | None = None
         """What a dialog waits for."""
@@ -209,7 +209,7 @@ class _Prompt:
         self._in_dialog = True
         if self._standing.text:
             # You are in the middle of a sentence, and have not read the question yet.
-            self._deaf_until = asyncio.get_running_loop().time() + GRACE
+            self._deaf_until = asyncio.get_running_loop().time() + IGNORE_TIMEOUT
 
     def end_dialog(self) -> None:
         self._in_dialog, self._deaf_until = False, 0.0
@@ -341,8 +341,8 @@ class _Prompt:
         if state is None:
             return []
         chosen = state.complete_index
-        first = max(0, min((chosen or 0) - MOST_OFFERED // 2, len(state.completions) - MOST_OFFERED))
-        some = state.completions[first : first + MOST_OFFERED]
+        first = max(0, min((chosen or 0) - MAX_OFFERED // 2, len(state.completions) - MAX_OFFERED))
+        some = state.completions[first : first + MAX_OFFERED]
         width = max((len(each.text) for each in some), default=0)
         columns = width_of(self._screen.stream) - 1
         rows = [
@@ -400,7 +400,7 @@ def _open_history(history: InputHistory) -> "History":
 
 
 def _paste(event: "KeyPressEvent") -> None:
-    text = event.data[:LONGEST_PASTE].replace("\r\n", "\n").replace("\r", "\n")
+    text = event.data[:MAX_PASTE].replace("\r\n", "\n").replace("\r", "\n")
     kept = (letter for letter in text if letter.isprintable() or letter in "\n\t\u200c\u200d")
     event.current_buffer.insert_text("".join(kept))
 
@@ -411,7 +411,7 @@ class _PlainLines:
     def __init__(self, keyboard: TextIO, screen: Screen) -> None:
         self._fd = keyboard.fileno()
         self._screen = screen
-        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MOST_AHEAD)
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue(MAX_AHEAD)
         self._half = b""
         self._mark = ""
         self._in_dialog = False

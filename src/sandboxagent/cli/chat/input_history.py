@@ -10,8 +10,8 @@ import msgspec
 
 NAME = "input-history"
 """Its name in the data directory."""
-MOST_ENTRIES, MOST_BYTES = 1000, 1 << 20
-LONGEST = 1 << 16
+MAX_ENTRIES, MAX_BYTES = 1000, 1 << 20
+MAX_TEXT_BYTES = 1 << 16
 """Bytes of a text that is kept; one that is longer was pasted."""
 
 
@@ -37,7 +37,7 @@ class InputHistory:
     def add(self, text: str) -> None:
         """Keep a text; not one that begins with a space, and not the same one twice."""
         line = msgspec.json.encode(text) + b"\n"
-        if not text.strip() or text.startswith(" ") or text == self._last or len(line) > LONGEST:
+        if not text.strip() or text.startswith(" ") or text == self._last or len(line) > MAX_TEXT_BYTES:
             return
         self._last = text
         with suppress(OSError):
@@ -45,7 +45,7 @@ class InputHistory:
             descriptor = self._open(os.O_RDWR | os.O_APPEND | os.O_CREAT)
             try:
                 os.write(descriptor, line)
-                if os.fstat(descriptor).st_size > 2 * MOST_BYTES:
+                if os.fstat(descriptor).st_size > 2 * MAX_BYTES:
                     _shorten(descriptor)
             finally:
                 os.close(descriptor)
@@ -71,13 +71,13 @@ def _claim(descriptor: int) -> None:
 
 def _tail(descriptor: int) -> bytes:
     size = os.fstat(descriptor).st_size
-    data = os.pread(descriptor, MOST_BYTES, max(0, size - MOST_BYTES))
-    return data if size <= MOST_BYTES else data.partition(b"\n")[2]
+    data = os.pread(descriptor, MAX_BYTES, max(0, size - MAX_BYTES))
+    return data if size <= MAX_BYTES else data.partition(b"\n")[2]
 
 
 def _texts(data: bytes) -> list[str]:
     texts: list[str] = []
-    for line in data.splitlines()[-MOST_ENTRIES:]:
+    for line in data.splitlines()[-MAX_ENTRIES:]:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             texts.append(msgspec.json.decode(line, type=str))
     return texts

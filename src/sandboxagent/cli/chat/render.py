@@ -49,7 +49,7 @@ from sandboxagent.protocol.acp import (
 from sandboxagent.protocol.envelope import Object, text_at
 
 _NAMES = (CLIENT, "sandbox-agent-python")
-MOST_FILES = 3
+MAX_FILES = 3
 """Files of one tool call that are named on its line."""
 
 
@@ -78,9 +78,9 @@ STOPPED = {
 
 
 Shown = Literal["hidden", "folded", "whole"]
-MOST_SAID = 10_000
+MAX_SAID = 10_000
 """Letters of what an agent says that are kept, to tell whether it repeats itself."""
-MOST_KEPT = 4 << 20
+MAX_KEPT = 4 << 20
 """Letters of folded work that are kept, to be shown when you ask for it."""
 
 
@@ -167,7 +167,7 @@ class Showing:
         text = content(item.content)
         match item:
             case AgentMessageChunk():
-                self.said = (self.said + text)[-MOST_SAID:]
+                self.said = (self.said + text)[-MAX_SAID:]
                 return [Spoken("agent", text, new)] if text else []
             case AgentThoughtChunk():
                 return [Spoken("thought", text, new)] if text else []
@@ -216,7 +216,7 @@ class Showing:
     def _keep(self, number: int, work: WorkDone) -> None:
         self._folded[number] = work.all
         sizes = {each: sum(len(plain(line)) for line in lines) for each, lines in self._folded.items()}
-        while len(self._folded) > 1 and sum(sizes[each] for each in self._folded) > MOST_KEPT:
+        while len(self._folded) > 1 and sum(sizes[each] for each in self._folded) > MAX_KEPT:
             del self._folded[next(iter(self._folded))]
 
     def folded(self, number: int | None) -> Sequence[Line]:
@@ -237,12 +237,12 @@ class Showing:
 
     def _edits(self, edits: Sequence[FileEditToolCallContent]) -> list[Span]:
         spans: list[Span] = []
-        for edit in edits[:MOST_FILES]:
+        for edit in edits[:MAX_FILES]:
             added, removed = count_changes(edit.old_text, edit.new_text)
             spans += [Span("  "), Span(f"+{added}", "green"), Span(" "), Span(f"-{removed}", "red")]
             spans.append(Span(f" {self.path(edit.path)}"))
-        if len(edits) > MOST_FILES:
-            spans.append(Span(f"  and {len(edits) - MOST_FILES} more files", "dim"))
+        if len(edits) > MAX_FILES:
+            spans.append(Span(f"  and {len(edits) - MAX_FILES} more files", "dim"))
         return spans
 
     def path(self, path: str) -> str:

@@ -47,11 +47,11 @@ from sandboxagent.protocol.acp import (
 )
 from sandboxagent.protocol.envelope import Object, text_at
 
-MOST_LINES = 16
+MAX_LINES = 16
 """Lines of a command or a change that are shown before you ask for all."""
-LONGEST_TITLE = 40
+MAX_TITLE = 40
 """Columns of a field's title that may stand before the answer; a longer one stands above."""
-TRIES = 2
+MAX_TRIES = 2
 """How often you are asked for a permission; if you choose nothing, it is rejected."""
 _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
 """What people type besides: it never allows or rejects more than this once."""
@@ -98,7 +98,7 @@ class TerminalAsking:
             self._show(request, lines)
             choices = _choices(request.options)
             try:
-                for left in reversed(range(TRIES)):
+                for left in reversed(range(MAX_TRIES)):
                     chosen = await self._choice(choices, lines)
                     if chosen is not None:
                         self._showing.answered_here += 1
@@ -118,7 +118,7 @@ class TerminalAsking:
         # The mark says that we ask, and not how the call stands.
         head = [self._mark, *list(self._showing.line(call))[1:]]
         rows = self._rows(lines)
-        few = rows if len(rows) <= MOST_LINES + 1 else rows[:MOST_LINES]
+        few = rows if len(rows) <= MAX_LINES + 1 else rows[:MAX_LINES]
         more = len(rows) - len(few)
         rest = [[Span(f"  … {more} more lines; v shows all", "dim")]] if more else []
         options = [
@@ -172,7 +172,7 @@ class TerminalAsking:
             how += ", or a text of your own"
         asked = note(header + spoken(question.question), "bold", self._mark)
         self._tell([*asked.lines, *options, [Span(f"  {how}; Ctrl-D rejects", "dim")]])
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             typed = (await self._terminal.line("answer: ")).strip()
             ids = chosen(typed, [option.id for option in question.options], several=question.multi_select)
             if ids is None:
@@ -381,12 +381,12 @@ def _about(field: FormField) -> list[Line]:
 def _mark(field: FormField, default: object) -> str:
     """What stands before the answer."""
     facts = join_facts(["required" if field.required and default is None else "", field.hint], ", ")
-    title = one_line(field.title if _is_short(field) else field.name[:LONGEST_TITLE])
+    title = one_line(field.title if _is_short(field) else field.name[:MAX_TITLE])
     return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
 
 
 def _is_short(field: FormField) -> bool:
-    return cell_len(field.title) <= LONGEST_TITLE
+    return cell_len(field.title) <= MAX_TITLE
 
 
 def _written(value: object) -> str:

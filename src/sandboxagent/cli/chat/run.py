@@ -38,11 +38,11 @@ from sandboxagent.core.discovery import is_named
 from sandboxagent.core.settings import load
 from sandboxagent.protocol.errors import SettingsError
 
-DISCARD_PATIENCE = 5.0
+DISCARD_TIMEOUT = 5.0
 """Seconds that the end of a session may take which is not used."""
-LONGEST = 16 * 1024 * 1024
+MAX_STDIN_BYTES = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
-PATIENCE = 3.0
+STDIN_TIMEOUT = 3.0
 """Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
 _OF_A_NEW_SESSION = ("cwd", "node", "permission_mode", "env")
 
@@ -192,9 +192,9 @@ def _stdin_has_input() -> bool:
         return False
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
         return stat.S_ISREG(kind)
-    if select.select([0], [], [], PATIENCE)[0]:
+    if select.select([0], [], [], STDIN_TIMEOUT)[0]:
         return True
-    complain(f"nothing came from stdin in {PATIENCE:g} s; continuing without it (< /dev/null skips this wait)")
+    complain(f"nothing came from stdin in {STDIN_TIMEOUT:g} s; continuing without it (< /dev/null skips this wait)")
     return False
 
 
@@ -202,9 +202,9 @@ def _read_stdin() -> str:
     keyboard: object = sys.stdin
     if keyboard is None:
         return ""
-    data = sys.stdin.buffer.read(LONGEST + 1)
-    if len(data) > LONGEST:
-        raise SettingsError(f"stdin has more than {LONGEST >> 20} MiB; --attach-file is for large files")
+    data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
+    if len(data) > MAX_STDIN_BYTES:
+        raise SettingsError(f"stdin has more than {MAX_STDIN_BYTES >> 20} MiB; --attach-file is for large files")
     return data.decode(errors="replace")
 
 
@@ -324,7 +324,7 @@ async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
 async def _discard(client: SandboxAgent, session: Session) -> None:
     """Leave nothing of a session in which nothing was said."""
     with suppress(TimeoutError, *FAILURES):
-        async with asyncio.timeout(DISCARD_PATIENCE):
+        async with asyncio.timeout(DISCARD_TIMEOUT):
             await client.sessions.terminate(session.id)
             await client.sessions.delete(session.id)
 

@@ -63,9 +63,9 @@ EXAMPLES = """\
   sandbox-agent acp --agent claude --session 0198c2f4
       the editor's next new session is this one
 """
-PATIENCE = 300.0
+RECONNECT_TIMEOUT = 300.0
 """Seconds after which a server that cannot be reached is given up."""
-FAREWELL = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds that what an editor said last may take to arrive."""
 _OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 """Requests that attach a client to a session."""
@@ -250,7 +250,7 @@ class StdioBridge:
         from sandboxagent.core.tasks import Tasks
 
         hooks = Hooks(self._received, interrupted=self._interrupted, reopening=self._catch_up)
-        self._transport = Transport(api, hooks, PATIENCE, websocket=True)
+        self._transport = Transport(api, hooks, RECONNECT_TIMEOUT, websocket=True)
         self._agent = agent
         self._ledger = MessageLedger(session)
         self._requests, self._others = Tasks(), Tasks()
@@ -296,7 +296,7 @@ class StdioBridge:
         # What was read last is on its way then.
         await asyncio.sleep(0)
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._others.settle()
 
     async def _open(self, introduction: Envelope) -> bool:
@@ -364,7 +364,7 @@ class StdioBridge:
 
         if why is not None and not is_passing(why):
             self._fail(why)
-        elif away > PATIENCE:
+        elif away > RECONNECT_TIMEOUT:
             self._fail(ClientError(f"the server cannot be reached: {why or 'it ends each stream'}"))
         elif why is not None and not away:
             complain("the connection was cut; connecting again")

@@ -20,7 +20,7 @@ from sandboxagent.cli.daemon import (
     wait_until_settled,
 )
 from sandboxagent.cli.daemon_log import read_lines
-from sandboxagent.cli.flags import add_flags, pass_on, settings_of
+from sandboxagent.cli.flags import add_flags, forward, settings_of
 from sandboxagent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandboxagent.core.settings import OPTIONS, Settings
@@ -35,7 +35,7 @@ _NOT_HERE = ("embedded", "no_persist", "quiet")
 _NOT_AGAIN = ("rotate_token", "quiet")
 """What a restart does not repeat."""
 _TOKENS = (f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE")
-MOST_PAGES = 50
+MAX_PAGES = 50
 """Of sessions among which turns are looked for."""
 LINES = 100
 """Of the log, unless you say how many."""
@@ -177,7 +177,7 @@ def _add_yes(parser: Parser) -> None:
 
 def _start(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ)
-    flags, environ = pass_on(arguments, os.environ)
+    flags, environ = forward(arguments, os.environ)
     try:
         running, anew = start(settings, flags, environ)
     except ServerFailed as failed:
@@ -207,7 +207,7 @@ def _restart(arguments: ParsedArguments) -> int:
         again, environ = _as_before(running)
         settings = settings_of(again, environ)  # A mistake is found while the old one still runs.
         _check_files(settings)
-        flags, environ = pass_on(again, environ)
+        flags, environ = forward(again, environ)
         if not _may_cut_off(running, arguments):
             return EXIT_FAILED
         stop(settings)
@@ -322,7 +322,7 @@ def _may_cut_off(running: RunningServer, arguments: ParsedArguments) -> bool:
 def _count_turns(running: RunningServer) -> int:
     """How many turns run, as far as can be seen without its token."""
     count, cursor = 0, ""
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         try:
             page = running.get(f"/v1/sessions{cursor and '?' + urlencode({'cursor': cursor})}")
         except ServerFailed:

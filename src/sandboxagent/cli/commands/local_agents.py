@@ -30,16 +30,16 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.envelope import Object, objects_at, text_at
 from sandboxagent.protocol.errors import InstallFailed, RegistryUnavailable, SandboxAgentError
 from sandboxagent.protocol.views import AgentFacts, Artifact, InstallRequest, InstallResult
-from sandboxagent.server.agents.build import Provision, open_boots, open_catalog, open_installer
+from sandboxagent.server.agents.build import InstallOnUse, open_catalog, open_installer, open_starter
 from sandboxagent.server.agents.catalog import Catalog, read_facts, write_instructions
 from sandboxagent.server.agents.install.installer import Installer, InstallOutcome
 from sandboxagent.server.agents.install.plan import Job
 from sandboxagent.server.agents.installs import AgentInstalls
 from sandboxagent.server.agents.manifest import Agent
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 
 if TYPE_CHECKING:
-    from sandboxagent.server.agents.capabilities import Offer
+    from sandboxagent.server.agents.capabilities import Capabilities
 
 TITLES = ("agent", "installed", "source", "credentials", "supported")
 
@@ -73,15 +73,15 @@ def print_agent(
         print_facts([*_lines(known), *((name, _choices(shape, name)) for name, shape in announced.items())])
 
 
-async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, asking: bool) -> "Offer | None":
-    from sandboxagent.server.agents.capabilities import FILE, Offers
+async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, asking: bool) -> "Capabilities | None":
+    from sandboxagent.server.agents.capabilities import FILE, AgentCapabilities
 
-    children = Children(token_hex(16))
-    boots = open_boots(settings, children, catalog.environ)
-    provision = Provision(catalog, open_installer(settings, children, catalog, boots), may_install=False)
+    children = ProcessTrees(token_hex(16))
+    starter = open_starter(settings, children, catalog.environ)
+    provision = InstallOnUse(catalog, open_installer(settings, children, catalog, starter), may_install=False)
     path = settings.data_dir / FILE
     patience = settings.request_timeout
-    offers = Offers(catalog, boots, provision, catalog.environ, path, patience, Pool("offers", 1))
+    offers = AgentCapabilities(catalog, starter, provision, catalog.environ, path, patience, Pool("offers", 1))
     try:
         return await offers.ask(agent) if asking else offers.find(agent)
     finally:
@@ -181,7 +181,7 @@ def _yes(fact: bool) -> str:
     return "yes" if fact else "no"
 
 
-PACE = 0.2
+PROGRESS_INTERVAL = 0.2
 
 
 class Removal(Struct):
@@ -225,8 +225,8 @@ async def _opened(settings: Settings) -> AsyncGenerator[tuple[Catalog, Installer
     """An installer for a moment; what it has begun and not finished is undone."""
     catalog = open_catalog(settings, os.environ)
     # An owner of its own: the server of this data directory knows its processes by another.
-    children = Children(token_hex(16))
-    installer = open_installer(settings, children, catalog, open_boots(settings, children, os.environ))
+    children = ProcessTrees(token_hex(16))
+    installer = open_installer(settings, children, catalog, open_starter(settings, children, os.environ))
     try:
         yield catalog, installer
     finally:
@@ -250,7 +250,7 @@ async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) ->
         changed = asyncio.ensure_future(job.changed())
         try:
             # Bounded: what changes before `changed` has begun to wait would be seen with the next change only.
-            await asyncio.wait({changed, task}, timeout=PACE, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({changed, task}, timeout=PROGRESS_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
         if job.progress is not seen and not task.done():

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from sandboxagent.client.transport import Transport
 
 ID, POSITION = "X-ACP-Connection-Id", "X-ACP-Last-Event-Id"
-LONGEST = 256 << 20
+MAX_LINE_BYTES = 256 << 20
 """Bytes of a line; a server takes less, and says so."""
-BREAKS = 5
+MAX_BREAKS = 5
 """How often in a row a stream may break without anything having come."""
-CLOSING = 2.0
+CLOSE_TIMEOUT = 2.0
 """Seconds that closing may take: you may have said stop already."""
 _OPENED = "it is opened by --agent, or by an initialize in the first line"
 _JSON = {"Content-Type": "application/json"}
@@ -105,7 +105,7 @@ class PendingOutput:
         if why is None:
             reason = "another client listens to this connection now, or has closed it, or the server stops"
             self.end(ClientError(f"the server has ended the stream: {reason}"))
-        elif self._breaks > BREAKS or not (isinstance(why, ConnectionLost) and why.outcome_unknown):
+        elif self._breaks > MAX_BREAKS or not (isinstance(why, ConnectionLost) and why.outcome_unknown):
             self.end(why)
 
     def end(self, failure: Exception | None = None) -> None:
@@ -143,7 +143,7 @@ def exchange(arguments: ParsedArguments) -> int:
                 complain(f"the connection stays open; use it with --connection={id}")
             elif known is None:
                 with suppress(ClientError):
-                    await remote.api.request("DELETE", "/v1/rpc", headers={ID: id}, silence=CLOSING)
+                    await remote.api.request("DELETE", "/v1/rpc", headers={ID: id}, silence=CLOSE_TIMEOUT)
 
     return call(arguments, work)
 
@@ -245,7 +245,7 @@ async def _send_all(api: "Api", id: str, transport: "Transport | None", lines: L
                 output.send(asked)
             try:
                 if transport is not None:
-                    await transport.pass_on(line)
+                    await transport.send_line(line)
                     continue
                 response = await api.request("POST", "/v1/rpc", content=line, headers={ID: id} | _JSON)
             except ClientError as failure:
@@ -302,8 +302,8 @@ async def read_lines() -> AsyncGenerator[bytes]:
                     for line in whole:
                         yield line
                     rest = bytearray(last)
-                elif start > LONGEST:
-                    raise ClientError(f"a line of the input is longer than {LONGEST >> 20} MiB")
+                elif start > MAX_LINE_BYTES:
+                    raise ClientError(f"a line of the input is longer than {MAX_LINE_BYTES >> 20} MiB")
     except OSError as error:
         raise ClientError(f"the input cannot be read: {error.strerror}") from error
     if rest:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandboxagent.client import Gap, LogEvent
 
 
-LONGEST = 1000
+MAX_LINE = 1000
 """Characters of a line in a pipe; on a terminal it is as wide as that."""
 
 WHO = {"fromClient": "client", "fromAgent": "agent", "fromServer": "server"}
@@ -63,7 +63,7 @@ def _print(event: "LogEvent | Gap", *, as_json: bool) -> None:
 
 
 def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else LONGEST
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else MAX_LINE
 
 
 def line(event: "LogEvent", width: int) -> str:

@@ -29,7 +29,7 @@ EXAMPLES = """\
   sandbox-agent ui --print
       only print the link
 """
-TIME_TO_READ = 10.0
+READ_TIMEOUT = 10.0
 """Seconds that a browser has to start and read the page, which has the token in it; then the page is removed."""
 _PREFIX, _SUFFIX = "open", ".html"
 """Of the page's name in the data directory."""
@@ -62,7 +62,7 @@ def _open(arguments: ParsedArguments) -> int:
     try:
         if _show(page):
             print(f"opened {server.url}/ui/", flush=True)
-            sleep(TIME_TO_READ)
+            sleep(READ_TIMEOUT)
         else:
             complain("no browser opens; here is the link:")
             print(link)
@@ -97,7 +97,7 @@ def _remove_old_pages(directory: Path) -> None:
     """Remove what a command that was killed has left, but no page that a browser may be about to read."""
     for page in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError):
-            if time() - page.lstat().st_mtime > TIME_TO_READ:
+            if time() - page.lstat().st_mtime > READ_TIMEOUT:
                 page.unlink()
 
 

@@ -20,7 +20,7 @@ from sandboxagent.server.agents.install.registry import Registry, Snapshot
 from sandboxagent.server.agents.install.registry_entries import current_platform
 from sandboxagent.server.agents.manifest import load_manifest
 
-REGISTRY = 2.0
+REGISTRY_TIMEOUT = 2.0
 """Seconds that the registry may take."""
 
 
@@ -141,7 +141,7 @@ def registry(subject: DoctorSubject) -> list[Finding]:
         return [Finding("registry", "registry", "note", f"the ACP registry was not asked (--offline); {copy}: {name}")]
     try:
         # Nothing is kept: the doctor changes nothing.
-        snapshot = asyncio.run(Registry(location, Path(os.devnull, "none"), timeout=REGISTRY).snapshot())
+        snapshot = asyncio.run(Registry(location, Path(os.devnull, "none"), timeout=REGISTRY_TIMEOUT).snapshot())
     except RegistryUnavailable as unavailable:
         sentence = f"the ACP registry cannot be used ({unavailable.fields.get('reason')}); {copy}: {name}"
         advice = "Check the network and proxies, or let SANDBOX_AGENT_ACP_REGISTRY_URL name another address or a file."

@@ -18,7 +18,7 @@ from sandboxagent.cli.parser import Command, ParsedArguments, Parser
 if TYPE_CHECKING:
     from sandboxagent.cli.doctor import Check, DoctorSubject, Finding, Status
 
-PATIENCE = 10.0
+CHECKS_TIMEOUT = 10.0
 """Seconds for all checks; a check that takes longer, such as of a disk that hangs, is abandoned."""
 
 DESCRIPTION = """\
@@ -87,9 +87,9 @@ def examine(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[lis
     ]
     mistakes = tuple(each.sentence for each in found if each.status == "problem")
     subject = DoctorSubject(found_settings, arguments, environ, arguments.switch("offline"), mistakes)
-    told, unfinished = side_by_side(checks, subject, PATIENCE)
+    told, unfinished = side_by_side(checks, subject, CHECKS_TIMEOUT)
     found += [each for check in checks for each in told.get(check, [])]
-    slow = f"took longer than {PATIENCE:g} s"
+    slow = f"took longer than {CHECKS_TIMEOUT:g} s"
     found += [_about(check, "warning", slow, "Look for a disk or a name server that hangs.") for check in unfinished]
     order = get_args(Area)
     return sorted(found, key=lambda each: order.index(each.area)), bool(unfinished)

@@ -20,7 +20,7 @@ from sandboxagent.core.settings.sources import read_toml
 from sandboxagent.protocol.errors import SandboxAgentError, SettingsError
 from sandboxagent.server.log.damage import Damage
 
-RUN = 2.0
+RUN_TIMEOUT = 2.0
 """Seconds that a tool has to say its version."""
 
 FEW_FILES = 1024
@@ -80,12 +80,19 @@ def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:
         return [Finding("program", name, "problem", f"{title} is missing: {missing}", _ANEW)]
     try:
         run = subprocess.run(
-            [program, "--version"], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RUN
+            [program, "--version"],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT,
         )
     except OSError as error:
         return [Finding("program", name, "problem", f"{title} cannot be started: {error.strerror}: {program}", _ANEW)]
     except subprocess.TimeoutExpired:
-        return [Finding("program", name, "warning", f"{title} did not say its version within {RUN:g} s: {program}")]
+        return [
+            Finding("program", name, "warning", f"{title} did not say its version within {RUN_TIMEOUT:g} s: {program}")
+        ]
     told = run.stdout.strip().split("\n")[0].removeprefix(title.lower()).strip().removeprefix("v")
     if run.returncode != 0:
         return [

@@ -26,15 +26,15 @@ from sandboxagent.protocol.errors import SettingsError
 
 NATS_SERVER = "nats-server"
 _OURS = [sys.executable, "-m", "sandboxagent"]
-JOINING = 60.0
+JOIN_TIMEOUT = 60.0
 """Seconds that nodes have to join."""
-ANSWERING = 3.0
+ANSWER_TIMEOUT = 3.0
 """Seconds that a gateway has for one answer."""
-GRACE = 5.0
+TERM_TIMEOUT = 5.0
 """Seconds that each process has to end by itself."""
 PORTS = range(20_000, 32_768)
 """Of NATS servers. Linux gives higher ones to outgoing connections, such as those of the first server to the others."""
-TRIES = 100
+MAX_TRIES = 100
 """Ports that are tried before any that is free will do."""
 
 
@@ -90,7 +90,7 @@ class LocalFleet:
 
     def wait_for_nodes(self, number: int) -> None:
         """Until every gateway knows of so many nodes. Raises SettingsError."""
-        deadline = time.monotonic() + JOINING
+        deadline = time.monotonic() + JOIN_TIMEOUT
         for url in self.gateways:
             while (found := self._count_nodes(url)) < number:
                 if time.monotonic() > deadline:
@@ -100,7 +100,7 @@ class LocalFleet:
     def _count_nodes(self, gateway: str) -> int:
         """How many nodes a gateway knows of; none while it does not answer."""
         try:
-            status, body = ServerAddress(gateway, local=True, token=self.token).fetch("/v1/health", ANSWERING)
+            status, body = ServerAddress(gateway, local=True, token=self.token).fetch("/v1/health", ANSWER_TIMEOUT)
         except OSError:
             return 0
         return json.loads(body)["nodes"] if status == HTTPStatus.OK else 0
@@ -178,7 +178,7 @@ class LocalFleet:
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired, ChildProcessError):
-                process.wait(GRACE)
+                process.wait(TERM_TIMEOUT)
             if process.poll() is None:
                 process.kill()
                 process.wait()
@@ -217,7 +217,7 @@ def find_places(servers: int) -> list[NatsAddress]:
 
 def _bind(found: socket.socket) -> int:
     """Take a free port that no outgoing connection gets before a server listens there."""
-    for port in random.sample(PORTS, TRIES):
+    for port in random.sample(PORTS, MAX_TRIES):
         with suppress(OSError):
             found.bind(("127.0.0.1", port))
             return port

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from sandboxagent.protocol.errors import ShuttingDown
 
-DEEPEST = 32
+MAX_DEPTH = 32
 """Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
-ROUNDS = 16
+MAX_ROUNDS = 16
 """How often a directory is emptied into which others write."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -71,7 +71,7 @@ class _Removal:
 
     def _empty_and_remove(self, directory: int, name: bytes, node: int, depth: int) -> None:
         rounds = 0
-        while rounds < ROUNDS:
+        while rounds < MAX_ROUNDS:
             self._lifted = self._lifted and depth > 0
             self._empty(node, depth)
             try:
@@ -106,7 +106,7 @@ class _Removal:
     def _remove_entry(self, node: int, name: bytes, depth: int) -> None:
         if _unlink(node, name):
             return
-        if depth < DEEPEST:
+        if depth < MAX_DEPTH:
             self.tree(node, name, depth + 1)
         else:
             self._lift(node, name)

@@ -28,7 +28,7 @@ Packing = Literal["", "gz", "bz2", "xz", "zst"]
 WINDOW_LOG = 23
 """How far back zstd may refer, as a power of two: 8 MiB, what every reader should hold (RFC 8878), and no more."""
 
-MEMORY = 128 << 20
+MAX_MEMORY_BYTES = 128 << 20
 """Bytes of memory that an xz archive may ask for; its strongest level takes half of them."""
 
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
@@ -81,7 +81,7 @@ class _Xz(io.RawIOBase):
     def __init__(self, stream: ByteReader) -> None:
         super().__init__()
         self._stream = stream
-        self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+        self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY_BYTES)
         self._coming = b""
 
     def readable(self) -> bool:
@@ -100,7 +100,7 @@ class _Xz(io.RawIOBase):
                 self._coming = self._part.unused_data.lstrip(b"\0") or self._stream.read(STEP).lstrip(b"\0")
                 if not self._coming:
                     return b""
-                self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MEMORY)
+                self._part = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=MAX_MEMORY_BYTES)
             if self._part.needs_input and not self._coming:
                 self._coming = self._stream.read(STEP)
                 if not self._coming:
@@ -125,9 +125,9 @@ def make_packer(packing: Literal["gz", "zst"]) -> Packer:
     return zstd.ZstdCompressor(level=3)
 
 
-EXTENDED = 1 << 16
+MAX_EXTENDED_BYTES = 1 << 16
 """Bytes that the extended headers of one entry may have, together."""
-GLOBAL = 1 << 20
+MAX_GLOBAL_BYTES = 1 << 20
 """Bytes that headers for all entries may have, together."""
 
 BLOCK = tarfile.BLOCKSIZE
@@ -190,9 +190,11 @@ class Headers:
         while (header := _parse_header(block)).type in {*_RECORDS, *_LONG, tarfile.XGLTYPE}:
             padded = -(-header.size // BLOCK) * BLOCK
             size += BLOCK + padded
-            if size > EXTENDED:
+            if size > MAX_EXTENDED_BYTES:
                 rule = "is followed by" if self.entry else "begins with"
-                self._refuse(self.entry, f"{rule} headers of more than {EXTENDED} bytes", limit=EXTENDED)
+                self._refuse(
+                    self.entry, f"{rule} headers of more than {MAX_EXTENDED_BYTES} bytes", limit=MAX_EXTENDED_BYTES
+                )
             body = self._whole(padded)[: header.size]
             if header.type == tarfile.XGLTYPE:
                 self._pass_over(body)
@@ -212,8 +214,10 @@ class Headers:
     def _pass_over(self, body: bytes) -> None:
         """A header for all entries; those that give all of them one name or size make no sense."""
         self._global += BLOCK + len(body)
-        if self._global > GLOBAL:
-            self._refuse("", f"has headers for all entries of more than {GLOBAL} bytes", limit=GLOBAL)
+        if self._global > MAX_GLOBAL_BYTES:
+            self._refuse(
+                "", f"has headers for all entries of more than {MAX_GLOBAL_BYTES} bytes", limit=MAX_GLOBAL_BYTES
+            )
         if any(keyword in _COUNTED or keyword.startswith(_SPARSE) for keyword, _ in _parse_records(body)):
             raise Damaged("a header gives all entries one name or one size")
 

@@ -20,14 +20,14 @@ Parts = tuple[str, ...]
 Kind = Literal["folder", "file", "link"]
 
 PIECE = 1 << 16
-MOST_LINKS = 40
+MAX_LINKS = 40
 """Links that a kernel follows for one path, at most."""
 
-LONGEST_NAME = 255
-LONGEST_PATH = LONGEST_TARGET = 4095
+MAX_NAME = 255
+MAX_PATH = MAX_TARGET = 4095
 """Bytes, as the kernel has it."""
 
-DEEPEST = 256
+MAX_DEPTH = 256
 """Levels of a path, unless you say otherwise."""
 LEVELS, FREE_LEVELS = 32, 1 << 16
 """Levels that the paths of an archive may have: for each entry allowed, and besides. It bounds what they cost."""
@@ -72,7 +72,7 @@ class Tree:
         *,
         max_bytes: int,
         max_entries: int,
-        max_depth: int = DEEPEST,
+        max_depth: int = MAX_DEPTH,
         backslashes: bool = False,
     ) -> None:
         self._shelf = shelf
@@ -108,7 +108,7 @@ class Tree:
 
     def copy(self, name: str, original: str) -> None:
         """What stands for a hard link: a file with the content of an earlier one."""
-        known = len(original) <= LONGEST_PATH and not original.startswith("/")
+        known = len(original) <= MAX_PATH and not original.startswith("/")
         parts = tuple(part for part in original.split("/") if part not in ("", ".")) if known else ()
         if self._kinds.get(parts) != "file":
             self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
@@ -117,7 +117,7 @@ class Tree:
 
     def link(self, name: str, target: str) -> None:
         """Remember a symbolic link; `finish` makes it."""
-        if not 0 < len(os.fsencode(target)) <= LONGEST_TARGET or self._is_unfit(target):
+        if not 0 < len(os.fsencode(target)) <= MAX_TARGET or self._is_unfit(target):
             self.refuse(name, "is a link to something that has no proper name")
         if target.startswith("/"):
             self.refuse(name, "is a link to an absolute path")
@@ -149,14 +149,14 @@ class Tree:
             self.refuse(name, "has a NUL or a backslash in its name")
         if name.startswith("/"):
             self.refuse(name, "has an absolute name")
-        if len(os.fsencode(name)) > LONGEST_PATH:
-            self.refuse(name, f"has a path of more than {LONGEST_PATH} bytes", limit=LONGEST_PATH)
+        if len(os.fsencode(name)) > MAX_PATH:
+            self.refuse(name, f"has a path of more than {MAX_PATH} bytes", limit=MAX_PATH)
         parts = tuple(self._names.get(part, part) for part in name.split("/") if part not in ("", "."))
         if ".." in parts:
             self.refuse(name, "has '..' in its name")
         if len(parts) > self._max_depth:
             self.refuse(name, f"is more than {self._max_depth} levels deep", limit=self._max_depth)
-        if any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+        if any(len(os.fsencode(part)) > MAX_NAME for part in parts):
             self.refuse(name, "has a name that is too long")
         return parts
 
@@ -205,7 +205,7 @@ class Tree:
         at = parts[:-1]
         ahead = target.split("/")[::-1]
         followed = 0
-        while ahead and followed <= MOST_LINKS:  # More lead in a circle, that is nowhere.
+        while ahead and followed <= MAX_LINKS:  # More lead in a circle, that is nowhere.
             part = ahead.pop()
             self._spend("/".join(parts), len(at) + 1)
             if part == ".." and not at:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds before a server is dialled again that could not be reached."""
 READ = 256 << 10
 """Bytes that are read at once: a piece of a file comes in one, not in four."""
-GOODBYE = 1.0
+CLOSE_TIMEOUT = 1.0
 """Seconds that a WebSocket may take to end."""
 
 
@@ -41,7 +41,7 @@ class Rota:
     def choose(self, servers: list[Server], info: object) -> tuple[Server, float]:
         """The next one, and after how many seconds."""
         chosen = min(servers, key=lambda server: self._dialled.get(server.uri.netloc, 0))
-        return chosen, PAUSE if chosen.reconnects else 0.0
+        return chosen, RETRY_INTERVAL if chosen.reconnects else 0.0
 
 
 class Dialer(Client):
@@ -165,7 +165,7 @@ class WebSocketWay(Transport):
                 compression=None,
                 max_size=None,
                 open_timeout=connect_timeout,
-                close_timeout=GOODBYE,
+                close_timeout=CLOSE_TIMEOUT,
                 ping_interval=None,
             )
         except WebSocketException as error:

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, field
 from typing import Protocol
 
-MOST_BYTES = 512 << 10
+MAX_BODY_BYTES = 512 << 10
 """Of one message's body. Every server takes 1 MiB, headers included."""
-MOST_MESSAGES = 64
+MAX_MESSAGES = 64
 """In one append."""
 
 
-WAITING = 32 << 20
+MAX_WAITING_BYTES = 32 << 20
 """Bytes of messages that have arrived on one subscription and wait; more than that are dropped, and asked for again."""
-AT_ONCE = 256
+MAX_AT_ONCE = 256
 """Requests of one subscription that are answered at a time."""
 
 
@@ -189,8 +189,8 @@ class Bus(Protocol):
         handler: Handler,
         *,
         answers: Callable[[str], str] | None = None,
-        waiting: int = WAITING,
-        at_once: int = AT_ONCE,
+        waiting: int = MAX_WAITING_BYTES,
+        at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
         """Answer requests on a subject, which may have wildcards, each in a task of its own; returns what ends that.

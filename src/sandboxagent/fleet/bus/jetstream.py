@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import msgspec
 
 from sandboxagent.fleet.bus.interface import (
-    MOST_BYTES,
-    MOST_MESSAGES,
+    MAX_BODY_BYTES,
+    MAX_MESSAGES,
     Append,
     BusError,
     BusRefused,
@@ -22,10 +22,10 @@ from sandboxagent.fleet.bus.interface import (
     Unreachable,
 )
 from sandboxagent.fleet.bus.jetstream_api import (
-    ASK_AGAIN,
-    BREATH,
+    ANSWER_TIMEOUT,
+    MIN_TIMEOUT,
     NOT_FOUND,
-    PATIENCE,
+    RETRY_INTERVAL,
     ApiAnswer,
     Json,
     NatsConnection,
@@ -39,18 +39,18 @@ from sandboxagent.fleet.bus.jetstream_api import (
 
 logger = logging.getLogger(__name__)
 
-WRITE_PATIENCE = 10.0
+WRITE_TIMEOUT = 10.0
 """How long a write to a table may take: the servers elect a new leader in that time."""
-READER_PATIENCE = 2.0
+READER_TIMEOUT = 2.0
 """How long it may take to make or change a reader."""
-PLACING = 0.25
+PLACE_INTERVAL = 0.25
 """Seconds after which a reader that was asked for, without an answer, is asked for anew. The servers put each on any of
 them: for some seconds also on one that has just been killed, and then nothing answers. The next may come elsewhere."""
 PAGES_AT_ONCE = 4
 """Pages that are asked for at the same time: one of a rare subject costs a server much, and those that wait there would
 be asked again."""
-HEARTBEAT = 0.5
-SILENCE = 3 * HEARTBEAT
+HEARTBEAT_INTERVAL = 0.5
+SILENCE_TIMEOUT = 3 * HEARTBEAT_INTERVAL
 """A reader that hears nothing for so long begins anew where it was."""
 MARKERS = 3600
 """Seconds for which a table remembers that a key's time has passed."""
@@ -72,16 +72,16 @@ class JetStream:
 
     async def append(self, append: Append) -> int:
         messages = append.messages
-        if not 0 < len(messages) <= MOST_MESSAGES:
-            raise BusRefused(f"an append has 1 to {MOST_MESSAGES} messages")
-        if any(len(message.body) > MOST_BYTES for message in messages):
-            raise BusRefused(f"a message has at most {MOST_BYTES} bytes")
+        if not 0 < len(messages) <= MAX_MESSAGES:
+            raise BusRefused(f"an append has 1 to {MAX_MESSAGES} messages")
+        if any(len(message.body) > MAX_BODY_BYTES for message in messages):
+            raise BusRefused(f"a message has at most {MAX_BODY_BYTES} bytes")
         *before, last = _with_headers(append, self._connection.new_inbox().rpartition(".")[2])
         for message, headers in before:
             await self._connection.publish(message.subject, message.body, headers=headers)
         message, headers = last
         try:
-            answer = await self._connection.ask(message.subject, message.body, headers, PATIENCE)
+            answer = await self._connection.ask(message.subject, message.body, headers, ANSWER_TIMEOUT)
         except Nowhere as error:
             raise BusRefused(f"no stream takes {message.subject}") from error
         acknowledged = msgspec.json.decode(answer.data, type=ApiAnswer).check(", ".join(append.expected))
@@ -106,12 +106,17 @@ class JetStream:
 
     async def _page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
         clock = asyncio.get_running_loop().time
-        ends_at = clock() + PATIENCE
+        ends_at = clock() + ANSWER_TIMEOUT
         while True:
             page = _Page(subject, through)
             inbox = self._connection.new_inbox()
             end = await self._connection.subscribe(inbox, page.take)
-            asked = {"seq": after + 1, "next_by_subj": subject, "batch": 1024, "max_bytes": max(limit, 2 * MOST_BYTES)}
+            asked = {
+                "seq": after + 1,
+                "next_by_subj": subject,
+                "batch": 1024,
+                "max_bytes": max(limit, 2 * MAX_BODY_BYTES),
+            }
             try:
                 # Any of the servers answers.
                 request = msgspec.json.encode(asked)
@@ -175,7 +180,7 @@ class _Page:
         """All of them. Raises TimeoutError when nothing comes for a while, and what was answered instead."""
         while not self._end:
             self._came.clear()
-            async with asyncio.timeout(ASK_AGAIN):
+            async with asyncio.timeout(RETRY_INTERVAL):
                 await self._came.wait()
         if self._end is not True:
             raise self._end
@@ -221,16 +226,16 @@ class JetStreamTable:
         if expected is not None:
             headers = {**headers, _EXPECTED: str(expected)}
         clock = asyncio.get_running_loop().time
-        ends_at, is_repeat = clock() + WRITE_PATIENCE, False
+        ends_at, is_repeat = clock() + WRITE_TIMEOUT, False
         while True:
             try:
-                answer = await self._connection.ask(self._prefix + key, value, {**headers, _ID: id}, ASK_AGAIN)
+                answer = await self._connection.ask(self._prefix + key, value, {**headers, _ID: id}, RETRY_INTERVAL)
                 return msgspec.json.decode(answer.data, type=ApiAnswer).check(key).seq
             except Unreachable:
                 if clock() >= ends_at:
                     raise
                 is_repeat = True
-                await asyncio.sleep(BREATH)
+                await asyncio.sleep(MIN_TIMEOUT)
             except Conflict:
                 stored = await self._newest(key) if is_repeat else None
                 if stored is None or _read_headers(stored.hdrs).get(_ID) != id:
@@ -318,8 +323,8 @@ class _Reader:
             "replay_policy": "instant",
             "max_deliver": 1,
             "flow_control": True,
-            "idle_heartbeat": nanoseconds(HEARTBEAT),
-            "inactive_threshold": nanoseconds(10 * SILENCE),
+            "idle_heartbeat": nanoseconds(HEARTBEAT_INTERVAL),
+            "inactive_threshold": nanoseconds(10 * SILENCE_TIMEOUT),
             "mem_storage": True,
             "num_replicas": 1,
             "filter_subjects": self._subjects,
@@ -330,7 +335,7 @@ class _Reader:
         """Let the consumer have other subjects; make a new one when it is lost, or cannot."""
         config = self._made | {"filter_subjects": self._subjects}
         try:
-            changed = await self._ask_for(self._consumer, config, 2 * PLACING, action="update")
+            changed = await self._ask_for(self._consumer, config, 2 * PLACE_INTERVAL, action="update")
             reason = None if changed.error is None else changed.error.description
         except Unreachable as error:
             reason = str(error)
@@ -353,15 +358,15 @@ class _Reader:
         while True:
             lacking_for = self._loop.time() - self._lacking_since
             try:
-                await self._place(policy or self._behind_last(), min(max(PLACING, lacking_for), READER_PATIENCE))
+                await self._place(policy or self._behind_last(), min(max(PLACE_INTERVAL, lacking_for), READER_TIMEOUT))
             except BusError as error:
                 await self._drop()
                 if self._consumed:
                     # It was there, and only its answer was lost.
                     policy = None
-                if not isinstance(error, Unreachable) or self._loop.time() - began_at >= READER_PATIENCE:
+                if not isinstance(error, Unreachable) or self._loop.time() - began_at >= READER_TIMEOUT:
                     raise
-                await asyncio.sleep(BREATH)
+                await asyncio.sleep(MIN_TIMEOUT)
             else:
                 self._lacking_since = None
                 return
@@ -426,8 +431,8 @@ class _Reader:
 
     async def _watch(self) -> None:
         while True:
-            patience = self._heard_at + SILENCE - self._loop.time()
-            await asyncio.sleep(min(max(patience, 0.0), HEARTBEAT) if self._consumer else HEARTBEAT)
+            patience = self._heard_at + SILENCE_TIMEOUT - self._loop.time()
+            await asyncio.sleep(min(max(patience, 0.0), HEARTBEAT_INTERVAL) if self._consumer else HEARTBEAT_INTERVAL)
             if self._is_heard():
                 continue
             async with self._lock:
@@ -440,7 +445,7 @@ class _Reader:
                     logger.info("reader waits stream=%s reason=%s", self._stream, error)
 
     def _is_heard(self) -> bool:
-        return bool(self._consumer) and self._loop.time() - self._heard_at < SILENCE
+        return bool(self._consumer) and self._loop.time() - self._heard_at < SILENCE_TIMEOUT
 
 
 def _with_headers(append: Append, batch: str) -> list[tuple[StreamMessage, dict[str, str]]]:

@@ -10,16 +10,16 @@ from msgspec import Struct
 
 from sandboxagent.fleet.bus.interface import BusRefused, Conflict, Nowhere, Unreachable
 
-PATIENCE = 5.0
+ANSWER_TIMEOUT = 5.0
 """How long JetStream may take for one answer."""
-ASK_AGAIN = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds of silence after which what may be asked twice is asked again. A server that is frozen, or no longer the
 leader, still gets requests, and never answers them."""
-BREATH = 0.05
+MIN_TIMEOUT = 0.05
 """Seconds before that, when the connection itself refuses at once: others have to go on meanwhile."""
-FORMING = 30.0
+FORM_TIMEOUT = 30.0
 """How long the servers of a cluster that has just been started may take to find each other."""
-AGAIN = 0.5
+FORM_INTERVAL = 0.5
 """Seconds before a stream is asked for again that could not be made."""
 
 _CONFLICTS = (10071, 10164)
@@ -131,7 +131,7 @@ class ApiAnswer(Struct):
         raise BusRefused(text)
 
 
-async def call_api(connection: NatsConnection, call: str, body: Json, patience: float = PATIENCE) -> ApiAnswer:
+async def call_api(connection: NatsConnection, call: str, body: Json, patience: float = ANSWER_TIMEOUT) -> ApiAnswer:
     """A call of JetStream's management; raises Refused when the servers have no JetStream."""
     try:
         answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, patience)
@@ -143,14 +143,14 @@ async def call_api(connection: NatsConnection, call: str, body: Json, patience: 
 async def call_again(connection: NatsConnection, call: str, body: Json) -> ApiAnswer:
     """A call that may be made twice; made again when no answer comes."""
     clock = asyncio.get_running_loop().time
-    ends_at = clock() + PATIENCE
+    ends_at = clock() + ANSWER_TIMEOUT
     while True:
         try:
-            return await call_api(connection, call, body, ASK_AGAIN)
+            return await call_api(connection, call, body, RETRY_INTERVAL)
         except Unreachable:
             if clock() >= ends_at:
                 raise
-            await asyncio.sleep(BREATH)
+            await asyncio.sleep(MIN_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ async def make(connection: NatsConnection, config: Json) -> None:
     """Make a stream, or give the one that is there these limits."""
     kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
     name = str(config["name"])
-    ends_at = asyncio.get_running_loop().time() + FORMING
+    ends_at = asyncio.get_running_loop().time() + FORM_TIMEOUT
     while True:
         is_late = asyncio.get_running_loop().time() > ends_at
         try:
@@ -200,7 +200,7 @@ async def make(connection: NatsConnection, config: Json) -> None:
         else:
             if made.error_code not in _NOT_YET or is_late:
                 break
-        await asyncio.sleep(AGAIN)
+        await asyncio.sleep(FORM_INTERVAL)
     if made.error_code in _TOO_FEW:
         wanted = config.get("num_replicas", 1)
         raise BusRefused(f"the NATS servers are not a cluster of {wanted} that have JetStream; run so many: --replicas")

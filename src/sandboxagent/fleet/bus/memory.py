@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus.interface import (
-    AT_ONCE,
-    MOST_BYTES,
-    MOST_MESSAGES,
-    WAITING,
+    MAX_AT_ONCE,
+    MAX_BODY_BYTES,
+    MAX_MESSAGES,
+    MAX_WAITING_BYTES,
     Append,
     BusRefused,
     Conflict,
@@ -121,8 +121,8 @@ class MemoryBus:
         handler: Handler,
         *,
         answers: Callable[[str], str] | None = None,
-        waiting: int = WAITING,
-        at_once: int = AT_ONCE,
+        waiting: int = MAX_WAITING_BYTES,
+        at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
         # Nothing to check: an answer goes back to the caller by a return, and to no other place.
@@ -245,13 +245,13 @@ class MemoryStream:
         if self.cluster.appends_to_refuse:
             self.cluster.appends_to_refuse -= 1
             raise BusRefused("the stream is full")
-        if not 0 < len(append.messages) <= MOST_MESSAGES:
-            raise BusRefused(f"an append has 1 to {MOST_MESSAGES} messages")
+        if not 0 < len(append.messages) <= MAX_MESSAGES:
+            raise BusRefused(f"an append has 1 to {MAX_MESSAGES} messages")
         for message in append.messages:
             if not any(matches(pattern, message.subject) for pattern in self._subjects):
                 raise BusRefused(f"no stream takes {message.subject}")
-            if len(message.body) > MOST_BYTES:
-                raise BusRefused(f"a message has at most {MOST_BYTES} bytes")
+            if len(message.body) > MAX_BODY_BYTES:
+                raise BusRefused(f"a message has at most {MAX_BODY_BYTES} bytes")
             if append.expected[message.subject] != self._last.get(message.subject, 0):
                 raise Conflict(message.subject)
         first = self.position + 1

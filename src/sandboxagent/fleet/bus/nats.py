@@ -21,9 +21,9 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.credentials import explain_denial, explain_refusal, holds_seed, is_denial, is_refusal
 from sandboxagent.fleet.bus.dial import Dialer
 from sandboxagent.fleet.bus.interface import (
-    AT_ONCE,
-    MOST_BYTES,
-    WAITING,
+    MAX_AT_ONCE,
+    MAX_BODY_BYTES,
+    MAX_WAITING_BYTES,
     BusError,
     BusRefused,
     Handler,
@@ -33,24 +33,24 @@ from sandboxagent.fleet.bus.interface import (
     Unreachable,
 )
 from sandboxagent.fleet.bus.jetstream import MARKERS, JetStream, JetStreamTable
-from sandboxagent.fleet.bus.jetstream_api import PATIENCE, NatsMessage, make, nanoseconds
+from sandboxagent.fleet.bus.jetstream_api import ANSWER_TIMEOUT, NatsMessage, make, nanoseconds
 
 logger = logging.getLogger(__name__)
 
 OLDEST = (2, 12)
 """The first version of the server that appends several messages in one step."""
-CONNECT = 3
+CONNECT_TIMEOUT = 3
 """Seconds that one server may take; then the next one is tried."""
-FIRST_CONNECT = 5.0
+FIRST_CONNECT_TIMEOUT = 5.0
 """How long the first connection may take."""
-PING_EVERY = 2
+PING_INTERVAL = 2
 """Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
-LEAST_PAYLOAD = 2 * MOST_BYTES
+MIN_PAYLOAD_BYTES = 2 * MAX_BODY_BYTES
 """Bytes that servers have to take in one message: a body, and what goes with it."""
 _ENLARGE = "set max_payload to 1MB or more in their configuration"
-MOST_ERRORS = 10
+MAX_ERRORS = 10
 """Errors of a connection that are remembered."""
-REPORT_EVERY = 10.0
+REPORT_INTERVAL = 10.0
 """Seconds between two reports of messages that found no room."""
 
 
@@ -72,7 +72,7 @@ async def connect(
             bus.overflow(error.sub, error.subject)
             return
         errors.append(error)
-        del errors[:-MOST_ERRORS]
+        del errors[:-MAX_ERRORS]
         if is_denial(error):
             bus.denied = str(error)
         # Before, it becomes part of what is raised.
@@ -92,7 +92,7 @@ async def connect(
     async def check_again() -> None:
         bus.cut_at = None
         # When servers end a connection because of a message that is too large now, their reason may be lost on the way.
-        if client.max_payload < LEAST_PAYLOAD:
+        if client.max_payload < MIN_PAYLOAD_BYTES:
             bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
 
     async def note_cut() -> None:
@@ -104,7 +104,7 @@ async def connect(
     bus = NatsBus(client)
     try:
         # A client that comes back for ever also tries to come for ever.
-        async with asyncio.timeout(FIRST_CONNECT):
+        async with asyncio.timeout(FIRST_CONNECT_TIMEOUT):
             await client.connect(
                 list(servers),
                 name=name,
@@ -113,10 +113,10 @@ async def connect(
                 closed_cb=close,
                 disconnected_cb=note_cut,
                 reconnected_cb=check_again,
-                connect_timeout=CONNECT,
+                connect_timeout=CONNECT_TIMEOUT,
                 reconnect_to_server_handler=client.rota.choose,
                 max_reconnect_attempts=-1,
-                ping_interval=PING_EVERY,
+                ping_interval=PING_INTERVAL,
                 max_outstanding_pings=2,
                 user_credentials=str(credentials) if credentials and not is_seed else None,
                 nkeys_seed=str(credentials) if credentials and is_seed else None,
@@ -127,7 +127,7 @@ async def connect(
             raise BusRefused(refusal) from error
         reasons = {_explain_failure(each) for each in (*errors, error) if not isinstance(each, TimeoutError)}
         raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
-    if client.max_payload < LEAST_PAYLOAD:
+    if client.max_payload < MIN_PAYLOAD_BYTES:
         await client.close()
         raise BusRefused(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
     if not await bus.may_hear(client.new_inbox()):
@@ -239,7 +239,7 @@ class NatsBus:
         now = asyncio.get_running_loop().time()
         if now >= self._report_at:
             logger.warning("messages dropped count=%d subject=%s reason=no room", self._overflowed, subject)
-            self._overflowed, self._report_at = 0, now + REPORT_EVERY
+            self._overflowed, self._report_at = 0, now + REPORT_INTERVAL
 
     async def serve(
         self,
@@ -247,8 +247,8 @@ class NatsBus:
         handler: Handler,
         *,
         answers: Callable[[str], str] | None = None,
-        waiting: int = WAITING,
-        at_once: int = AT_ONCE,
+        waiting: int = MAX_WAITING_BYTES,
+        at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
         places = asyncio.Semaphore(at_once)
@@ -275,11 +275,11 @@ class NatsBus:
 
     async def _settle(self) -> None:
         """Wait until the server knows of a subscription. The client's own ping may overtake what it has not written."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        deadline = asyncio.get_running_loop().time() + ANSWER_TIMEOUT
         while self._client.pending_data_size and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
         with suppress(nats.errors.Error):
-            await self._client.flush(timeout=round(PATIENCE))
+            await self._client.flush(timeout=round(ANSWER_TIMEOUT))
 
     async def _answer(self, message: Msg, handler: Handler) -> None:
         try:
@@ -312,7 +312,7 @@ class NatsBus:
         self,
         subject: str,
         take: Callable[[Msg], Awaitable[None]],
-        waiting: int = WAITING,
+        waiting: int = MAX_WAITING_BYTES,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
         # One parameter that is not used here has half a type.

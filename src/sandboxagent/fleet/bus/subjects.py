@@ -20,7 +20,7 @@ GATEWAY = "_"
 
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _TAG = re.compile(r"g[a-z0-9]{8,40}")
-_LONGEST = 100
+_MAX_NAME = 100
 
 
 def is_name(text: str) -> bool:
@@ -36,7 +36,7 @@ def is_tag(text: str) -> bool:
 def token(id: str) -> str:
     """An id as one part of a subject: base64url, or `=` and its SHA-256 when it is long."""
     raw = id.encode()
-    if len(raw) <= _LONGEST:
+    if len(raw) <= _MAX_NAME:
         return _encode(raw)
     return "=" + _encode(hashlib.sha256(raw).digest())
 
@@ -92,7 +92,7 @@ def filter_of(subject: str) -> str:
     return f"ev.*.{rest.partition('.')[0]}.*" if kind in ("c", "w") else subject
 
 
-def guest_of(subject: str, node: str) -> str | None:
+def remote_tag(subject: str, node: str) -> str | None:
     """The tag of the connection that a node says something to under this subject; None when it is another subject."""
     parts = subject.split(".")
     fits = len(parts) == 4 and parts[0] == "ev" and parts[1] in ("c", "w") and parts[3] == node

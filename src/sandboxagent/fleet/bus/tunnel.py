@@ -21,13 +21,13 @@ PIECE = 128 << 10
 """Bytes of a piece, at most."""
 WINDOW = 8
 """Pieces that may be on their way, or wait to be taken."""
-SIGN_EVERY = 3.0
+SIGN_INTERVAL = 3.0
 """Seconds after which a side that has nothing to send gives a sign of life; while the other side is not heard, which
 may have lost what was sent, it does so at every tick."""
-PATIENCE = 10.0
+SILENCE_TIMEOUT = 10.0
 """Seconds after which a silent side counts as gone."""
-TICK = 1.0
-MAX_STEP = 2 * TICK
+TICK_INTERVAL = 1.0
+MAX_STEP = 2 * TICK_INTERVAL
 """Seconds that the clock advances for a tick, at most: while this process itself was stopped, no other is silent."""
 
 _HEAD = struct.Struct(">BQQ")
@@ -249,10 +249,10 @@ class Flow:
         """Some time has passed."""
         if self.broken is None:
             silence = self._table.clock - self._heard_at
-            is_heard = self._is_heard and silence <= SIGN_EVERY + TICK
-            if silence > PATIENCE and not (self._whole and self._ends_with_them):
+            is_heard = self._is_heard and silence <= SIGN_INTERVAL + TICK_INTERVAL
+            if silence > SILENCE_TIMEOUT and not (self._whole and self._ends_with_them):
                 self.break_off(Reason.SILENT)
-            elif self._table.clock - self._spoke_at >= (SIGN_EVERY if is_heard else TICK):
+            elif self._table.clock - self._spoke_at >= (SIGN_INTERVAL if is_heard else TICK_INTERVAL):
                 self.give_sign()
 
     def _message(self, kind: FlowKind, body: bytes) -> bytes:
@@ -330,7 +330,7 @@ class FlowTable:
     async def run(self) -> None:
         """Tick for ever."""
         while True:
-            await asyncio.sleep(TICK)
+            await asyncio.sleep(TICK_INTERVAL)
             now = time.monotonic()
             self.tick(min(now - self._looked_at, MAX_STEP))
             self._looked_at = now

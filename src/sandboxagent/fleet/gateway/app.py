@@ -17,8 +17,8 @@ from starlette.requests import Request
 
 from sandboxagent.core.threads import Pool, Pools
 from sandboxagent.fleet.bus.subjects import is_name
-from sandboxagent.fleet.gateway.registry import Roster
-from sandboxagent.fleet.gateway.tunnels import NodeFlows
+from sandboxagent.fleet.gateway.registry import NodeRegistry
+from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.gateway.views import GatewayViews
 from sandboxagent.protocol import headers
 from sandboxagent.protocol.errors import (
@@ -35,9 +35,9 @@ from sandboxagent.server.agents.installs import AgentInstalls
 from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.http.acp import PATH as ACP
 from sandboxagent.server.http.acp import Acp
-from sandboxagent.server.http.app import FrontDoor
+from sandboxagent.server.http.app import BaseApp
 from sandboxagent.server.http.asgi import Receive, Scope, Send, header, json_headers, respond
-from sandboxagent.server.http.auth import OPENCODE, OPENCODE_HEALTH, Guard, is_opencode
+from sandboxagent.server.http.auth import OPENCODE, OPENCODE_HEALTH, Auth, is_opencode
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.posts import Post
 from sandboxagent.server.http.routes import make_control_app
@@ -46,9 +46,9 @@ from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.ui import Ui
 from sandboxagent.server.http.views import Endpoint, Installs, Views, read_query
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.listing import Inventory
+from sandboxagent.server.sessions.listing import SessionListing
 
-PATIENCE = 3.0
+NATS_TIMEOUT = 3.0
 """Seconds for which requests wait for NATS: so long a lost connection may take to come back, by another server."""
 NODE = "Which node; needed when there are several, and no `sessionId` says it."
 
@@ -67,8 +67,8 @@ def is_forwarded(path: str) -> bool:
 class Forwarding:
     """Knows the nodes and the sessions."""
 
-    roster: Roster
-    flows: NodeFlows
+    registry: NodeRegistry
+    flows: GatewayTunnels
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Have the node answer that is meant. Raises MissingNode, NoNode, NodeUnreachable, SessionNotFound, TooMany."""
@@ -90,7 +90,7 @@ class Forwarding:
         if session_id is None:
             return self._only_node() if named is None else _read_name(named)
         try:
-            owner = self.roster.session(session_id).node
+            owner = self.registry.session(session_id).node
         except UnknownSession:
             raise SessionNotFound(session_id.encode(errors="replace").decode()) from None
         if named not in (None, owner):
@@ -99,18 +99,18 @@ class Forwarding:
 
     def _choose_for_opencode(self, scope: Scope) -> str:
         """OpenCode's programs know no nodes: the one that has all sessions of the directory, or the only one."""
-        if scope["path"] == OPENCODE_HEALTH and self.roster.leases:
-            return min(self.roster.leases)
+        if scope["path"] == OPENCODE_HEALTH and self.registry.leases:
+            return min(self.registry.leases)
         query = read_query(Request(scope))
         if "node" in query:
             return _read_name(query["node"])
         given = header(scope, headers.raw(headers.OPENCODE_DIRECTORY)) or b""
         directory = query.get("directory") or unquote(given.decode("latin-1"), errors="surrogateescape")
-        owners = self.roster.owners(directory) if directory else set[str]()
+        owners = self.registry.owners(directory) if directory else set[str]()
         return owners.pop() if len(owners) == 1 else self._only_node()
 
     def _only_node(self) -> str:
-        nodes = list(self.roster.leases)
+        nodes = list(self.registry.leases)
         if not nodes:
             raise NoNode("the fleet has no node")
         if len(nodes) > 1:
@@ -148,7 +148,7 @@ def describe_forwarded() -> list[Endpoint]:
     paths, pool = _absent(Paths), Pool("none", 1)
     views = Views(
         _absent(Hub),
-        _absent(Inventory),
+        _absent(SessionListing),
         _absent(AgentViews),
         Installs(_absent(AgentInstalls), 0),
         _absent(HealthCheck),
@@ -175,12 +175,12 @@ def _absent(kind: type[T]) -> T:
     return cast("T", object())
 
 
-class GatewayApp(FrontDoor):
+class GatewayApp(BaseApp):
     """The ASGI app of a gateway."""
 
     def __init__(
         self,
-        guard: Guard,
+        auth: Auth,
         rpc: Rpc,
         acp: Acp,
         views: GatewayViews,
@@ -189,7 +189,7 @@ class GatewayApp(FrontDoor):
         cut_off_for: Callable[[], float],
     ) -> None:
         """`cut_off_for` says for how many seconds NATS cannot be reached."""
-        super().__init__(guard)
+        super().__init__(auth)
         self._cut_off_for = cut_off_for
         self._rpc = rpc
         self._acp = acp
@@ -215,7 +215,7 @@ class GatewayApp(FrontDoor):
             take(post)
 
     def _check_fleet(self) -> None:
-        if self._cut_off_for() > PATIENCE:
+        if self._cut_off_for() > NATS_TIMEOUT:
             raise FleetUnreachable
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 
 REMEMBERED_REQUESTS = 4096
 """Of one client: where they went."""
-MOST_PENDING = 1024
+MAX_PENDING = 1024
 """Of what agents of one node ask one client; as many are remembered that were settled."""
-MOST_ATTACHED = 4096
+MAX_ATTACHED = 4096
 """Sessions of one node to which a client can be attached at once."""
 Own = SentTo | StreamOpened | Answered | Attaches | Gone
 """What gateways say about a connection in the stream."""
@@ -62,7 +62,7 @@ class FleetConnection(Connection, eq=False):
     initialize: bytes = b"{}"
     """What its client said of itself."""
     home: str | None = None
-    guests: dict[str, str] = field(default_factory=dict[str, str])
+    remotes: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
     joining: frozenset[str] = frozenset()
     """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
@@ -98,7 +98,7 @@ class FleetConnection(Connection, eq=False):
 
     def own_channels(self) -> list[str]:
         """What is for this connection alone."""
-        return [subjects.connection_events(self.tag, source) for source in (subjects.GATEWAY, *self.guests)]
+        return [subjects.connection_events(self.tag, source) for source in (subjects.GATEWAY, *self.remotes)]
 
     def channels(self) -> list[str]:
         return [*self.own_channels(), *map(session_channel, self.windows)]
@@ -154,7 +154,7 @@ class FleetConnection(Connection, eq=False):
                 self.requests = requests = to_write(self.requests)
                 pending = requests.setdefault(node, {})
                 pending[id] = session_id
-                drop_oldest(pending, MOST_PENDING)
+                drop_oldest(pending, MAX_PENDING)
 
     def note_settled(self, ids: Iterable[bytes]) -> None:
         """Its client has answered these requests, or they were withdrawn."""
@@ -163,7 +163,7 @@ class FleetConnection(Connection, eq=False):
             self.settled = by_node = to_write(self.settled)
             settled = by_node.setdefault(node, {})
             settled[id] = None
-            drop_oldest(settled, MOST_PENDING)
+            drop_oldest(settled, MAX_PENDING)
             self.requests.get(node, {}).pop(id, None)
 
     def session_of_request(self, id: bytes) -> str | None:
@@ -173,7 +173,7 @@ class FleetConnection(Connection, eq=False):
     def is_full(self, node: str) -> bool:
         """Whether a node has attached it to as many sessions as it may."""
         attached = self.attached_by
-        return len(attached) >= MOST_ATTACHED and Counter(attached.values())[node] >= MOST_ATTACHED
+        return len(attached) >= MAX_ATTACHED and Counter(attached.values())[node] >= MAX_ATTACHED
 
     def note_attached(self, session_id: str, node: str, position: int) -> None:
         """A node has attached it to a session, or says so once more."""
@@ -218,7 +218,7 @@ class FleetConnection(Connection, eq=False):
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""
         source = chunk.channel.rpartition(".")[2]
-        if source == subjects.GATEWAY or len(self.guests) < 2:
+        if source == subjects.GATEWAY or len(self.remotes) < 2:
             return False
         return any(source not in self.asked.get(id, (source,)) for id in answered(chunk))
 
@@ -250,7 +250,7 @@ class FleetConnection(Connection, eq=False):
 
     def has_read(self, position: int) -> bool:
         """Whether its stream here, if there is one, has come past a position."""
-        return self.stream is None or self.stream.has_handed(position)
+        return self.stream is None or self.stream.has_sent(position)
 
     def appended(self, chunk: Chunk) -> None:
         if not self.sees(chunk):
@@ -276,7 +276,7 @@ class FleetConnection(Connection, eq=False):
         last = max(ends, default=0)
         return last if last > after else 0
 
-    def guest_id(self, node: str) -> str:
+    def remote_id(self, node: str) -> str:
         """Its id at one node. A credential there, and of no use at another node or at a gateway."""
         digest = hashlib.sha256(f"guest\0{node}\0{self.connection_id}".encode()).digest()
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -287,7 +287,7 @@ class FleetConnection(Connection, eq=False):
 
     def record(self) -> bytes:
         """What the fleet's table knows of it, for every gateway: not its id, with which one could use it."""
-        initialize, nodes = Raw(self.initialize), list(self.guests)
+        initialize, nodes = Raw(self.initialize), list(self.remotes)
         digest = _digest(self.connection_id)
         return msgspec.json.encode(Visit(digest, self.opened_at, self.agent, initialize, self.home, nodes))
 
@@ -346,7 +346,7 @@ def restore(connection_id: str, record: bytes, revision: int, now: float) -> Fle
         opened_at=visit.opened_at,
         initialize=bytes(visit.initialize),
         home=visit.home,
-        guests=dict.fromkeys(visit.nodes, ""),
+        remotes=dict.fromkeys(visit.nodes, ""),
         unread=frozenset(visit.nodes),
         revision=revision,
     )

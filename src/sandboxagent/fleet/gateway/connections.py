@@ -19,53 +19,55 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandboxagent.fleet.gateway.connection import AttachmentLog, FleetConnection, restore
-from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import EVERYTHING, Feed
 from sandboxagent.fleet.gateway.node_loss import Endings, Promises, Withdrawals
-from sandboxagent.fleet.gateway.ordering import Settling
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.ordering import Ordering
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.messages import AttachmentChange, StreamOpened, Visit
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.protocol.errors import LogUnavailable, SandboxAgentError, UnknownConnection
-from sandboxagent.server.http.stream import TAKEN_OVER
+from sandboxagent.server.http.stream import REPLACED
 from sandboxagent.server.log.event import session_channel
 from sandboxagent.server.sessions.connection import Connection
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 10.0
+SESSION_TIMEOUT = 10.0
 """Seconds that the word of a new session waits for what was said before."""
-KNOWN_GUESTS = 50_000
+MAX_KNOWN_REMOTE = 50_000
 """How many guests at other gateways are remembered, so that the table is not asked about each."""
 
 
 class FleetConnections:
     """The connections of this gateway's clients, and the port to them that transports stand on."""
 
-    def __init__(self, gateway: str, feed: Feed, roster: Roster, table: Table, own: OwnEvents, ttl: float) -> None:
+    def __init__(
+        self, gateway: str, feed: Feed, registry: NodeRegistry, table: Table, own: GatewayEvents, ttl: float
+    ) -> None:
         self.stopping = False
         self._gateway = gateway
         self._feed = feed
         feed.fell_behind = self._begin_anew
-        self._roster = roster
+        self._registry = registry
         self._table = table
         self._own = own
-        self.settling = Settling(feed)
-        self.promises = Promises(feed, own, roster.fetch_run)
+        self.ordering = Ordering(feed)
+        self.promises = Promises(feed, own, registry.fetch_run)
         self.endings = Endings(feed, own)
-        self.withdrawals = Withdrawals(feed, own, roster.fetch_run)
+        self.withdrawals = Withdrawals(feed, own, registry.fetch_run)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
         """By connection id: a wrong one with the right tag must not get into the way of the right one."""
-        self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._known_remote: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
         self._opened: Callable[[str, str], Awaitable[None]] = _ignore
         self._tasks = Tasks()
         self._watching: StreamFollowing | None = None
-        roster.watch(self._take_node)
-        for node in roster.leases:
+        registry.watch(self._take_node)
+        for node in registry.leases:
             self._take_node(node)
 
     async def start(self) -> None:
@@ -124,7 +126,7 @@ class FleetConnections:
             watcher(connection)
         try:
             await self._table.delete(connection.tag)
-            for source in (subjects.GATEWAY, *connection.guests):
+            for source in (subjects.GATEWAY, *connection.remotes):
                 await self._own.purge(connection.tag, source)
         except BusError as error:
             # The table forgets it by itself, and the stream what is old.
@@ -150,11 +152,11 @@ class FleetConnections:
 
     async def _tell_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
         # On the stream, the updates are to come after it.
-        await self._own.all_kept(connection.tag, PATIENCE)
+        await self._own.all_kept(connection.tag, SESSION_TIMEOUT)
         await self._opened(node, session_id)
 
     def find_session(self, name: str) -> str | None:
-        seen = self._roster.find(name)
+        seen = self._registry.find(name)
         return None if seen is None else seen.session_id
 
     # Opening
@@ -170,13 +172,13 @@ class FleetConnections:
             opened_at=position,
             initialize=envelope.line,
             home=home,
-            guests={} if home is None else {home: ""},
+            remotes={} if home is None else {home: ""},
         )
         connection.introduce(envelope.params())
         await self._save(connection)
         self._by_tag[connection.tag] = connection
         try:
-            await self._follow(connection, subjects.GATEWAY, *connection.guests)
+            await self._follow(connection, subjects.GATEWAY, *connection.remotes)
         except BaseException:
             self._drop(connection, "it could not be read")
             raise
@@ -184,16 +186,16 @@ class FleetConnections:
 
     async def add_node(self, connection: FleetConnection, node: str) -> None:
         """Let a node speak to it, and hear that. Raises LogUnavailable."""
-        if node in connection.guests:
+        if node in connection.remotes:
             return
-        connection.guests[node] = ""
+        connection.remotes[node] = ""
         try:
             await self._save(connection)
             await self._follow(connection, node)
         except BaseException:
             # As if nothing had happened: the next call tries all of it again.
             self._unfollow(connection, node)
-            connection.guests.pop(node, None)
+            connection.remotes.pop(node, None)
             raise
 
     async def _save(self, connection: FleetConnection) -> None:
@@ -257,8 +259,8 @@ class FleetConnections:
             return None
         self._by_tag[tag] = connection
         try:
-            await self._follow(connection, subjects.GATEWAY, *connection.guests)
-            await self.settling.settled(connection)
+            await self._follow(connection, subjects.GATEWAY, *connection.remotes)
+            await self.ordering.settled(connection)
         except BaseException:
             self._drop(connection, "it could not be read")
             raise
@@ -297,9 +299,9 @@ class FleetConnections:
         writer.begin()
         for session_id in connection.gone:
             connection.apply_gone(session_id, EVERYTHING)
-        self.settling.begin(connection, writer.own, connection.opened_at)
+        self.ordering.begin(connection, writer.own, connection.opened_at)
         if connection.stream is not None:
-            connection.stream.look_back()
+            connection.stream.resync()
 
     def _unfollow(self, connection: FleetConnection, source: str) -> None:
         self._feed.unfollow(subjects.connection_events(connection.tag, source), connection)
@@ -317,7 +319,7 @@ class FleetConnections:
         finally:
             connection.joining -= {node}
             if connection.stream is not None:
-                connection.stream.look_back()
+                connection.stream.resync()
 
     def is_incomplete(self, connection: Connection) -> bool:
         """Whether its streams have to wait: they would pass over events of a node that is not heard here yet."""
@@ -326,14 +328,14 @@ class FleetConnections:
     def take_attachment(self, connection: FleetConnection, node: str, said: AttachmentChange, position: int) -> None:
         """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
         session_id, channel = said.session_id, session_channel(said.session_id)
-        owner = self._roster.find(session_id)
+        owner = self._registry.find(session_id)
         if connection.closed or (owner is not None and owner.node != node):
             return
         connection.apply_gone(session_id, position)
         if not said.attached:
             if said.deleted:
                 # Its client hears of that now, and must not find the session any more; the list follows.
-                self._roster.drop(session_id)
+                self._registry.drop(session_id)
             if connection.attached(session_id):
                 # Followed still: its stream may have to read what came before. See `release`.
                 connection.end_attachment(session_id, position)
@@ -344,10 +346,10 @@ class FleetConnections:
             if connection.is_full(node):
                 logger.warning("no more attachments connection=%s node=%s", connection.tag, node)
             self._feed.follow(channel, connection)
-            self.settling.begin(connection, channel, position)
+            self.ordering.begin(connection, channel, position)
             if connection.stream is not None:
                 # What was said since has come by already, or comes by pages.
-                connection.stream.look_back()
+                connection.stream.resync()
 
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be.
@@ -357,7 +359,7 @@ class FleetConnections:
         if said.id == connection.announced:
             connection.announced = ""
         if said.gateway != self._gateway and connection.stream is not None and not connection.announced:
-            connection.stream.close(TAKEN_OVER)
+            connection.stream.close(REPLACED)
 
     def announce_stream(self, connection: Connection) -> None:
         """Its client reads here, from wherever it likes: also what came before it was detached from a session."""
@@ -389,17 +391,17 @@ class FleetConnections:
 
     # Guests
 
-    async def is_guest(self, node: str, tag: str) -> bool:
+    async def is_remote(self, node: str, tag: str) -> bool:
         """Whether a connection was introduced to a node. Raises BusError."""
         connection = self._by_tag.get(tag)
-        if (node, tag) in self._known_guests or (connection is not None and node in connection.guests):
+        if (node, tag) in self._known_remote or (connection is not None and node in connection.remotes):
             return True
         entry = await self._table.get(tag)
         if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
             return False
-        self._known_guests[node, tag] = None
-        while len(self._known_guests) > KNOWN_GUESTS:
-            self._known_guests.popitem(last=False)
+        self._known_remote[node, tag] = None
+        while len(self._known_remote) > MAX_KNOWN_REMOTE:
+            self._known_remote.popitem(last=False)
         return True
 
     # Its end here
@@ -427,16 +429,16 @@ class FleetConnections:
         """What other gateways have written of it: hear the nodes to which they have introduced it."""
         connection.revision = revision
         for node in msgspec.json.decode(value, type=Visit).nodes:
-            if node not in connection.guests:
-                connection.guests[node] = ""
+            if node not in connection.remotes:
+                connection.remotes[node] = ""
                 connection.joining |= {node}
                 connection.unread |= {node}
                 if connection.stream is not None:
-                    connection.stream.look_back()
+                    connection.stream.resync()
                 self._spawn(self._join(connection, node))
 
     def _take_node(self, node: str) -> None:
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         if lease is not None:
             self._feed.progress.begin_run(node, lease.nonce)
 
@@ -446,10 +448,10 @@ class FleetConnections:
         del self._by_tag[connection.tag]
         logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
         connection.closed = True
-        self.settling.drop(connection)
+        self.ordering.drop(connection)
         for channel in connection.channels():
             self._feed.unfollow(channel, connection)
-        for source in (subjects.GATEWAY, *connection.guests):
+        for source in (subjects.GATEWAY, *connection.remotes):
             self._unfollow(connection, source)
         if connection.stream is not None:
             connection.stream.close(reason)

@@ -14,9 +14,9 @@ from sandboxagent.server.log.event import Chunk, Direction, connection_channel
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 0.2
+RETRY_INTERVAL = 0.2
 """Seconds until what could not be appended is tried again."""
-MOST_WAITING = 8 << 20
+MAX_WAITING = 8 << 20
 """Bytes that may wait for the stream, of all connections; then the newest is dropped."""
 
 Unless = Callable[[], Awaitable[bool]]
@@ -25,7 +25,7 @@ Kept = asyncio.Future[bool]
 """Done when an event is in the stream, or need not be; False when it was dropped."""
 
 
-class OwnEvents:
+class GatewayEvents:
     """The way of gateways into the stream."""
 
     def __init__(self, events: BusStream) -> None:
@@ -58,7 +58,7 @@ class OwnEvents:
     def _put(self, tag: str, subject: str, line: bytes, session_id: str | None, unless: Unless | None = None) -> Kept:
         kept: Kept = asyncio.get_running_loop().create_future()
         chunk = Chunk(1, [line], Direction.FROM_SERVER, session_id, connection_channel(tag), time.time(), history=False)
-        if self._size + chunk.size > MOST_WAITING:
+        if self._size + chunk.size > MAX_WAITING:
             logger.error("event for a connection dropped connection=%s reason=the stream takes nothing", tag)
             kept.set_result(False)
             return kept
@@ -79,7 +79,7 @@ class OwnEvents:
                 await self._append(subject, chunk, unless)
             except BusError as error:
                 logger.warning("event for a connection waits connection=%s reason=%s", tag, error)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
             waiting.popleft()
             self._size -= chunk.size

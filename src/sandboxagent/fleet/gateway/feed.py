@@ -25,26 +25,26 @@ T = TypeVar("T")
 Dropped = Callable[[str], Awaitable[int]]
 """The sequence up to which events of a session, by their subject, were dropped that has none left. Raises BusError."""
 
-PAUSE = 0.05
+RETRY_INTERVAL = 0.05
 """Seconds until a server that is behind, or does not answer, is asked again."""
 GATHER = 2
 """Changes of what is followed are gathered for so many times as long as the last one took …"""
-LONGEST_GATHER = 0.25
+MAX_GATHER_TIMEOUT = 0.25
 """… and for so many seconds at most: one that waited for a new leader of the stream says nothing about the next."""
 AT_ONCE = 64
 """Channels whose ends are asked for at the same time."""
-MOST_EXACT = 500
+MAX_EXACT = 500
 """Subjects that are followed one by one; more than that, and all are."""
 EVERYTHING = 1 << 62
-MOST_UNTAKEN = 32 << 20
+MAX_UNTAKEN = 32 << 20
 """Bytes of records that may wait to be handed over; with more, readers begin anew."""
-PATIENCE = 5.0
+ATTACH_TIMEOUT = 5.0
 """Seconds for which a client that attaches waits until this gateway has what others have shown already."""
-LONGEST_CHANGE = 30.0
+CHANGE_TIMEOUT = 30.0
 """Seconds within which the stream's reader has learnt of a channel; NATS does not answer if it takes longer."""
 BACKWARDS = 64
 """Messages of the stream that are looked through first for the last one of a channel; then so many times more."""
-LONGEST = 64 << 20
+MAX_LINE_BYTES = 64 << 20
 """Bytes of the longest line of a node."""
 PART_COST = 256
 """Bytes that a part takes besides its own."""
@@ -59,8 +59,8 @@ class Feed:
         self,
         stream: BusStream,
         tail_bytes: int,
-        most_untaken: int = MOST_UNTAKEN,
-        longest: int = LONGEST,
+        most_untaken: int = MAX_UNTAKEN,
+        longest: int = MAX_LINE_BYTES,
         dropped: "Dropped | None" = None,
     ) -> None:
         """`longest` is how many bytes a line of a node may have.
@@ -172,7 +172,7 @@ class Feed:
 
     async def _wait_until_reached(self, channel: Channel, sequence: int) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ATTACH_TIMEOUT):
                 await channel.reached(sequence)
         except TimeoutError as error:
             raise LogUnavailable.of_fleet(
@@ -360,7 +360,7 @@ class Feed:
                 attempts += 1
                 if attempts > BEHIND_ATTEMPTS:
                     raise LogUnavailable.of_fleet(f"a server of the fleet is behind; {subject} cannot be read")
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
 
     async def _page(self, subject: str, after: int) -> list[StreamRecord]:
         return await _ask(self._stream.page(subject, after, EVERYTHING, PAGE))
@@ -387,7 +387,7 @@ class Feed:
     async def _wait_for(self, channels: Iterable[Channel]) -> None:
         wanted = list(channels)
         try:
-            async with asyncio.timeout(LONGEST_CHANGE):
+            async with asyncio.timeout(CHANGE_TIMEOUT):
                 while missing := [each for each in wanted if each.complete_after is None]:
                     if any(self._find(each.subject) is not each for each in missing):
                         raise LogUnavailable.of_fleet("what was to be read was closed meanwhile")
@@ -421,16 +421,16 @@ class Feed:
             new = [each for each in self._channels.values() if each.complete_after is None]
             assert self._reader is not None
             try:
-                await self._reader.change(wanted if len(wanted) <= MOST_EXACT else [subjects.EVENTS])
+                await self._reader.change(wanted if len(wanted) <= MAX_EXACT else [subjects.EVENTS])
                 ends = await self._find_ends(new)
                 dropped = await self._find_dropped(each for each, last in zip(new, ends, strict=True) if last is None)
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
                 # Not for long: clients that open a connection wait for it, and the servers may have a leader by now.
-                await asyncio.sleep(LONGEST_GATHER)
+                await asyncio.sleep(MAX_GATHER_TIMEOUT)
                 continue
-            not_before = clock() + min(GATHER * (clock() - began), LONGEST_GATHER)
+            not_before = clock() + min(GATHER * (clock() - began), MAX_GATHER_TIMEOUT)
             for each, last in zip(new, ends, strict=True):
                 # What is newer comes by the reader, which knows of the subject by now.
                 each.begin(dropped.get(each.subject, 0) if last is None else last.sequence)
@@ -487,7 +487,7 @@ class Feed:
                     await self._take(record)
                 except BusError as error:
                     logger.warning("event waits subject=%s reason=%s", record.subject, error)
-                    await asyncio.sleep(PAUSE)
+                    await asyncio.sleep(RETRY_INTERVAL)
                 else:
                     break
             self._untaken -= len(record.body)

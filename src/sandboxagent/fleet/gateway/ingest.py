@@ -19,7 +19,7 @@ from sandboxagent.fleet import messages as fleet
 from sandboxagent.fleet import records
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import (
-    MOST_MESSAGES,
+    MAX_MESSAGES,
     Append,
     BusError,
     BusRefused,
@@ -30,9 +30,9 @@ from sandboxagent.fleet.bus.interface import (
     Table,
 )
 from sandboxagent.fleet.gateway import validate
-from sandboxagent.fleet.gateway.limits import MOST_DESCRIPTION, Marks, NodeLimits, Usage
+from sandboxagent.fleet.gateway.limits import MAX_DESCRIPTION, Marks, NodeLimits, Usage
 from sandboxagent.fleet.gateway.owners import Owner, Owners
-from sandboxagent.fleet.gateway.registry import Orders, Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Orders
 from sandboxagent.fleet.gateway.shares import Shares
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.messages import (
@@ -49,19 +49,19 @@ from sandboxagent.protocol.json_bounds import excess
 
 logger = logging.getLogger(__name__)
 
-LEASE = 15.0
+LEASE_TIMEOUT = 15.0
 """Seconds for which a node counts as there after its last beat."""
 NODE_RATE = 32 << 20
 """Bytes a second that are taken of each node."""
-MOST_REASON = 200
+MAX_REASON = 200
 """Characters of why an event was dropped; a node chooses some of them."""
-MOST_NAMED = 8
+MAX_NAMED = 8
 """Sessions that one message to a client may be about; nodes send one."""
-LONGEST_ALIAS = 256
+MAX_ALIAS = 256
 """Characters, as at a server."""
 SHOWN = 80
 """Characters of a name that a mark shows."""
-MOST_CORRECTED = 1_000
+MAX_CORRECTED = 1_000
 """Revisions of listed sessions that the leader was asked for and that wait to be used."""
 CLAIMS = 5
 """So many times the sessions that a node may list are granted to it by one gateway, less those deleted there."""
@@ -69,7 +69,7 @@ REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
 
-IsGuest = Callable[[str, str], Awaitable[bool]]
+IsRemote = Callable[[str, str], Awaitable[bool]]
 """Whether a node, the first, knows a connection by a gateway's introduction. Raises Unreachable."""
 IsThere = Callable[[str, str], Awaitable[bool]]
 """Whether the run of a node with a nonce may still be there."""
@@ -116,23 +116,23 @@ class Ingest:
         leases: Table,
         listed: Table,
         holders: Mapping[str, fleet.Lease],
-        is_guest: IsGuest | None = None,
+        is_remote: IsRemote | None = None,
         is_there: IsThere | None = None,
         *,
-        roster: Roster | None = None,
-        lease: float = LEASE,
+        registry: NodeRegistry | None = None,
+        lease: float = LEASE_TIMEOUT,
         quotas: Quotas | None = None,
         limits: NodeLimits | None = None,
         marks: Marks | None = None,
         orders: Orders | None = None,
         shares: Shares | None = None,
     ) -> None:
-        """`holders` are the nodes that have a lease, `roster` has the list, as far as this gateway has heard."""
+        """`holders` are the nodes that have a lease, `registry` has the list, as far as this gateway has heard."""
         self._orders = orders or Orders()
         self._limits = limits or NodeLimits()
         self._marks = marks or Marks(time.monotonic)
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
-        self._is_guest = is_guest or _has_no_guest
+        self._is_remote = is_remote or _has_no_remote
         self._is_there = is_there or _is_gone
         self._gateway = gateway
         self._holders = holders
@@ -143,7 +143,7 @@ class Ingest:
         """Node → sessions that were granted to it here, and not deleted here."""
         self._leases = leases
         self._listed = listed
-        self._roster = roster or Roster()
+        self._registry = registry or NodeRegistry()
         self._corrected: dict[str, int] = {}
         """Revisions that the table's leader was asked for, by key, until they are used."""
         self._unheard: dict[str, dict[str, tuple[int, int]]] = {}
@@ -227,16 +227,16 @@ class Ingest:
         return reply
 
     def _check(self, node: str, request: LogRequest) -> None:
-        if not 0 < len(request.messages) <= MOST_MESSAGES // 2:
+        if not 0 < len(request.messages) <= MAX_MESSAGES // 2:
             # As many grants may come with them.
-            raise BusRefused(f"a request has 1 to {MOST_MESSAGES // 2} messages")
+            raise BusRefused(f"a request has 1 to {MAX_MESSAGES // 2} messages")
         for message in request.messages:
             records.check_outgoing(message)
             self._check_part(node, message)
             session_id = records.read_meta(message.meta).session_id
             if message.subject not in request.expected:
                 raise BusRefused(f"{message.subject}: the request does not say where it ends")
-            if subjects.guest_of(message.subject, node) is not None:
+            if subjects.remote_tag(message.subject, node) is not None:
                 continue
             if session_id is None:
                 raise BusRefused(f"{message.subject} is not a subject of {node}")
@@ -257,8 +257,8 @@ class Ingest:
         """
         dropped: dict[str, int] = {}
         for message in request.messages:
-            tag = subjects.guest_of(message.subject, node)
-            if tag is not None and message.subject not in dropped and not await self._is_guest(node, tag):
+            tag = subjects.remote_tag(message.subject, node)
+            if tag is not None and message.subject not in dropped and not await self._is_remote(node, tag):
                 dropped[message.subject] = request.expected[message.subject]
         request.messages = [message for message in request.messages if message.subject not in dropped]
         return dropped
@@ -318,7 +318,7 @@ class Ingest:
                     async with aclosing(said):
                         await self._check_own(node, message, said)
             except validate.Forged as error:
-                self._blame(node, f"an event of it was dropped: {str(error)[:MOST_REASON]}")
+                self._blame(node, f"an event of it was dropped: {str(error)[:MAX_REASON]}")
                 continue
             fair.append(message)
         return fair
@@ -333,7 +333,7 @@ class Ingest:
         else:
             lines = message.body.split(b"\n")
         named |= validate.sessions_named(node, lines)
-        if len(named) > MOST_NAMED:
+        if len(named) > MAX_NAMED:
             raise validate.Forged("it is about too many sessions")
         for session_id in named:
             owner = (await self._end(subjects.session_events(session_id))).owner
@@ -449,8 +449,8 @@ class Ingest:
 
     async def _take_beat(self, node: str, body: bytes) -> BeatReply:
         request = msgspec.msgpack.decode(body, type=BeatRequest)
-        if len(body) > MOST_DESCRIPTION:
-            reason = f"{node} describes itself in {len(body)} bytes, and gateways take {MOST_DESCRIPTION}"
+        if len(body) > MAX_DESCRIPTION:
+            reason = f"{node} describes itself in {len(body)} bytes, and gateways take {MAX_DESCRIPTION}"
             self._marks.note(node, reason)
             return BeatReply(failed=f"{reason}; give it fewer labels")
         lease = fleet.Lease(
@@ -549,10 +549,10 @@ class Ingest:
         if "alias" not in facts:
             return
         alias = msgspec.json.decode(facts["alias"])
-        if not isinstance(alias, str) or len(alias) > LONGEST_ALIAS:
+        if not isinstance(alias, str) or len(alias) > MAX_ALIAS:
             del facts["alias"]
             return
-        seen = self._roster.sessions.get(subjects.token(session_id))
+        seen = self._registry.sessions.get(subjects.token(session_id))
         if seen is not None and (seen.node, seen.alias) == (node, alias):
             return
         # Also one that was granted before there was a table of owners.
@@ -572,8 +572,8 @@ class Ingest:
             del unheard[each]
         if not unheard:
             self._unheard.pop(node, None)
-        usage = self._roster.usage.get(node) or Usage()
-        before = self._roster.sessions.get(key)
+        usage = self._registry.usage.get(node) or Usage()
+        before = self._registry.sessions.get(key)
         if before is None and key not in unheard and usage.sessions + len(unheard) >= limits.sessions:
             return f"{node} has {limits.sessions} sessions, which is what gateways list of a node (--node-sessions)"
         growth = size - (0 if before is None else before.size)
@@ -584,7 +584,7 @@ class Ingest:
 
     def _heard(self, key: str) -> int:
         """The revision up to which the roster knows an entry."""
-        return self._roster.revisions.get(key, 0)
+        return self._registry.revisions.get(key, 0)
 
     def _revision_of(self, key: str) -> int:
         """Of a listed session, as this gateway knows it; as the table's leader has it, if that has proved wrong."""
@@ -603,7 +603,7 @@ class Ingest:
             return await self._listed.put(key, value, expected=revision)
         except Conflict:
             # A table that was restored has revisions that its readers never hear of.
-            if len(self._corrected) >= MOST_CORRECTED:
+            if len(self._corrected) >= MAX_CORRECTED:
                 self._corrected.clear()
             self._corrected[key] = await self._listed.revision(key)
             raise
@@ -646,5 +646,5 @@ async def _is_gone(node: str, nonce: str) -> bool:
     return False
 
 
-async def _has_no_guest(node: str, tag: str) -> bool:
+async def _has_no_remote(node: str, tag: str) -> bool:
     return False

@@ -17,7 +17,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError, Conflict, Handler, StopHearing, Table
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.validate import ASIDE, Quotas
 
 logger = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ GREETINGS = 1024
 """First beats that are taken between two beacons."""
 TOGETHER = 64
 """Nodes that begin to be heard at the same time."""
-UNKNOWN_FOR = 60.0
+UNKNOWN_TIMEOUT = 60.0
 """Seconds for which a node without a lease is heard."""
-REPORT_EVERY = 60.0
+REPORT_INTERVAL = 60.0
 """Seconds between two reports of floods of first beats."""
-RENEWING = 1.0
+RENEW_TIMEOUT = 1.0
 """Seconds that a beacon waits for nodes to be heard."""
 
 
@@ -47,7 +47,7 @@ class Intake:
         bus: Bus,
         take: Handler,
         quotas: Quotas,
-        roster: Roster,
+        registry: NodeRegistry,
         leases: Table,
         clock: Callable[[], float],
         lease: float,
@@ -59,7 +59,7 @@ class Intake:
         self._bus = bus
         self._take = take
         self._quotas = quotas
-        self._roster = roster
+        self._registry = registry
         self._leases = leases
         self._clock = clock
         self._lease = lease
@@ -78,14 +78,14 @@ class Intake:
 
     async def start(self) -> None:
         """Hear all nodes that are there, and whoever comes. Raises BusError."""
-        self._roster.watch(self._note_change)
+        self._registry.watch(self._note_change)
         await self._renew()
 
     async def renew(self) -> None:
         """Before each beacon: hear new nodes again, and those that are no longer set aside."""
         if self._renewing is None or self._renewing.done():
             self._renewing = self._tasks.run(self._renew(), "hearing nodes")
-        await asyncio.wait({self._renewing}, timeout=RENEWING)
+        await asyncio.wait({self._renewing}, timeout=RENEW_TIMEOUT)
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -97,7 +97,7 @@ class Intake:
             logger.info("node heard again node=%s reason=%s", node, reason)
             with suppress(BusError):
                 await self._write_lease(node, "")
-        leases = dict(self._roster.leases)
+        leases = dict(self._registry.leases)
         for node, lease in leases.items():
             self._known_at[node] = now
             if self._is_aside(node) or lease.set_aside:
@@ -106,7 +106,7 @@ class Intake:
         for place in range(0, len(missing), TOGETHER):
             with suppress(BusError):
                 await asyncio.gather(*(self._hear(node) for node in missing[place : place + TOGETHER]))
-        for node in [each for each in self._heard if now - self._known_at.get(each, now) > UNKNOWN_FOR]:
+        for node in [each for each in self._heard if now - self._known_at.get(each, now) > UNKNOWN_TIMEOUT]:
             await self._stop(node)
             del self._known_at[node]
         self._greeted = 0
@@ -125,7 +125,7 @@ class Intake:
             self._floods += 1
             if self._clock() >= self._report_at:
                 logger.warning("first beats come in floods, and are not taken for a second count=%d", self._floods)
-                self._floods, self._report_at = 0, self._clock() + REPORT_EVERY
+                self._floods, self._report_at = 0, self._clock() + REPORT_INTERVAL
             await greeting()
             return None
         node, _ = subjects.sender(subject)
@@ -165,11 +165,11 @@ class Intake:
                 await (await hearing)()
 
     def _is_aside(self, node: str) -> bool:
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         return self._quotas.is_aside(node) or bool(lease is not None and lease.set_aside)
 
     def _note_change(self, node: str) -> None:
-        if node in self._roster.leases and node not in self._heard and not self._is_aside(node):
+        if node in self._registry.leases and node not in self._heard and not self._is_aside(node):
             self._tasks.run(self._hear_quietly(node), "hearing a node")
 
     async def _hear_quietly(self, node: str) -> None:

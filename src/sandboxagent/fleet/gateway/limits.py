@@ -12,15 +12,15 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from sandboxagent.fleet.bus.interface import MOST_BYTES
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES
 
 logger = logging.getLogger(__name__)
 
-KEPT = 60.0
+KEEP_TIMEOUT = 60.0
 """Seconds for which a node is marked after the last thing that was not taken of it, and between two reports of one."""
-MOST_MARKED = 1_000
+MAX_MARKED = 1_000
 """Nodes that are marked at once."""
-MOST_DESCRIPTION = 16 << 10
+MAX_DESCRIPTION = 16 << 10
 """Bytes in which a node describes itself: its version, labels and agents."""
 
 
@@ -39,7 +39,7 @@ class NodeLimits(Struct, frozen=True):
     @property
     def parts(self) -> int:
         """Parts that such a line has; one more, because ids in it may have become longer."""
-        return self.line // MOST_BYTES + 2
+        return self.line // MAX_BODY_BYTES + 2
 
 
 class Usage:
@@ -112,16 +112,16 @@ class Marks:
         now = self._clock()
         mark = self._marks.get(node)
         if mark is None:
-            if len(self._marks) >= MOST_MARKED:
+            if len(self._marks) >= MAX_MARKED:
                 del self._marks[next(iter(self._marks))]
             mark = self._marks[node] = _Mark()
         mark.reason, mark.noted_at = reason, now
         mark.count += 1
-        if mark.reported_at is None or now - mark.reported_at >= KEPT:
+        if mark.reported_at is None or now - mark.reported_at >= KEEP_TIMEOUT:
             logger.warning("not taken of a node node=%s count=%d reason=%s", node, mark.count, reason)
             mark.reported_at, mark.count = now, 0
 
     def of(self, node: str) -> str:
         """Why something of a node was not taken in the last minute; empty when all was."""
         mark = self._marks.get(node)
-        return mark.reason if mark is not None and self._clock() - mark.noted_at < KEPT else ""
+        return mark.reason if mark is not None and self._clock() - mark.noted_at < KEEP_TIMEOUT else ""

@@ -19,27 +19,27 @@ from sandboxagent.fleet.bus.interface import BusError, BusRefused
 from sandboxagent.fleet.bus.nats import NatsBus, connect
 from sandboxagent.fleet.gateway.app import Forwarding, GatewayApp
 from sandboxagent.fleet.gateway.connections import FleetConnections
-from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import Feed
-from sandboxagent.fleet.gateway.ingest import LEASE, Ingest
+from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT, Ingest
 from sandboxagent.fleet.gateway.intake import Intake
 from sandboxagent.fleet.gateway.limits import Marks, NodeLimits
 from sandboxagent.fleet.gateway.methods import GatewayMethods
-from sandboxagent.fleet.gateway.node_calls import GuestCalls
+from sandboxagent.fleet.gateway.node_calls import NodeCalls
 from sandboxagent.fleet.gateway.owners import TABLE as OWNERS
 from sandboxagent.fleet.gateway.owners import Owners
 from sandboxagent.fleet.gateway.placement import Presence
-from sandboxagent.fleet.gateway.registry import ORDERS, Orders, Roster
-from sandboxagent.fleet.gateway.requests import FleetCalls
+from sandboxagent.fleet.gateway.registry import ORDERS, NodeRegistry, Orders
+from sandboxagent.fleet.gateway.requests import FleetRequests
 from sandboxagent.fleet.gateway.shares import TABLE as USAGE
 from sandboxagent.fleet.gateway.shares import Shares
-from sandboxagent.fleet.gateway.tunnels import NodeFlows
+from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.gateway.views import GatewayViews
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.http.acp import Acp
-from sandboxagent.server.http.auth import Guard
-from sandboxagent.server.http.body import Duplex
+from sandboxagent.server.http.auth import Auth
+from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.ports import Delivery
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -48,10 +48,10 @@ from sandboxagent.server.listen import announce, make_server, open_listener, set
 
 logger = logging.getLogger(__name__)
 
-BEACON_EVERY = 1.0
-CLEAN_EVERY = 10.0
+ANNOUNCE_INTERVAL = 1.0
+CLEAN_INTERVAL = 10.0
 UI_THREADS = 2
-MOST_ANSWERED = 64 << 20
+MAX_ANSWERED = 64 << 20
 """Bytes of a node's answer to one envelope."""
 
 
@@ -102,58 +102,58 @@ async def _serve_on(
     visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
     given = Orders()
     await given.start(await bus.table(ORDERS, replicas))
-    roster = Roster(given, require_pins=settings.require_pins, most=settings.node_sessions)
-    await roster.start(leases, listed)
+    registry = NodeRegistry(given, require_pins=settings.require_pins, most=settings.node_sessions)
+    await registry.start(leases, listed)
     feed = Feed(events, settings.replay_bytes, longest=settings.node_line, dropped=owners.dropped)
     await feed.start()
     quotas = Quotas(settings.node_rate, time.monotonic)
     limits = NodeLimits(settings.node_sessions, settings.node_views, settings.session_view, settings.node_line)
     marks = Marks(time.monotonic)
     feed.gave_up = lambda node: marks.note(node, "it has begun too many long lines that it has not ended (--node-line)")
-    own_events = OwnEvents(events)
-    connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
+    gateway_events = GatewayEvents(events)
+    connections = FleetConnections(name, feed, registry, visits, gateway_events, settings.connection_ttl)
     await connections.start()
     presence = Presence(name, bus)
-    known = (roster.leases, connections.is_guest, presence.is_there)
+    known = (registry.leases, connections.is_remote, presence.is_there)
     ingest = Ingest(
         *(name, events, owners, leases, listed, *known),
-        roster=roster,
+        registry=registry,
         quotas=quotas,
         limits=limits,
         marks=marks,
         orders=given,
         shares=shares,
     )
-    intake = Intake(name, bus, ingest.take, quotas, roster, leases, time.monotonic, LEASE)
+    intake = Intake(name, bus, ingest.take, quotas, registry, leases, time.monotonic, LEASE_TIMEOUT)
     await intake.start()
     stream_limits = StreamLimits(
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
     )
     streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
-    flows = NodeFlows(name, bus, roster.leases, settings.flows, feed.progress.kept)
+    flows = GatewayTunnels(name, bus, registry.leases, settings.flows, feed.progress.kept)
     flows.stray, intake.silenced = quotas.stray, flows.silence
-    guests = GuestCalls(connections, flows, roster, MOST_ANSWERED)
-    own_methods = GatewayMethods(feed, roster, owners)
-    calls = FleetCalls(
-        *(name, connections, guests, own_methods, roster, presence.answers, keys),
+    node_calls = NodeCalls(connections, flows, registry, MAX_ANSWERED)
+    own_methods = GatewayMethods(feed, registry, owners)
+    calls = FleetRequests(
+        *(name, connections, node_calls, own_methods, registry, presence.answers, keys),
         settings.log_max_age,
         settings.default_agent,
     )
     delivery = Delivery(connections, calls, settings.stream_requests)
     lines = Pool("lines", 1)
-    duplex = Duplex(connections, calls, streams, delivery, lines, settings.max_body)
-    shared = (connections, calls, streams, delivery, duplex, lines, settings.max_body)
+    websockets = WebSocketTransport(connections, calls, streams, delivery, lines, settings.max_body)
+    shared = (connections, calls, streams, delivery, websockets, lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
-    guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     views = GatewayViews(
         name,
-        roster,
+        registry,
         flows,
         lambda: None if bus.connected else "NATS cannot be reached; see whether the servers which --join names run",
     )
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
-    app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui, lambda: bus.cut_off_for)
+    app = GatewayApp(auth, rpc, acp, views, Forwarding(registry, flows), ui, lambda: bus.cut_off_for)
     server = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)
@@ -163,7 +163,7 @@ async def _serve_on(
             flows.run(),
             shares.run(),
             _show(bus, name, intake),
-            _keep(connections, guests),
+            _keep(connections, node_calls),
         )
     ]
     await server.start(listener)
@@ -185,7 +185,7 @@ async def _serve_on(
             clock.cancel()
         await connections.close_all()
         await feed.close()
-        await roster.close()
+        await registry.close()
         await shares.close()
         await intake.close()
         await given.close()
@@ -193,17 +193,17 @@ async def _serve_on(
 
 async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
     """Tell nodes once a second that this gateway is there."""
-    beacon = msgspec.msgpack.encode(messages.Beacon(name, messages.OLDEST, messages.PROTOCOL))
+    announcement = msgspec.msgpack.encode(messages.GatewayAnnouncement(name, messages.OLDEST, messages.PROTOCOL))
     while True:
         await intake.renew()
         with contextlib.suppress(BusError):
-            await bus.publish(subjects.BEACON, beacon)
-        await asyncio.sleep(BEACON_EVERY)
+            await bus.publish(subjects.BEACON, announcement)
+        await asyncio.sleep(ANNOUNCE_INTERVAL)
 
 
-async def _keep(connections: FleetConnections, guests: GuestCalls) -> None:
+async def _keep(connections: FleetConnections, node_calls: NodeCalls) -> None:
     """Keep what is used, and forget the rest."""
     while True:
-        await asyncio.sleep(CLEAN_EVERY)
+        await asyncio.sleep(CLEAN_INTERVAL)
         connections.close_unused()
-        await guests.keep_all()
+        await node_calls.keep_all()

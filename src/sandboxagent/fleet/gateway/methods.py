@@ -14,14 +14,14 @@ from sandboxagent.fleet.bus.interface import BusError, StreamRecord
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.records import PART, end_of, ownership, position_of, read_part
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Envelope, Object, object_at, parse, text_at
 from sandboxagent.protocol.errors import InvalidParams, InvalidRequest, LogUnavailable, NotAnEnvelope
 from sandboxagent.protocol.extensions import ChangesParams, EventsRange
 from sandboxagent.server.log.event import Chunk, session_channel
-from sandboxagent.server.sessions.extensions import LONGEST_WAIT, MAX_PAGE, shown, wait_for_change
+from sandboxagent.server.sessions.extensions import MAX_PAGE, MAX_WAIT_TIMEOUT, shown, wait_for_change
 from sandboxagent.server.sessions.session import iso
 
 ONE = 2
@@ -34,9 +34,9 @@ Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 class GatewayMethods:
     """The methods, and what they read."""
 
-    def __init__(self, feed: Feed, roster: Roster, owners: Owners) -> None:
+    def __init__(self, feed: Feed, registry: NodeRegistry, owners: Owners) -> None:
         self._feed = feed
-        self._roster = roster
+        self._registry = registry
         self._owners = owners
 
     def table(self) -> dict[str, Method]:
@@ -54,7 +54,7 @@ class GatewayMethods:
 
     async def owner(self, session_id: str) -> str | None:
         """The node that a session belongs to: as it is listed, else as it was granted. Raises LogUnavailable."""
-        seen = self._roster.find(session_id)
+        seen = self._registry.find(session_id)
         if seen is not None:
             return seen.node
         subject = subjects.session_events(session_id)
@@ -73,29 +73,29 @@ class GatewayMethods:
 
     async def _list(self, connection: FleetConnection, envelope: Envelope) -> object:
         params = envelope.params()
-        page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
+        page, following = self._registry.page(text_at(params, "cursor"), text_at(params, "cwd"))
         sessions = [_entry(msgspec.json.decode(seen.view, type=dict[str, object])) for seen in page]
         return {"sessions": sessions, **({} if following is None else {"nextCursor": following})}
 
     async def _list_ours(self, connection: FleetConnection, envelope: Envelope) -> object:
         params = envelope.params()
         cursor, cwd, changed_after = (text_at(params, name) for name in ("cursor", "cwd", "changedAfter"))
-        return self._roster.list_sessions(cursor, cwd, changed_after)
+        return self._registry.list_sessions(cursor, cwd, changed_after)
 
     async def _await_changes(self, connection: FleetConnection, envelope: Envelope) -> object:
         try:
             asked = msgspec.convert(envelope.params(), ChangesParams)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
-        await wait_for_change(self._roster.changes, asked.after, min(asked.wait, LONGEST_WAIT))
-        return {"changes": self._roster.changes.cursor}
+        await wait_for_change(self._registry.changes, asked.after, min(asked.wait, MAX_WAIT_TIMEOUT))
+        return {"changes": self._registry.changes.cursor}
 
     async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:
-        return {"session": self._roster.session(envelope.session_id).view}
+        return {"session": self._registry.session(envelope.session_id).view}
 
     async def _attach(self, connection: FleetConnection, envelope: Envelope) -> object:
         """To a session whose node is lost: it can be read, and what its node says when it is back comes, too."""
-        seen = self._roster.session(envelope.session_id)
+        seen = self._registry.session(envelope.session_id)
         channel = session_channel(seen.session_id)
 
         def begin(position: int) -> None:
@@ -108,13 +108,13 @@ class GatewayMethods:
         return {"session": seen.view, "pending": [], "position": position}
 
     async def _detach(self, connection: FleetConnection, envelope: Envelope) -> object:
-        seen = self._roster.session(envelope.session_id)
+        seen = self._registry.session(envelope.session_id)
         if connection.attached(seen.session_id):
             connection.end_attachment(seen.session_id, self._feed.position)
         return {}
 
     async def _events(self, connection: FleetConnection, envelope: Envelope) -> object:
-        seen = self._roster.session(envelope.session_id)
+        seen = self._registry.session(envelope.session_id)
         try:
             asked = msgspec.convert(envelope.params(), EventsRange)
         except msgspec.ValidationError as error:

@@ -14,12 +14,12 @@ from msgspec import Raw
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.connections import FleetConnections
-from sandboxagent.fleet.gateway.ingest import LEASE
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.ingest import LEASE_TIMEOUT
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import Caller, NodeAnswer, NodeRequest
 from sandboxagent.fleet.messages import Introduced, Introduction, Lease, Opened
 from sandboxagent.fleet.node.connections import OPENED
-from sandboxagent.fleet.node.connections import PATH as GUESTS
+from sandboxagent.fleet.node.connections import PATH as REMOTE_CONNECTIONS
 from sandboxagent.protocol import headers, methods
 from sandboxagent.protocol.envelope import request, text_at
 from sandboxagent.protocol.errors import (
@@ -36,9 +36,9 @@ from sandboxagent.server.http.asgi import JSON
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 60.0
+NODE_TIMEOUT = 60.0
 """Seconds for which a node is tried that has a lease and does not answer."""
-PAUSE = 0.25
+RETRY_INTERVAL = 0.25
 _TYPE = (b"content-type", JSON.encode())
 
 
@@ -54,19 +54,19 @@ class Refusal(SandboxAgentError):
         super().__init__(str(problem.pop("detail", "the node gave no reason")), **problem)
 
 
-class GuestCalls:
+class NodeCalls:
     """All calls to nodes that are made for a connection."""
 
-    def __init__(self, connections: FleetConnections, caller: Caller, roster: Roster, most: int) -> None:
+    def __init__(self, connections: FleetConnections, caller: Caller, registry: NodeRegistry, most: int) -> None:
         """`most` is how many bytes an answer may have."""
         self._connections = connections
         self._caller = caller
-        self._roster = roster
+        self._registry = registry
         self._most = most
         self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
         self._tasks = Tasks()
-        roster.watch(self._take_change)
-        connections.watch_closed(self._forget_guests)
+        registry.watch(self._take_change)
+        connections.watch_closed(self._forget_remotes)
         connections.watch_streams(self._meet_nodes)
         connections.watch_opened(self._tell_opened)
 
@@ -91,12 +91,12 @@ class GuestCalls:
             task.exception()
 
     async def _introduce(self, connection: FleetConnection, node: str, *, greet: bool) -> Introduced:
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         if lease is None:
             raise NodeUnreachable(node, "is not there")
         await self._connections.add_node(connection, node)
         said = Introduction(
-            connection.guest_id(node),
+            connection.remote_id(node),
             connection.tag,
             Raw(connection.initialize),
             connection.agent or None,
@@ -104,17 +104,17 @@ class GuestCalls:
         )
         try:
             # A greeting may have to start an agent first, which has limits of its own.
-            async with asyncio.timeout(None if greet else PATIENCE):
+            async with asyncio.timeout(None if greet else NODE_TIMEOUT):
                 introduced = await self._say_who(node, said)
                 await self._attach_again(connection, node, known=introduced.known)
         except TimeoutError:
             raise NodeUnreachable(node, "does not answer") from None
-        connection.guests[node] = lease.nonce
+        connection.remotes[node] = lease.nonce
         return introduced
 
     async def _say_who(self, node: str, said: Introduction) -> Introduced:
         answer = await self._call(
-            node, NodeRequest("POST", GUESTS.encode(), headers=[_TYPE]), msgspec.json.encode(said)
+            node, NodeRequest("POST", REMOTE_CONNECTIONS.encode(), headers=[_TYPE]), msgspec.json.encode(said)
         )
         if answer.status != 200:
             raise Refusal(answer)
@@ -142,7 +142,7 @@ class GuestCalls:
 
     def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:
         attached = [session_id for session_id in connection.windows if connection.attached(session_id)]
-        return [one for one in attached if (seen := self._roster.find(one)) is not None and seen.node == node]
+        return [one for one in attached if (seen := self._registry.find(one)) is not None and seen.node == node]
 
     # Calls
 
@@ -163,46 +163,46 @@ class GuestCalls:
         clock = asyncio.get_running_loop().time
         failing_since, sent, forgotten = clock(), False, 0
         while True:
-            lease = self._roster.leases.get(node)
+            lease = self._registry.leases.get(node)
             if lease is None:
                 raise NodeLost(node) if sent else NodeUnreachable(node, "is not there")
             began = clock()
             try:
-                if connection.guests.get(node) != lease.nonce:
+                if connection.remotes.get(node) != lease.nonce:
                     await self.introduce(connection, node)
                 sent = True
                 answer = await self._call(node, self._asked(connection, node, more), body)
             except NodeUnreachable:
-                if clock() - began > PATIENCE:
+                if clock() - began > NODE_TIMEOUT:
                     # It worked on it for long: only the time for which it cannot be reached counts.
                     failing_since = clock()
                 if sent and not repeatable:
                     if await self._is_lost(lease):
                         raise NodeLost(node) from None
                     raise
-                if node in self._roster.leases and clock() - failing_since > PATIENCE:
+                if node in self._registry.leases and clock() - failing_since > NODE_TIMEOUT:
                     raise
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
             if _is_refused(answer, UnknownConnection):
-                connection.guests[node], sent = "", False
+                connection.remotes[node], sent = "", False
                 forgotten += 1
             elif not (repeatable and _is_refused(answer, ShuttingDown)):
                 return answer
-            if clock() - failing_since > PATIENCE:
+            if clock() - failing_since > NODE_TIMEOUT:
                 return answer
-            await asyncio.sleep(0 if forgotten == 1 and not sent else PAUSE)
+            await asyncio.sleep(0 if forgotten == 1 and not sent else RETRY_INTERVAL)
 
     async def _is_lost(self, lease: Lease) -> bool:
         """Whether a run of a node that does not answer has ended: its lease says so, after a while."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(LEASE):
-                await self._roster.until(lambda: self._has_ended(lease))
+            async with asyncio.timeout(LEASE_TIMEOUT):
+                await self._registry.until(lambda: self._has_ended(lease))
         return self._has_ended(lease)
 
     def _has_ended(self, lease: Lease) -> bool:
         """Whether this run of a node has its lease no longer."""
-        now = self._roster.leases.get(lease.node)
+        now = self._registry.leases.get(lease.node)
         return now is None or now.nonce != lease.nonce
 
     async def _tell_opened(self, node: str, session_id: str) -> None:
@@ -214,10 +214,10 @@ class GuestCalls:
             # It goes on by itself after a while.
             logger.info("new session not announced session=%s node=%s reason=%s", session_id, node, error.slug)
 
-    def _forget_guests(self, connection: FleetConnection) -> None:
+    def _forget_remotes(self, connection: FleetConnection) -> None:
         """Its client has closed it: no node need keep it."""
-        for node in connection.guests:
-            if node in self._roster.leases:
+        for node in connection.remotes:
+            if node in self._registry.leases:
                 asked = self._asked(connection, node, [], "DELETE")
                 self._spawn(self._try(node, asked))
 
@@ -230,14 +230,14 @@ class GuestCalls:
     def _asked(
         self, connection: FleetConnection, node: str, more: list[tuple[bytes, bytes]], method: str = "POST"
     ) -> NodeRequest:
-        identity = (headers.raw(headers.CONNECTION_ID), connection.guest_id(node).encode())
+        identity = (headers.raw(headers.CONNECTION_ID), connection.remote_id(node).encode())
         return NodeRequest(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
 
     async def _call(self, node: str, asked: NodeRequest, body: bytes) -> NodeAnswer:
         """Raises NodeUnreachable also when the node loses its lease meanwhile, or another run of it gets one."""
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         calling = asyncio.create_task(self._caller.call(node, asked, body, most=self._most))
-        gone = asyncio.create_task(self._roster.until(lambda: lease is None or self._has_ended(lease)))
+        gone = asyncio.create_task(self._registry.until(lambda: lease is None or self._has_ended(lease)))
         try:
             await asyncio.wait([calling, gone], return_when=asyncio.FIRST_COMPLETED)
             if calling.done():
@@ -251,9 +251,9 @@ class GuestCalls:
 
     def _take_change(self, node: str) -> None:
         """A node is gone, or was started again: what waits on the old run ends, and the new one gets its guests."""
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         for connection in self._connections.all():
-            known = connection.guests.get(node)
+            known = connection.remotes.get(node)
             if known is None:
                 continue
             if lease is not None and known == lease.nonce:
@@ -264,9 +264,9 @@ class GuestCalls:
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
         """Its client reads here: a node that was started again meanwhile has to know that it can ask here."""
-        for node, known in connection.guests.items():
+        for node, known in connection.remotes.items():
             self._give_up(connection, node)
-            lease = self._roster.leases.get(node)
+            lease = self._registry.leases.get(node)
             if lease is not None and known != lease.nonce:
                 self._spawn(self._introduce_again(connection, node))
 
@@ -283,7 +283,7 @@ class GuestCalls:
 
     def fail_unanswered(self, connection: FleetConnection, node: str) -> None:
         """Answer in the place of runs of a node that have ended, and had promised responses."""
-        lease = self._roster.leases.get(node)
+        lease = self._registry.leases.get(node)
         run = None if lease is None else lease.nonce
         lost = {id: each for id, each in connection.unanswered.items() if each.node == node and each.run != run}
         connection.forget_promises(lost)
@@ -298,9 +298,9 @@ class GuestCalls:
             except SandboxAgentError as error:
                 logger.info("connection not kept connection=%s reason=%s", connection.tag, error.slug)
                 continue
-            for node in list(connection.guests) if overdue else ():
-                is_there = node in self._roster.leases
-                if is_there or node in self._roster.orders.forgotten:
+            for node in list(connection.remotes) if overdue else ():
+                is_there = node in self._registry.leases
+                if is_there or node in self._registry.orders.forgotten:
                     # A run publishes what the one before it has asked, after it got its lease; and another gateway may
                     # have heard later that a node was forgotten.
                     self._give_up(connection, node)

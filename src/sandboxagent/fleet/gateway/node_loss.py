@@ -18,7 +18,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Unreachable
 from sandboxagent.fleet.gateway.connection import (
-    MOST_PENDING,
+    MAX_PENDING,
     FleetConnection,
     Own,
     Promise,
@@ -27,7 +27,7 @@ from sandboxagent.fleet.gateway.connection import (
     requested,
     withdrawn,
 )
-from sandboxagent.fleet.gateway.events import OwnEvents
+from sandboxagent.fleet.gateway.events import GatewayEvents
 from sandboxagent.fleet.gateway.feed import EVERYTHING, Feed
 from sandboxagent.fleet.messages import Answered, Attaches, Gone, SentTo
 from sandboxagent.protocol import methods
@@ -38,9 +38,9 @@ from sandboxagent.server.log.event import Chunk
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 10.0
+ACCEPT_TIMEOUT = 10.0
 """Seconds that the word of an accepted request waits until all gateways can know of it."""
-PAUSE = 0.5
+RETRY_INTERVAL = 0.5
 """Seconds until a stream that could not be read is read again."""
 _OUTCOME = {META: {"outcome": "cancelled", "answeredBy": None}}
 
@@ -48,7 +48,7 @@ _OUTCOME = {META: {"outcome": "cancelled", "answeredBy": None}}
 class Promises:
     """What gateways tell each other about requests, by the stream."""
 
-    def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(self, feed: Feed, own: GatewayEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
         """`fetch_run` says which run of a node has its lease. Raises LogUnavailable."""
         self._feed = feed
         self._own = own
@@ -61,7 +61,7 @@ class Promises:
         Where a single node can speak to it, they know already.
         """
         connection.note_asked(id, node)
-        if connection.guests.keys() - {node}:
+        if connection.remotes.keys() - {node}:
             self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
 
     async def note_attaching(self, connection: FleetConnection, id: bytes) -> None:
@@ -83,7 +83,7 @@ class Promises:
 
     async def _announce(self, connection: FleetConnection, said: SentTo | Attaches) -> None:
         kept = self._own.announce(connection.tag, msgspec.json.encode(said))
-        await asyncio.wait([kept], timeout=PATIENCE)
+        await asyncio.wait([kept], timeout=ACCEPT_TIMEOUT)
         if not (kept.done() and kept.result()):
             raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")
 
@@ -103,7 +103,7 @@ class Promises:
                 run, known = await self._fetch_run(node), await self._answered(connection, node)
             except LogUnavailable as error:
                 logger.info("lost responses wait connection=%s reason=%s", connection.tag, error)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
             for id, promise in lost.items():
                 if promise.run == run:
@@ -141,7 +141,7 @@ class Promises:
 class Endings:
     """What clients learn of sessions that a node lost with its disk."""
 
-    def __init__(self, feed: Feed, own: OwnEvents) -> None:
+    def __init__(self, feed: Feed, own: GatewayEvents) -> None:
         self._feed = feed
         self._own = own
 
@@ -211,7 +211,7 @@ def _is_ending(line: bytes) -> bool:
 class Withdrawals:
     """What clients learn of requests that they can no longer answer."""
 
-    def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
+    def __init__(self, feed: Feed, own: GatewayEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
         """`fetch_run` says which run of a node has its lease, None while one may come back. Raises LogUnavailable."""
         self._feed = feed
         self._own = own
@@ -237,7 +237,7 @@ class Withdrawals:
                 run = await self._fetch_run(node)
             except LogUnavailable as error:
                 logger.info("requests not withdrawn yet connection=%s reason=%s", connection.tag, error)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(RETRY_INTERVAL)
                 continue
             for id, session_id in asked.items() if run is not None else ():
                 if run_of(id) != run:
@@ -273,7 +273,7 @@ class Withdrawals:
                     asked.update(requested(chunk))
                 for id in _answered(chunk) if chunk.channel == answers else withdrawn(chunk):
                     asked.pop(id, None)
-                drop_oldest(asked, MOST_PENDING)
+                drop_oldest(asked, MAX_PENDING)
             after = chunks[-1].last
         connection.unread -= {node}
         connection.note_requests(asked)

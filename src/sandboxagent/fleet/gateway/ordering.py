@@ -8,11 +8,11 @@ from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.event import session_channel
 
-PATIENCE = 10.0
+ORDER_TIMEOUT = 10.0
 """Seconds that an answer waits for the events before it."""
 
 
-class Settling:
+class Ordering:
     """Connections whose last event is looked for."""
 
     def __init__(self, feed: Feed) -> None:
@@ -47,13 +47,13 @@ class Settling:
         while tasks := self._tasks.get(connection):
             await asyncio.gather(*tasks)
 
-    async def caught_up(self, connection: FleetConnection, node: str, position: int, session_id: str | None) -> None:
+    async def wait_sent(self, connection: FleetConnection, node: str, position: int, session_id: str | None) -> None:
         """Wait until what a node has said to it up to a position of its own, or in a session, has come by here.
 
         Raises LogUnavailable.
         """
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(ORDER_TIMEOUT):
                 await self._feed.progress.kept(node, position)
                 if not self._feed.progress.has_come(node, position):
                     await self._catch_up(connection, node, session_id)

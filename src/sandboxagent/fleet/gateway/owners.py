@@ -15,7 +15,7 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusStream, Conflict, Table
 
 TABLE = "owners"
-GONE_FOR = 3600.0
+GONE_TIMEOUT = 3600.0
 """Seconds for which the table remembers that a session was deleted."""
 
 
@@ -116,7 +116,7 @@ class Owners:
         owner, key = await self.find(subject), subjects.session_token(subject)
         if owner is not None and owner.alias:
             await self._forget_alias(owner, key)
-        await self._table.delete(key, ttl=GONE_FOR)
+        await self._table.delete(key, ttl=GONE_TIMEOUT)
 
     async def _forget_alias(self, owner: Owner, key: str) -> None:
         wanted = subjects.token(owner.alias)
@@ -127,7 +127,7 @@ class Owners:
         if (holder.node, holder.session) == (owner.node, key):
             # Another session that has it by now keeps it.
             with suppress(Conflict):
-                await self._table.delete(wanted, expected=entry.revision, ttl=GONE_FOR)
+                await self._table.delete(wanted, expected=entry.revision, ttl=GONE_TIMEOUT)
 
     async def dropped(self, subject: str) -> int:
         """The sequence up to which events of a session were dropped that has none; 0 when it never had one."""

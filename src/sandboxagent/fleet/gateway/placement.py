@@ -15,13 +15,13 @@ import msgspec
 
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import Bus, BusError
-from sandboxagent.fleet.messages import Knock, Lease
+from sandboxagent.fleet.messages import Lease, Probe
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 from sandboxagent.protocol.errors import InvalidParams, NoNode
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlacementRequest:
     """What a client says about the node that it wants."""
 
     agent: str | None = None
@@ -29,7 +29,7 @@ class Wish:
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def read(cls, params: Object, agent: str | None) -> "Wish":
+    def read(cls, params: Object, agent: str | None) -> "PlacementRequest":
         """From `_meta["sandboxagent.dev"]` of `initialize` or `session/new`. Raises InvalidParams."""
         ours = object_at(params, "_meta", META)
         labels = object_at(ours, "labels")
@@ -49,7 +49,7 @@ class Wish:
 def place(
     leases: Mapping[str, Lease],
     closed: Mapping[str, str],
-    wish: Wish,
+    request: PlacementRequest,
     choose: random.Random,
     silent: Collection[str] = (),
 ) -> str:
@@ -58,38 +58,38 @@ def place(
     `closed` are those that get no new sessions, with the reason. Nodes that have the agent come first; when there is
     none, any other may install it, or say why it does not. One that is `silent` is chosen when there is no other.
     """
-    fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in closed]
+    fitting = [lease for lease in leases.values() if _fits(lease, request) and lease.node not in closed]
     if not fitting:
-        raise NoNode(_describe(wish, closed) if leases else "no node is there")
-    having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
+        raise NoNode(_describe(request, closed) if leases else "no node is there")
+    having = [lease for lease in fitting if request.agent is None or request.agent in lease.agents]
     best = having or fitting
     return _least_busy([lease for lease in best if lease.node not in silent] or best, choose).node
 
 
-def _fits(lease: Lease, wish: Wish) -> bool:
-    if wish.node is not None and lease.node != wish.node:
+def _fits(lease: Lease, request: PlacementRequest) -> bool:
+    if request.node is not None and lease.node != request.node:
         return False
-    if wish.agent is not None and lease.allowed is not None and wish.agent not in lease.allowed:
+    if request.agent is not None and lease.allowed is not None and request.agent not in lease.allowed:
         return False
-    return all(lease.labels.get(name) == value for name, value in wish.labels.items())
+    return all(lease.labels.get(name) == value for name, value in request.labels.items())
 
 
 def _least_busy(leases: Sequence[Lease], choose: random.Random) -> Lease:
     return min(choose.sample(leases, min(2, len(leases))), key=lambda lease: lease.running)
 
 
-def _describe(wish: Wish, closed: Mapping[str, str]) -> str:
-    if wish.node is not None and wish.node in closed:
-        return f"the node {wish.node} {closed[wish.node]}: it takes no new sessions"
-    wanted = [f"called {wish.node}"] if wish.node is not None else []
-    wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
+def _describe(request: PlacementRequest, closed: Mapping[str, str]) -> str:
+    if request.node is not None and request.node in closed:
+        return f"the node {request.node} {closed[request.node]}: it takes no new sessions"
+    wanted = [f"called {request.node}"] if request.node is not None else []
+    wanted += [f"with the label {name}={value}" for name, value in sorted(request.labels.items())]
     which = f" that is {' and '.join(wanted)}" if wanted else ""
     return f"no node is there{which}, or none of them takes new sessions of this agent"
 
 
-PATIENCE = 0.5
+PROBE_TIMEOUT = 0.5
 """Seconds in which a run of a node answers. The one that waits has one second in all."""
-ANSWERS = 1.0
+ANSWER_TIMEOUT = 1.0
 """Seconds in which a node answers that is to have a new session."""
 
 
@@ -102,13 +102,13 @@ class Presence:
 
     async def is_there(self, node: str, nonce: str) -> bool:
         """False when that run has left the bus. One that does not answer may be frozen: it counts as there."""
-        return await self._knock(node, nonce, PATIENCE) is not False
+        return await self._probe(node, nonce, PROBE_TIMEOUT) is not False
 
     async def answers(self, node: str, nonce: str) -> bool:
         """Whether it can be asked for something right now."""
-        return await self._knock(node, nonce, ANSWERS) is True
+        return await self._probe(node, nonce, ANSWER_TIMEOUT) is True
 
-    async def _knock(self, node: str, nonce: str, patience: float) -> bool | None:
+    async def _probe(self, node: str, nonce: str, patience: float) -> bool | None:
         """Whether that run has heard it; None when nothing is known."""
         id = secrets.token_urlsafe(16)
         back = subjects.flow_to_gateway(node, self._gateway, id)
@@ -124,9 +124,9 @@ class Presence:
         except BusError:
             return None
         try:
-            knock = msgspec.msgpack.encode(Knock(self._gateway, id))
+            probe = msgspec.msgpack.encode(Probe(self._gateway, id))
             async with asyncio.timeout(patience):
-                await self._bus.publish(subjects.run_of_node(node, nonce), knock, back)
+                await self._bus.publish(subjects.run_of_node(node, nonce), probe, back)
                 return await heard
         except (BusError, TimeoutError):
             return None

@@ -22,7 +22,7 @@ from sandboxagent.server.sessions.activity import Changes
 logger = logging.getLogger(__name__)
 
 PAGE = 200
-MOST_GONE = 10_000
+MAX_GONE = 10_000
 """Sessions that are gone of which the revision is remembered. Listing one again takes a node two requests, else."""
 NO_RUN = "."
 """In the place of a run: its node was forgotten, and none of its runs comes back. No nonce in an id has this form."""
@@ -146,7 +146,7 @@ class Seen(Struct, frozen=True):
     """Bytes that its entry has in the table."""
 
 
-class Roster:
+class NodeRegistry:
     """The two lists."""
 
     def __init__(self, orders: Orders | None = None, *, require_pins: bool = False, most: int | None = None) -> None:
@@ -313,7 +313,7 @@ class Roster:
         gone = self._forget(key)
         if gone is not None:
             self._dropped[key] = gone.order
-            if len(self._dropped) > MOST_GONE:
+            if len(self._dropped) > MAX_GONE:
                 del self._dropped[next(iter(self._dropped))]
             self._sorted = None
             self.changes.note(session_id, gone=True)
@@ -379,7 +379,7 @@ class Roster:
         self._gone.pop(entry.key, None)
         if entry.value is None:
             self._gone[entry.key] = None
-            if len(self._gone) > MOST_GONE:
+            if len(self._gone) > MAX_GONE:
                 oldest = next(iter(self._gone))
                 del self._gone[oldest], self.revisions[oldest]
             self._dropped.pop(entry.key, None)

@@ -21,9 +21,9 @@ from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
 from sandboxagent.fleet.gateway.connections import FleetConnections
 from sandboxagent.fleet.gateway.ingest import IsThere
 from sandboxagent.fleet.gateway.methods import GatewayMethods
-from sandboxagent.fleet.gateway.node_calls import GuestCalls, Refusal
-from sandboxagent.fleet.gateway.placement import Wish, place
-from sandboxagent.fleet.gateway.registry import Roster
+from sandboxagent.fleet.gateway.node_calls import NodeCalls, Refusal
+from sandboxagent.fleet.gateway.placement import PlacementRequest, place
+from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import Introduced
 from sandboxagent.protocol import headers, methods
@@ -59,13 +59,13 @@ from sandboxagent.server.sessions.reply import Answer, AnsweredOnStream, Reply
 
 logger = logging.getLogger(__name__)
 
-LISTED = 2.0
+LIST_TIMEOUT = 2.0
 """Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
-MOST_SILENT = 4
+MAX_SILENT_NODES = 4
 """Nodes that may be found silent before one is taken as it is."""
-KNOCK_AFTER = 0.25
+PROBE_INTERVAL = 0.25
 """Seconds after which a node that has not greeted a client yet is asked whether it is there, again and again."""
-ONE_OF_MANY = 10.0
+MANY_TIMEOUT = 10.0
 """Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
@@ -75,16 +75,16 @@ _FINISHED_HERE = (methods.NEW, methods.FORK)
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
-class FleetCalls:
+class FleetRequests:
     """The way in for envelopes from clients of a gateway."""
 
     def __init__(
         self,
         gateway: str,
         connections: FleetConnections,
-        guests: GuestCalls,
+        node_calls: NodeCalls,
         own: GatewayMethods,
-        roster: Roster,
+        registry: NodeRegistry,
         answers: IsThere,
         keys: Table,
         keys_ttl: float,
@@ -93,11 +93,11 @@ class FleetCalls:
         """`answers` says whether a run of a node answers at the moment."""
         self._gateway = gateway
         self._connections = connections
-        self._guests = guests
+        self._node_calls = node_calls
         self._methods = own
         self._own = own.table()
         self._without_node = own.table_without_node()
-        self._roster = roster
+        self._registry = registry
         self._answers = answers
         self._keys = keys
         self._keys_ttl = keys_ttl
@@ -116,40 +116,42 @@ class FleetCalls:
         """
         assert envelope.id is not None
         check_size(envelope)
-        wish = Wish.read(envelope.params(), agent or self._default_agent)
-        if wish.agent is None:
+        request = PlacementRequest.read(envelope.params(), agent or self._default_agent)
+        if request.agent is None:
             raise MissingAgent
         id = connection_id or self._connections.make_id()
-        if not self._roster.leases and not wish.is_particular:
-            connection = await self._connections.open(id, wish.agent, envelope, None)
+        if not self._registry.leases and not request.is_particular:
+            connection = await self._connections.open(id, request.agent, envelope, None)
             return connection, Answer(success(envelope.id, self._greeting()))
-        home = self._pick(wish, set())
-        connection = await self._connections.open(id, wish.agent, envelope, home)
+        home = self._pick(request, set())
+        connection = await self._connections.open(id, request.agent, envelope, home)
         try:
-            home, introduced = await self._settle(connection, home, wish)
+            home, introduced = await self._settle(connection, home, request)
         except BaseException:
             await self._connections.close(connection, "it was not opened")
             raise
         connection.agent = introduced.agent
         return connection, Answer(_response(home, envelope, bytes(introduced.greeting)).line)
 
-    async def _settle(self, connection: FleetConnection, home: str, wish: Wish) -> tuple[str, Introduced]:
+    async def _settle(
+        self, connection: FleetConnection, home: str, request: PlacementRequest
+    ) -> tuple[str, Introduced]:
         """Find a node that greets its client. One that falls silent keeps no client waiting, unless no other fits."""
         silent: set[str] = set()
-        while home not in silent and len(silent) < MOST_SILENT:
+        while home not in silent and len(silent) < MAX_SILENT_NODES:
             try:
                 return home, await self._greet(connection, home)
             except NodeUnreachable:
                 silent.add(home)
-                connection.home = home = self._pick(wish, silent)
-        return home, await self._guests.introduce(connection, home, greet=True)
+                connection.home = home = self._pick(request, silent)
+        return home, await self._node_calls.introduce(connection, home, greet=True)
 
     async def _greet(self, connection: FleetConnection, node: str) -> Introduced:
         """Raises NodeUnreachable also when the node falls silent: a greeting may take long, an answer may not."""
-        greeting = asyncio.create_task(self._guests.introduce(connection, node, greet=True))
+        greeting = asyncio.create_task(self._node_calls.introduce(connection, node, greet=True))
         try:
-            while not (await asyncio.wait([greeting], timeout=KNOCK_AFTER))[0]:
-                lease = self._roster.leases.get(node)
+            while not (await asyncio.wait([greeting], timeout=PROBE_INTERVAL))[0]:
+                lease = self._registry.leases.get(node)
                 is_silent = lease is not None and not await self._answers(node, lease.nonce)
                 if is_silent and not greeting.done():
                     raise NodeUnreachable(node, "does not answer")
@@ -212,7 +214,7 @@ class FleetCalls:
             return await self._all_pending(connection, envelope)
         node = await self.node_for(connection, envelope, key)
         without = self._without_node.get(envelope.method)
-        if without is not None and node not in self._roster.leases:
+        if without is not None and node not in self._registry.leases:
             return Answer(success(envelope.id, await without(connection, envelope)))
         session_id = envelope.session_id and self._connections.find_session(envelope.session_id)
         attached = session_id is not None and connection.attached(session_id)
@@ -221,7 +223,7 @@ class FleetCalls:
             raise Refusal(answer)
         response = _response(node, envelope, answer.body)
         line = response.line
-        await self._connections.settling.caught_up(connection, node, _position(answer), session_id)
+        await self._connections.ordering.wait_sent(connection, node, _position(answer), session_id)
         if response.succeeded:
             await self._until_listed(node, envelope, response)
             line = self._with_lost_alias(envelope, response)
@@ -239,7 +241,7 @@ class FleetCalls:
         self._connections.promises.note_asked(connection, envelope.id, node)
         under = [] if key is None else [(_KEY, key.encode("latin-1"))]
         repeatable = key is not None or envelope.method in methods.READS
-        return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
+        return await self._node_calls.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
 
     async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
         """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
@@ -247,7 +249,7 @@ class FleetCalls:
         if envelope.method in self._own or envelope.method in _FINISHED_HERE or _is_about_all(envelope):
             return False
         node = await self.node_for(connection, envelope, key)
-        if envelope.method in self._without_node and node not in self._roster.leases:
+        if envelope.method in self._without_node and node not in self._registry.leases:
             return False
         if envelope.method == methods.ATTACH:
             if connection.is_full(node):
@@ -263,20 +265,20 @@ class FleetCalls:
             await self._connections.promises.note_accepted(connection, envelope.id, promise)
         finally:
             # That run may have ended before its promise was noted.
-            self._guests.fail_unanswered(connection, node)
+            self._node_calls.fail_unanswered(connection, node)
         return True
 
     async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:
         """What waits anywhere in the fleet, of nodes that are there."""
         assert envelope.id is not None
-        nodes = (self._roster.nodes_with_pending() | set(connection.guests)) & set(self._roster.leases)
+        nodes = (self._registry.nodes_with_pending() | set(connection.remotes)) & set(self._registry.leases)
         found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
         return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
 
     async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[Object]:
         """What waits at one node; nothing of one that does not answer in time, or not with a list."""
         try:
-            async with asyncio.timeout(ONE_OF_MANY):
+            async with asyncio.timeout(MANY_TIMEOUT):
                 answer = await self._request(connection, node, envelope, None)
             result = _response(node, envelope, answer.body).result() if answer.status == 200 else {}
         except (SandboxAgentError, TimeoutError) as error:
@@ -287,7 +289,7 @@ class FleetCalls:
 
     def _may_name(self, node: str, session_id: str | None) -> bool:
         """Whether a session may be one of a node: it is listed as that, or not at all."""
-        seen = None if session_id is None else self._roster.find(session_id)
+        seen = None if session_id is None else self._registry.find(session_id)
         return seen is None or seen.node == node
 
     async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
@@ -296,8 +298,8 @@ class FleetCalls:
         is_listed = self._listing_of(envelope, response, made)
         if is_listed is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(LISTED):
-                    await self._roster.until(is_listed)
+                async with asyncio.timeout(LIST_TIMEOUT):
+                    await self._registry.until(is_listed)
         if made is not None and await self._methods.owner(made) not in (node, None):
             # Some agents count their sessions, the same on every machine.
             raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
@@ -307,21 +309,21 @@ class FleetCalls:
         name = made or envelope.session_id or ""
         match envelope.method:
             case methods.NEW | methods.FORK | methods.LOAD | methods.RESUME:
-                return None if made is None else lambda: self._roster.find(name) is not None
+                return None if made is None else lambda: self._registry.find(name) is not None
             case methods.DELETE:
-                return lambda: self._roster.find(name) is None
+                return lambda: self._registry.find(name) is None
             case methods.SET_METADATA:
                 metadata = response.result().get("metadata")
-                return lambda: self._roster.view(name).get("metadata") == metadata
+                return lambda: self._registry.view(name).get("metadata") == metadata
             case methods.TERMINATE | methods.CLOSE:
-                return lambda: self._roster.view(name).get("ended") is not False
+                return lambda: self._registry.view(name).get("ended") is not False
             case _:
                 return None
 
     def _with_lost_alias(self, envelope: Envelope, response: Envelope) -> bytes:
         """The answer to `session/new`; it says so when another session of the fleet was quicker to get its alias."""
         alias = _alias_of(envelope)
-        seen = None if alias is None else self._roster.find(text_at(response.result(), "sessionId") or "")
+        seen = None if alias is None else self._registry.find(text_at(response.result(), "sessionId") or "")
         if seen is None or seen.alias == alias:
             return response.line
         meta = object_at(response.result(), "_meta")
@@ -362,36 +364,36 @@ class FleetCalls:
             raise NoNode("no node was there when this connection was opened; open another one")
         return connection.home
 
-    def _pick(self, wish: Wish, silent: set[str]) -> str:
+    def _pick(self, request: PlacementRequest, silent: set[str]) -> str:
         """Raises NoNode."""
-        return place(self._roster.leases, self._roster.closed(), wish, self._random, silent)
+        return place(self._registry.leases, self._registry.closed(), request, self._random, silent)
 
-    async def _choose(self, wish: Wish) -> str:
+    async def _choose(self, request: PlacementRequest) -> str:
         """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.
 
         Raises NoNode.
         """
         silent: set[str] = set()
         while True:
-            node = self._pick(wish, silent)
-            if node in silent or len(silent) == MOST_SILENT:
+            node = self._pick(request, silent)
+            if node in silent or len(silent) == MAX_SILENT_NODES:
                 return node
-            if await self._answers(node, self._roster.leases[node].nonce):
+            if await self._answers(node, self._registry.leases[node].nonce):
                 return node
             silent.add(node)
 
     async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
-        wish = Wish.read(envelope.params(), connection.agent)
+        request = PlacementRequest.read(envelope.params(), connection.agent)
         if key is None:
             await self._check_alias(envelope)
-            return await self._choose(wish)
+            return await self._choose(request)
         # The same key leads to the same node, through every gateway: that node knows what came of it.
         name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
         try:
             kept = await self._keys.get(name)
             if kept is None:
                 await self._check_alias(envelope)
-                node = await self._choose(wish)
+                node = await self._choose(request)
                 with suppress(Conflict):
                     await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
                     return node
@@ -417,18 +419,18 @@ class FleetCalls:
             if envelope.method == methods.CANCEL_REQUEST:
                 check_size(envelope)
                 # Which node works on it, only nodes know.
-                nodes = [node for node in connection.guests if node in self._roster.leases]
+                nodes = [node for node in connection.remotes if node in self._registry.leases]
                 await asyncio.gather(*(self._notify_one_of_many(connection, node, envelope) for node in nodes))
             else:
                 node = await self.node_for(connection, envelope)
-                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+                await self._node_calls.post(connection, node, envelope.line, [], repeatable=True)
         except SandboxAgentError as error:
             logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
 
     async def _notify_one_of_many(self, connection: FleetConnection, node: str, envelope: Envelope) -> None:
         try:
-            async with asyncio.timeout(ONE_OF_MANY):
-                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+            async with asyncio.timeout(MANY_TIMEOUT):
+                await self._node_calls.post(connection, node, envelope.line, [], repeatable=True)
         except (SandboxAgentError, TimeoutError) as error:
             logger.info("notification dropped method=%s node=%s reason=%s", envelope.method, node, error)
 
@@ -437,10 +439,10 @@ class FleetCalls:
         assert isinstance(connection, FleetConnection)
         assert envelope.id is not None
         node = asker(envelope.id)
-        if node is None or node not in connection.guests:
+        if node is None or node not in connection.remotes:
             raise NobodyAsked(envelope.id.decode())
         try:
-            answer = await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+            answer = await self._node_calls.post(connection, node, envelope.line, [], repeatable=True)
         except RpcError as error:
             # The node has gone while it may have taken it: the same again, when it is back, changes nothing.
             raise NodeUnreachable(node, "is gone") from error

@@ -21,13 +21,13 @@ from sandboxagent.fleet.gateway.owners import Owners
 logger = logging.getLogger(__name__)
 
 TABLE = "usage"
-EVERY = 1.0
+SHARE_INTERVAL = 1.0
 """Seconds between two looks at what has changed."""
 PIECES = 1024
 """Into so many a full stream is divided …"""
 LEAST_PIECE = 64 << 10
 """… none of which has fewer bytes."""
-MOST_SUBJECTS = 256
+MAX_SUBJECTS = 256
 """Of one piece."""
 SUBJECT = 4 << 10
 """Bytes that each subject of a piece counts besides, because to drop it costs as much as to drop these."""
@@ -39,7 +39,7 @@ PRESSING = 15 / 16
 """… and with so much, it also has to wait."""
 SHOWN_AFTER = 10
 """A piece that is not complete is shown to other gateways when it has grown by half, or every so many looks."""
-GONE_FOR = 60.0
+GONE_TIMEOUT = 60.0
 """Seconds for which the table remembers that a piece was dropped."""
 
 
@@ -142,7 +142,7 @@ class Shares:
         known = self._pieces[piece.key]
         known.size, known.through = piece.size, piece.through
         self._sizes[node] += piece.size - before
-        if piece.size >= self._piece or len(piece.subjects) >= MOST_SUBJECTS:
+        if piece.size >= self._piece or len(piece.subjects) >= MAX_SUBJECTS:
             self._complete.append((node, self._open.pop(node)))
         if self._sizes.total() > KEPT * self._most:
             self._wanted.set()
@@ -151,7 +151,7 @@ class Shares:
         """Keep the table up to date, and the stream from being full, until cancelled."""
         while True:
             try:
-                async with asyncio.timeout(EVERY):
+                async with asyncio.timeout(SHARE_INTERVAL):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
@@ -160,7 +160,7 @@ class Shares:
                 await self.look()
             except BusError as error:
                 logger.warning("shares of nodes not kept reason=%s", error)
-                await asyncio.sleep(EVERY)
+                await asyncio.sleep(SHARE_INTERVAL)
 
     async def look(self) -> None:
         """Show what has grown, and drop what is too much. Raises BusError."""
@@ -206,7 +206,7 @@ class Shares:
             piece = msgspec.json.decode(entry.value, type=Piece)
             for subject in piece.subjects:
                 await self._drop(subject, piece.through)
-            await self._table.delete(key, ttl=GONE_FOR)
+            await self._table.delete(key, ttl=GONE_TIMEOUT)
         self._forget(key)
         logger.info("oldest events of a node dropped node=%s bytes=%d through=%d", node, known.size, known.through)
 

@@ -23,8 +23,8 @@ from sandboxagent.fleet.messages import SAFE_AT, AnswerHead, Lease, Opening, Wai
 from sandboxagent.protocol import headers
 from sandboxagent.protocol.errors import LogUnavailable, NodeUnreachable, TooMany
 from sandboxagent.server.http.asgi import Receive, Scope, Send, header, is_gone, transport
-from sandboxagent.server.http.body import ClientGone
-from sandboxagent.server.http.downloads import STALLED
+from sandboxagent.server.http.body import ClientDisconnected
+from sandboxagent.server.http.downloads import STALL_TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ ANSWERS = 4
 """All answers of one node that come at the same time have together so many times the bytes that one may have."""
 INLINE = 32 << 10
 """Bytes of a body that go with the opening."""
-MOST_HEADERS, MOST_HEADER_BYTES = 200, 64 << 10
+MAX_HEADERS, MAX_HEADER_BYTES = 200, 64 << 10
 
 _ASKED = {
     *(b"accept", b"accept-encoding", b"user-agent"),
@@ -109,7 +109,7 @@ class _Early(NamedTuple):
     safe_at: int
 
 
-class NodeFlows:
+class GatewayTunnels:
     """Requests to nodes that are under way; at most so many."""
 
     def __init__(
@@ -281,7 +281,7 @@ class NodeFlows:
         )
         try:
             first, more = await _read_first(scope, receive)
-        except ClientGone:
+        except ClientDisconnected:
             return
         inline = len(first) <= INLINE
         async with self.open(node, asked, first if inline else b"", more=more or not inline) as exchange:
@@ -402,7 +402,7 @@ def _read_early(head: AnswerHead) -> _Early | None:
 
 def _is_sound(head: AnswerHead) -> bool:
     size = sum(len(name) + len(value) for name, value in head.headers)
-    if not 200 <= head.status < 600 or len(head.headers) > MOST_HEADERS or size > MOST_HEADER_BYTES:
+    if not 200 <= head.status < 600 or len(head.headers) > MAX_HEADERS or size > MAX_HEADER_BYTES:
         return False
     return all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in head.headers)
 
@@ -416,7 +416,7 @@ async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
         return b"", True
     message = await receive()
     if message["type"] == "http.disconnect":
-        raise ClientGone
+        raise ClientDisconnected
     return message.get("body", b""), message.get("more_body", False)
 
 
@@ -461,7 +461,7 @@ async def _relay(exchange: NodeExchange, scope: Scope, send: Send) -> None:
     bodiless = scope["method"] == "HEAD" or head.status in (204, 304)
     left = 0 if bodiless else None if length is None else int(length)
     try:
-        async with asyncio.timeout(STALLED):
+        async with asyncio.timeout(STALL_TIMEOUT):
             await send(
                 {"type": "http.response.start", "status": head.status, "headers": [*answered.items(), *_CONFINED]}
             )
@@ -470,7 +470,7 @@ async def _relay(exchange: NodeExchange, scope: Scope, send: Send) -> None:
                 left -= len(piece)
                 if left < 0:
                     raise exchange.unreachable(Reason.ILL_BEHAVED)
-            async with asyncio.timeout(STALLED):
+            async with asyncio.timeout(STALL_TIMEOUT):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             if is_gone(scope):
                 return

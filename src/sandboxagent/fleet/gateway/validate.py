@@ -15,14 +15,14 @@ from sandboxagent.protocol.envelope import Kind, param, parse
 from sandboxagent.protocol.errors import NotAnEnvelope
 from sandboxagent.protocol.request_ids import asker
 
-LONGEST_ID = 256
+MAX_ID = 256
 """Bytes of a request's id; those that nodes make have at most some 80."""
-LONGEST_SESSION_ID = 1024
+MAX_SESSION_ID = 1024
 BURST = 2.0
 """Seconds' worth that a node may send at once."""
 LEAST = 1024
 """Bytes that the smallest request counts as."""
-MOST_OPEN = 16
+MAX_OPEN = 16
 """Requests of one node that are under way at once; an honest one has three."""
 REQUESTS = {messages.LOG: 1000.0, messages.BEAT: 5.0, messages.FACTS: 100.0}
 """Requests of each kind that a node may send in a second; an honest one waits for each answer."""
@@ -36,7 +36,7 @@ STRAYS = 200.0
 """Pieces of flows that are not there that a node may send in a second."""
 ASIDE = 30.0
 """Seconds for which a node that floods is set aside."""
-MOST_NODES = 10_000
+MAX_NODES = 10_000
 """Nodes that are remembered."""
 _ASCII_ESCAPE = re.compile(rb"\\u00[0-7]")
 """One that may stand for a letter of a name that we look for."""
@@ -57,12 +57,12 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
         asked = envelope.id if envelope.kind is Kind.REQUEST else None
         if envelope.method == methods.CANCEL_REQUEST:
             asked = param(line, "requestId") or b"null"
-        if asked is not None and len(asked) > LONGEST_ID:
+        if asked is not None and len(asked) > MAX_ID:
             raise Forged("the id of a request is too long")
         if asked is not None and asker(asked) != node:
             raise Forged("the id of a request names another node")
         if envelope.session_id is not None:
-            if len(envelope.session_id) > LONGEST_SESSION_ID:
+            if len(envelope.session_id) > MAX_SESSION_ID:
                 raise Forged("the id of a session is too long")
             named.add(envelope.session_id)
     return named
@@ -153,7 +153,7 @@ class Quotas:
         return None
 
     def _refuse(self, node: str, account: _Account, verb: str, now: float) -> str | None:
-        if account.open >= MOST_OPEN:
+        if account.open >= MAX_OPEN:
             return f"{node} has {account.open} requests under way at this gateway; it sends one after another"
         if account.bytes.fill(now) <= 0:
             return f"{node} publishes more than {self.rate} bytes a second, which is what this gateway takes of a node"
@@ -187,7 +187,7 @@ class Quotas:
         account = self._accounts.get(node)
         if account is None:
             now = self.clock()
-            if len(self._accounts) >= MOST_NODES:
+            if len(self._accounts) >= MAX_NODES:
                 kept = {name: each for name, each in self._accounts.items() if each.open or now < each.aside_until}
                 self._accounts = kept
             account = self._accounts[node] = _Account(self.rate, now)

@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxagent import __version__
-from sandboxagent.fleet.bus.interface import MOST_BYTES
-from sandboxagent.fleet.gateway.registry import Roster, Seen
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
 from sandboxagent.fleet.gateway.tunnels import Caller, NodeRequest
 from sandboxagent.fleet.messages import Lease
 from sandboxagent.protocol.errors import (
@@ -35,7 +35,7 @@ from sandboxagent.server.http.views import Endpoint, json_response
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 5.0
+FACTS_TIMEOUT = 5.0
 """Seconds that a node has for the facts of a session, which the list has, too."""
 
 
@@ -44,7 +44,7 @@ class GatewayViews:
     """The handlers. `trouble` says why the bus is not well."""
 
     gateway: str
-    roster: Roster
+    registry: NodeRegistry
     caller: Caller
     trouble: Callable[[], str | None]
     started_at: float = field(default_factory=time.monotonic)
@@ -83,7 +83,7 @@ class GatewayViews:
         return json_response(self.health())
 
     def health(self) -> GatewayHealth:
-        nodes = self.roster.leases
+        nodes = self.registry.leases
         trouble = self.trouble() or (None if nodes else "no node is there")
         return GatewayHealth(
             "ok" if trouble is None else "degraded",
@@ -91,18 +91,18 @@ class GatewayViews:
             int((time.monotonic() - self.started_at) * 1000),
             self.gateway,
             len(nodes),
-            self.roster.count,
+            self.registry.count,
             sum(lease.running for lease in nodes.values()),
             _agents(nodes.values()),
             UNSET if trouble is None else trouble,
         )
 
     async def get_nodes(self, request: Request) -> Response:
-        return json_response(NodesView(self.roster.nodes()))
+        return json_response(NodesView(self.registry.nodes()))
 
     async def get_node(self, request: Request) -> Response:
         name: str = request.path_params["node"]
-        found = next((each for each in self.roster.nodes() if each.node == name), None)
+        found = next((each for each in self.registry.nodes() if each.node == name), None)
         if found is None:
             raise NotFound(f"/v1/nodes/{name}")
         return json_response(found)
@@ -110,7 +110,7 @@ class GatewayViews:
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
         try:
-            found = self.roster.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
+            found = self.registry.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
         except InvalidParams as error:
             raise BadRequest(str(error), **error.fields) from error
         return json_response(found)
@@ -118,7 +118,7 @@ class GatewayViews:
     async def get_session(self, request: Request) -> Response:
         """As its node has it now; as it is listed while the node is away, or answers with nothing of use."""
         try:
-            seen = self.roster.session(request.path_params["id"])
+            seen = self.registry.session(request.path_params["id"])
         except UnknownSession:
             raise SessionNotFound(request.path_params["id"]) from None
         return json_response(await self._ask_node(seen) or seen.view)
@@ -126,8 +126,8 @@ class GatewayViews:
     async def _ask_node(self, seen: Seen) -> Mapping[str, object] | None:
         asked = NodeRequest("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
         try:
-            async with asyncio.timeout(PATIENCE):
-                answer = await self.caller.call(seen.node, asked, most=MOST_BYTES)
+            async with asyncio.timeout(FACTS_TIMEOUT):
+                answer = await self.caller.call(seen.node, asked, most=MAX_BODY_BYTES)
             view = read_answer(answer.body, dict[str, Raw])
             session_id = msgspec.json.decode(view.get("sessionId", b"null"))
         except (NodeUnreachable, TooMany, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -17,9 +17,9 @@ from sandboxagent.protocol.envelope import META, parse, text_at
 from sandboxagent.protocol.errors import BadRequest, MethodNotAllowed
 from sandboxagent.protocol.json_bounds import read
 from sandboxagent.server.http.asgi import App, Receive, Scope, Send, json_headers, respond
-from sandboxagent.server.http.body import ClientGone, read_body
+from sandboxagent.server.http.body import ClientDisconnected, read_body
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.requests import FromClient
+from sandboxagent.server.sessions.requests import Requests
 
 T = TypeVar("T")
 
@@ -28,12 +28,12 @@ OPENED = "/fleet/opened"
 
 
 @dataclass(frozen=True, slots=True)
-class Guests:
+class RemoteConnections:
     """`POST /fleet/guests` makes one known, as often as a gateway likes."""
 
     node: str
     hub: Hub
-    from_client: FromClient
+    requests: Requests
     max_body: int
 
     @property
@@ -44,7 +44,7 @@ class Guests:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             asked = await self._read(scope, receive, Introduction)
-        except ClientGone:
+        except ClientDisconnected:
             return
         if not is_tag(asked.tag):
             raise BadRequest("the tag of a guest is one that a gateway makes")
@@ -55,7 +55,7 @@ class Guests:
         """`POST /fleet/opened`: a gateway has given out the response that names a new session."""
         try:
             said = await self._read(scope, receive, Opened)
-        except ClientGone:
+        except ClientDisconnected:
             return
         self.hub.held_updates.release(said.session_id)
         await respond(send, 204, [])
@@ -73,7 +73,7 @@ class Guests:
         params = envelope.params()
         agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
         if asked.greet:
-            running, answer = await self.from_client.greet(envelope, asked.agent)
+            running, answer = await self.requests.greet(envelope, asked.agent)
             agent, greeting = running.agent.id, Raw(answer.line)
         connection = self.hub.connections.find(asked.connection_id)
         known = connection is not None

@@ -22,10 +22,10 @@ from sandboxagent import __version__
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
-from sandboxagent.fleet.bus.interface import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, Bus, BusError, Nowhere, Unreachable
 from sandboxagent.fleet.messages import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
-from sandboxagent.fleet.node.publisher import NodeOutbox
-from sandboxagent.fleet.node.tunnels import Flows
+from sandboxagent.fleet.node.publisher import NodePublisher
+from sandboxagent.fleet.node.tunnels import NodeTunnels
 from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.protocol.json_bounds import read
 from sandboxagent.protocol.views import SessionView
@@ -35,20 +35,20 @@ from sandboxagent.server.sessions.session import iso
 
 logger = logging.getLogger(__name__)
 
-BEAT_EVERY = 2.0
-PATIENCE = 1.0
+BEAT_INTERVAL = 2.0
+GATEWAY_TIMEOUT = 1.0
 """How long a gateway may take for an answer before another one is asked."""
-SILENCE = 3.0
+SILENCE_TIMEOUT = 3.0
 """A gateway without a beacon for so long is not asked."""
-RETRY = 1.0
+RETRY_INTERVAL = 1.0
 """Seconds before what failed is tried again."""
-FACTS_EVERY = 0.25
-SAVE_EVERY = 1.0
-SAVE_PATIENCE = 2.0
+FACTS_INTERVAL = 0.25
+SAVE_INTERVAL = 1.0
+SAVE_TIMEOUT = 2.0
 """Seconds that a node that stops waits for the disk to have what it remembers."""
 LEAST_WEIGHT = 2 << 10
 """Bytes that a session counts at least, of those that are listed with one request: so they are not many."""
-MOST_DELETED = 10_000
+MAX_DELETED = 10_000
 """Sessions that are still to be taken off the list, as far as a node remembers them between runs."""
 FILE = "fleet.json"
 
@@ -99,7 +99,7 @@ class Memory:
 
     def save(self, position: int) -> None:
         self._kept.published = position
-        if time.monotonic() - self._saved_at > SAVE_EVERY:
+        if time.monotonic() - self._saved_at > SAVE_INTERVAL:
             self.write()
 
     def save_revision(self, revision: int) -> None:
@@ -119,7 +119,7 @@ class Memory:
         self._saved_at = time.monotonic()
         if self._path is None:
             return
-        self._kept.deleted = list(islice(self.deleted, MOST_DELETED))
+        self._kept.deleted = list(islice(self.deleted, MAX_DELETED))
         self._unwritten = msgspec.json.encode(self._kept)
         if self._writing is None:
             self._write_on(self._path)
@@ -136,7 +136,7 @@ class Memory:
     async def written(self) -> None:
         """Wait until the disk has it all; not for long."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(SAVE_PATIENCE):
+            async with asyncio.timeout(SAVE_TIMEOUT):
                 while self._writing is not None:
                     await asyncio.wait({self._writing})
 
@@ -158,17 +158,19 @@ class Gateways:
     heard: dict[str, float] = field(default_factory=dict[str, float])
     current: str | None = None
 
-    def take_beacon(self, beacon: messages.Beacon) -> bool:
+    def take_announcement(self, announcement: messages.GatewayAnnouncement) -> bool:
         """Whether we can talk to it."""
-        if not beacon.oldest <= messages.PROTOCOL <= beacon.newest or not subjects.is_name(beacon.gateway):
+        if not announcement.oldest <= messages.PROTOCOL <= announcement.newest or not subjects.is_name(
+            announcement.gateway
+        ):
             return False
-        self.heard[beacon.gateway] = self.clock()
+        self.heard[announcement.gateway] = self.clock()
         return True
 
     def choose(self) -> str | None:
         """The one of last time while it is there; else any."""
         now = self.clock()
-        self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE}
+        self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE_TIMEOUT}
         if self.current not in self.heard:
             self.current = secrets.choice(sorted(self.heard)) if self.heard else None
         return self.current
@@ -205,8 +207,8 @@ class Membership:
         sessions: Callable[[], Iterable[str]],
         memory: Memory,
         backlog: int,
-        retry: float = RETRY,
-        flows: Flows | None = None,
+        retry: float = RETRY_INTERVAL,
+        flows: NodeTunnels | None = None,
     ) -> None:
         self.clash: str | None = None
         """Why this node has no lease."""
@@ -230,7 +232,7 @@ class Membership:
         self._unpublished: deque[tuple[int, int]] = deque()
         self._waiting = 0
         self._counted = 0
-        self._outbox = NodeOutbox(identity.node, log, memory, self._publish)
+        self._outbox = NodePublisher(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
         self._unheard: str | None = None
         """Why the last beat got no answer."""
@@ -309,13 +311,13 @@ class Membership:
         self._facts_wanted.set()
         self._failed = None
         bus = self._bus = await self._reach()
-        await bus.serve(subjects.run_of_node(self._identity.node, self._nonce), self._answer_knock)
+        await bus.serve(subjects.run_of_node(self._identity.node, self._nonce), self._answer_probe)
         running = [self._beat(), self._outbox.run(), self._list(), self._count_down(), _until_lost(bus)]
         if self._flows is not None:
             await self._flows.start(bus, self._nonce)
             running.append(self._flows.run())
         # Last: when this is known to the servers, so is everything before it.
-        await bus.serve(subjects.BEACON, self._take_beacon)
+        await bus.serve(subjects.BEACON, self._take_announcement)
         tasks = [asyncio.create_task(each) for each in running]
         try:
             await asyncio.gather(*tasks)
@@ -340,24 +342,24 @@ class Membership:
                 self._connecting = "no gateway is there; start one with: sandbox-agent gateway"
                 return bus
 
-    async def _take_beacon(self, subject: str, body: bytes) -> None:
+    async def _take_announcement(self, subject: str, body: bytes) -> None:
         try:
-            beacon = msgspec.msgpack.decode(body, type=messages.Beacon)
+            announcement = msgspec.msgpack.decode(body, type=messages.GatewayAnnouncement)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        if self._gateways.take_beacon(beacon):
+        if self._gateways.take_announcement(announcement):
             self._connecting = None
             self._heard.set()
         elif not self._gateways.heard:
             self._connecting = (
-                f"gateway {beacon.gateway} speaks protocol {beacon.oldest} to {beacon.newest}, this node "
-                f"{messages.PROTOCOL}; upgrade the older of them"
+                f"gateway {announcement.gateway} speaks protocol {announcement.oldest} to {announcement.newest}, "
+                f"this node {messages.PROTOCOL}; upgrade the older of them"
             )
 
-    async def _answer_knock(self, subject: str, body: bytes) -> None:
-        knock = msgspec.msgpack.decode(body, type=messages.Knock)
+    async def _answer_probe(self, subject: str, body: bytes) -> None:
+        probe = msgspec.msgpack.decode(body, type=messages.Probe)
         if self._bus is not None:
-            await self._bus.publish(subjects.flow_to_gateway(self._identity.node, knock.gateway, knock.id), b"here")
+            await self._bus.publish(subjects.flow_to_gateway(self._identity.node, probe.gateway, probe.id), b"here")
 
     async def _ask(self, verb: str, body: bytes) -> bytes:
         gateway = self._gateways.choose()
@@ -365,7 +367,7 @@ class Membership:
             raise Unreachable("no gateway is there")
         try:
             return await self._bus.request(
-                subjects.request_to_gateway(self._identity.node, verb, gateway), body, PATIENCE
+                subjects.request_to_gateway(self._identity.node, verb, gateway), body, GATEWAY_TIMEOUT
             )
         except (Nowhere, Unreachable):
             self._gateways.leave(gateway)
@@ -383,7 +385,7 @@ class Membership:
             if self._unheard is not None:
                 logger.info("no beat reason=%s", self._unheard)
             if self._gateways.current is not None:
-                await asyncio.sleep(BEAT_EVERY)
+                await asyncio.sleep(BEAT_INTERVAL)
             # Else at once, of another one, or of the next that shows itself: by the time at which a beat would be due,
             # other requests may have left that one, too.
 
@@ -437,7 +439,7 @@ class Membership:
         while True:
             await self._facts_wanted.wait()
             await self._leased.wait()
-            await asyncio.sleep(max(0.0, listed_at + FACTS_EVERY - time.monotonic()))
+            await asyncio.sleep(max(0.0, listed_at + FACTS_INTERVAL - time.monotonic()))
             self._facts_wanted.clear()
             # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
             changed, self._changed = list(self._changed), {}
@@ -460,13 +462,13 @@ class Membership:
                 # Another one of that name, if it was deleted.
                 self._memory.deleted.pop(session_id, None)
             fact = None if view is None else msgspec.json.encode(view)
-            if fact is not None and len(fact) > MOST_BYTES // 2:
+            if fact is not None and len(fact) > MAX_BODY_BYTES // 2:
                 logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
                 continue
             batch[session_id] = fact
             # A gateway takes its time for each, and has to be done before its node asks again.
             size += max(LEAST_WEIGHT, 0 if fact is None else len(fact))
-            if size > MOST_BYTES // 2:
+            if size > MAX_BODY_BYTES // 2:
                 yield batch
                 batch, size = {}, 0
         if batch:

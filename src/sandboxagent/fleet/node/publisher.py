@@ -11,15 +11,15 @@ from enum import Enum, auto
 from typing import Protocol
 
 from sandboxagent.fleet import records
-from sandboxagent.fleet.bus.interface import MOST_BYTES, MOST_MESSAGES, BusError
+from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES, MAX_MESSAGES, BusError
 from sandboxagent.fleet.messages import LogReply, LogRequest, OutgoingMessage
 from sandboxagent.server.log.event import Chunk
 
 logger = logging.getLogger(__name__)
 
-PAUSE = 0.2
+RETRY_INTERVAL = 0.2
 """Seconds until a request that could not be served is sent again."""
-MOST_REQUEST = 2 * MOST_BYTES - (128 << 10)
+MAX_REQUEST = 2 * MAX_BODY_BYTES - (128 << 10)
 """Bytes of one request, without what its form adds: servers take 1 MiB."""
 UNKNOWN = -1
 REMEMBERED = 50_000
@@ -55,7 +55,7 @@ class Cursor(Protocol):
     def save(self, position: int) -> None: ...
 
 
-class NodeOutbox:
+class NodePublisher:
     """What has still to be published."""
 
     def __init__(self, node: str, events: Events, cursor: Cursor, ask: Ask) -> None:
@@ -134,7 +134,7 @@ class NodeOutbox:
             subject = records.subject_of(chunk, self._node)
             for message in () if subject is None else records.outgoing(chunk, subject):
                 cost = len(message.body) + len(message.meta) + 2 * len(message.subject)
-                if batch and (len(batch) == MOST_MESSAGES // 2 or size + cost > MOST_REQUEST):
+                if batch and (len(batch) == MAX_MESSAGES // 2 or size + cost > MAX_REQUEST):
                     yield batch
                     self._move_on(batch[-1].last)
                     batch, size = [], 0
@@ -159,11 +159,11 @@ class NodeOutbox:
             reply = await self._ask(request)
         except BusError as error:
             self._fail(str(error))
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_INTERVAL)
             return PublishOutcome.AGAIN
         if reply.slow is not None:
             self._fail(reply.slow)
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(RETRY_INTERVAL)
             return PublishOutcome.AGAIN
         if reply.refused is not None:
             # Its form is wrong, and will be: one session that is not published is better than none that is.

@@ -40,7 +40,7 @@ T = TypeVar("T", Opening, Waiting)
 _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 
 
-class Flows:
+class NodeTunnels:
     """Requests through gateways that are under way here; at most so many."""
 
     def __init__(
@@ -267,7 +267,7 @@ class FlowTransport(asyncio.Transport):
         super().__init__()
         self._flow = flow
 
-    def admit(self) -> None:
+    def mark_authenticated(self) -> None:
         """The gateway has counted it among those that showed a token."""
 
     def is_closing(self) -> bool:

@@ -16,8 +16,8 @@ from sandboxagent.server.agents.install.registry import Registry
 from sandboxagent.server.agents.install.tools import Runner
 from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent, load_manifest
-from sandboxagent.server.agents.start import Boots, ProcessLimits
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.agents.start import AgentStarter, ProcessLimits
+from sandboxagent.server.processes.children import ProcessTrees
 
 
 def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
@@ -26,28 +26,28 @@ def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
     return Catalog(load_manifest(settings.agents_file), Store(settings.agents_dir), registry, environ)
 
 
-def open_boots(
-    settings: Settings, children: Children, environ: Mapping[str, str], secrets: Collection[str] = ()
-) -> Boots:
+def open_starter(
+    settings: Settings, children: ProcessTrees, environ: Mapping[str, str], secrets: Collection[str] = ()
+) -> AgentStarter:
     """What starts agents; none of the `secrets` gets into their environment."""
     limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace)
-    return Boots(children, environ, secrets, limits, settings.data_dir / "logs")
+    return AgentStarter(children, environ, secrets, limits, settings.data_dir / "logs")
 
 
-def open_installer(settings: Settings, children: Children, catalog: Catalog, boots: Boots) -> Installer:
+def open_installer(settings: Settings, children: ProcessTrees, catalog: Catalog, starter: AgentStarter) -> Installer:
     """What installs agents of the catalog, and starts each once to see that it works."""
     return Installer(
         catalog.store,
         catalog.registry,
         Runner(children),
-        boots.verify,
+        starter.verify,
         catalog.environ,
         settings.install_timeout,
         require_hashes=settings.require_hashes,
     )
 
 
-class Provision(Struct, frozen=True):
+class InstallOnUse(Struct, frozen=True):
     """Gives the way to start an agent."""
 
     catalog: Catalog

@@ -29,14 +29,14 @@ from sandboxagent.protocol.errors import (
     ShuttingDown,
 )
 from sandboxagent.protocol.json_bounds import read
-from sandboxagent.server.agents.build import Provision
+from sandboxagent.server.agents.build import InstallOnUse
 from sandboxagent.server.agents.catalog import Catalog
 from sandboxagent.server.agents.credentials import find_credentials, has_credentials
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.options import MODE, MODEL, list_options, listing, merge_offers
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.agents.running import RunningAgent
-from sandboxagent.server.agents.start import Boots, describe_exit
+from sandboxagent.server.agents.start import AgentStarter, describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +44,13 @@ FILE = "offers.json"
 """In the data directory."""
 KEPT_BYTES = 1 << 20
 """Of one agent's answer; a larger one is passed on, and not kept."""
-AT_ONCE = 4
+MAX_AT_ONCE = 4
 """Agents that are asked at the same time; further ones wait."""
-FAREWELL = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds that an agent gets to delete its throw-away session."""
 
 
-class Offer(Struct, rename="camel", frozen=True):
+class Capabilities(Struct, rename="camel", frozen=True):
     """What one edition of an agent answered."""
 
     edition: list[str]
@@ -70,41 +70,41 @@ class Offer(Struct, rename="camel", frozen=True):
         return list_options(self.offers)
 
 
-class Offers:
+class AgentCapabilities:
     """The offers of all agents, in a file unless `path` is None."""
 
     def __init__(
         self,
         catalog: Catalog,
-        boots: Boots,
-        provision: Provision,
+        starter: AgentStarter,
+        install_on_use: InstallOnUse,
         environ: Mapping[str, str],
         path: Path | None,
         patience: float,
         pool: Pool,
     ) -> None:
         self._catalog = catalog
-        self._boots = boots
-        self._provision = provision
+        self._starter = starter
+        self._install_on_use = install_on_use
         self._environ = environ
         self._path = path
         self._patience = patience
         self._pool = pool
-        self._kept: dict[str, Offer] = {} if path is None else _read(path)
-        self._asking: dict[str, asyncio.Task[Offer]] = {}
-        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._kept: dict[str, Capabilities] = {} if path is None else _read(path)
+        self._asking: dict[str, asyncio.Task[Capabilities]] = {}
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     @property
     def busy(self) -> bool:
         """Whether an agent is being asked."""
         return bool(self._asking)
 
-    def find(self, agent: Agent) -> Offer | None:
+    def find(self, agent: Agent) -> Capabilities | None:
         """What this version of an agent answered; None when it was not asked yet."""
         kept = self._kept.get(agent.id)
         return kept if kept is not None and kept.edition == self._edition(agent) else None
 
-    async def ask(self, agent: Agent) -> Offer:
+    async def ask(self, agent: Agent) -> Capabilities:
         """The same, but asks the agent if that is needed. All callers share one process.
 
         Raises:
@@ -127,12 +127,12 @@ class Offers:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _asked(self, agent: str, task: "asyncio.Task[Offer]") -> None:
+    def _asked(self, agent: str, task: "asyncio.Task[Capabilities]") -> None:
         del self._asking[agent]
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.info("agent did not say what it offers agent=%s reason=%s", agent, type(error).__name__)
 
-    async def _ask(self, agent: Agent) -> Offer:
+    async def _ask(self, agent: Agent) -> Capabilities:
         try:
             async with self._slots:
                 offer = await self._ask_in_directory(agent)
@@ -143,7 +143,7 @@ class Offers:
             await self._pool.run(self._write, dict(self._kept))
         return offer
 
-    async def _ask_in_directory(self, agent: Agent) -> Offer:
+    async def _ask_in_directory(self, agent: Agent) -> Capabilities:
         # Of before the question: what is installed meanwhile is another edition.
         edition = self._edition(agent)
         directory = Path(await self._pool.run(lambda: tempfile.mkdtemp(prefix="sandbox-agent-offers-")))
@@ -152,10 +152,10 @@ class Offers:
         finally:
             await asyncio.shield(self._pool.run(discard, directory))
 
-    async def _try_session(self, agent: Agent, edition: list[str], directory: Path) -> Offer:
-        launch = await self._provision(agent)
-        trial = _Trial(agent.id)
-        running = await self._boots.boot(agent, launch, {}, trial, lambda _running, _exit: None)
+    async def _try_session(self, agent: Agent, edition: list[str], directory: Path) -> Capabilities:
+        launch = await self._install_on_use(agent)
+        trial = _Probe(agent.id)
+        running = await self._starter.start(agent, launch, {}, trial, lambda _running, _exit: None)
         try:
             params: Object = {"cwd": str(directory), "mcpServers": []}
             answer = await trial.call(running, methods.NEW, params, self._patience)
@@ -163,9 +163,9 @@ class Offers:
                 raise self._refusal(agent, answer)
             result = answer.result()
             await _leave(trial, running, text_at(result, "sessionId"))
-            return Offer(edition, merge_offers({}, result), running.handshake.capabilities)
+            return Capabilities(edition, merge_offers({}, result), running.handshake.capabilities)
         finally:
-            await asyncio.shield(self._boots.stop(running))
+            await asyncio.shield(self._starter.stop(running))
 
     def _refusal(self, agent: Agent, answer: Envelope) -> OffersUnknown:
         error = answer.error()
@@ -186,7 +186,7 @@ class Offers:
             version = [program or "", *_state(program)]
         return version + [each.name for each in find_credentials(agent, self._environ) if each.found]
 
-    def _write(self, kept: dict[str, Offer]) -> None:
+    def _write(self, kept: dict[str, Capabilities]) -> None:
         if self._path is None:
             return
         try:
@@ -199,7 +199,7 @@ class Offers:
             logger.warning("offers not kept path=%s reason=%s", self._path, error.strerror)
 
 
-class _Trial:
+class _Probe:
     """Listens to a process that is only asked what it offers. It gets nothing that it asks for."""
 
     def __init__(self, agent: str) -> None:
@@ -246,7 +246,7 @@ class _Trial:
                 answered.set_exception(OffersUnknown(message, agent=self._agent, stderr=exit.stderr.text(4096)))
 
 
-async def _leave(trial: _Trial, running: RunningAgent, session_id: str | None) -> None:
+async def _leave(trial: _Probe, running: RunningAgent, session_id: str | None) -> None:
     """Let the agent forget the session, where it can."""
     offered = running.handshake.offers
     ways = [
@@ -257,7 +257,7 @@ async def _leave(trial: _Trial, running: RunningAgent, session_id: str | None) -
     if session_id is not None and ways:
         # It has said what was to be known: however it takes this, its process ends next.
         with suppress(SandboxAgentError):
-            await trial.call(running, ways[0], {"sessionId": session_id}, FAREWELL)
+            await trial.call(running, ways[0], {"sessionId": session_id}, CLOSE_TIMEOUT)
 
 
 def _state(program: str | None) -> list[str]:
@@ -269,9 +269,9 @@ def _state(program: str | None) -> list[str]:
     return [str(about.st_mtime_ns), str(about.st_size)]
 
 
-def _read(path: Path) -> dict[str, Offer]:
+def _read(path: Path) -> dict[str, Capabilities]:
     try:
-        return read(path.read_bytes(), dict[str, Offer])
+        return read(path.read_bytes(), dict[str, Capabilities])
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:

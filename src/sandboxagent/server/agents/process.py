@@ -21,8 +21,8 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import AgentExited, AgentNotReading
 from sandboxagent.server.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandboxagent.server.processes.children import (
-    KILL_PATIENCE,
-    Children,
+    KILL_TIMEOUT,
+    ProcessTrees,
     end_tree,
     read_exit_status,
     start_child,
@@ -33,9 +33,9 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 STDIN_LIMIT = 64 * 1024 * 1024
 """How much may wait to be written before we say that an agent process does not read."""
 
-STDIN_PATIENCE = 0.3
+STDIN_TIMEOUT = 0.3
 """Seconds to leave after the end of stdin, before SIGTERM."""
-DRAIN_PATIENCE = 1.0
+DRAIN_TIMEOUT = 1.0
 """Seconds for the pipes to end after the process; something we cannot find may hold them."""
 REAP_INTERVAL = 1.0
 LOG_SIZE = 1024 * 1024
@@ -82,7 +82,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     """A running child of an agent. Made by `spawn`; everything happens on the event loop's thread."""
 
     def __init__(
-        self, agent: str, key: str, listener: ProcessListener, children: Children, max_line: int, stdin_limit: int
+        self, agent: str, key: str, listener: ProcessListener, children: ProcessTrees, max_line: int, stdin_limit: int
     ) -> None:
         self.agent = agent
         self.key = key
@@ -115,7 +115,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         environment: Mapping[str, str],
         directory: str | None,
         listener: ProcessListener,
-        children: Children,
+        children: ProcessTrees,
         stderr_log: "StderrLog | None" = None,
         max_line: int = MAX_LINE,
         stdin_limit: int = STDIN_LIMIT,
@@ -204,9 +204,9 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
     async def _stop(self, grace: float) -> Exit:
         self.end_input()
-        if not await wait_until(STDIN_PATIENCE, self._dead):
+        if not await wait_until(STDIN_TIMEOUT, self._dead):
             await end_tree(self._children, self.key, self._dead, grace)
-        if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):
+        if not await wait_until(KILL_TIMEOUT if self._dead.done() else 0, self._done):
             self._finish()
         return self._done.result()
 
@@ -298,7 +298,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             self._transport.close()
         elif self._open & {STDOUT, STDERR}:
             self.resume_reading()
-            self._loop.call_later(DRAIN_PATIENCE, self._finish)
+            self._loop.call_later(DRAIN_TIMEOUT, self._finish)
         else:
             self._finish()
 

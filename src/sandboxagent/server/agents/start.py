@@ -33,7 +33,7 @@ from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.process import AgentProcess, Exit, StderrLog
 from sandboxagent.server.agents.running import Gone, Listener, RunningAgent
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ EARLY_BYTES = 8 << 20
 """What an agent may say before it has answered our initialize."""
 
 
-class _Boot:
+class _Start:
     """Listens to a process until it has answered our initialize."""
 
     def __init__(self, agent: str, answered: asyncio.Future[Envelope], companion: Companion | None) -> None:
@@ -79,7 +79,7 @@ class _Boot:
             self._early_size += len(line)
         elif not self._answered.done():
             reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
-            self._answered.set_exception(_boot_failed(self._agent, reason, None))
+            self._answered.set_exception(_start_failed(self._agent, reason, None))
         else:
             # Its companion is being reached. What was read already is not lost; the rest stays in the pipe.
             kept.append(line)
@@ -97,7 +97,7 @@ class _Boot:
     def exited(self, process: AgentProcess, exit: Exit) -> None:
         self._bad_lines.forget(self._agent)
         if not self._answered.done():
-            self._answered.set_exception(_boot_failed(self._agent, "it exited before it answered initialize", exit))
+            self._answered.set_exception(_start_failed(self._agent, "it exited before it answered initialize", exit))
 
 
 class ProcessLimits(Struct, frozen=True):
@@ -109,12 +109,12 @@ class ProcessLimits(Struct, frozen=True):
     stop_grace: float = 1.0
 
 
-class Boots:
+class AgentStarter:
     """Starts agent processes."""
 
     def __init__(
         self,
-        children: Children,
+        children: ProcessTrees,
         environ: Mapping[str, str],
         secrets: Collection[str],
         limits: ProcessLimits,
@@ -127,10 +127,10 @@ class Boots:
         self._log_directory = log_directory
         self._pool = Pool("stderr", 2)
         self._keys = count(1)
-        self._booting: dict[AgentProcess, asyncio.Future[Envelope]] = {}
+        self._starting: dict[AgentProcess, asyncio.Future[Envelope]] = {}
         self._closed = False
 
-    async def boot(
+    async def start(
         self, agent: Agent, launch: Launch, environment: Mapping[str, str], listener: Listener, gone: Gone
     ) -> RunningAgent:
         """A process that has answered our initialize.
@@ -141,13 +141,13 @@ class Boots:
         """
         companion = companion_of(agent.dialect)
         try:
-            return await self._boot(agent, launch, environment, listener, gone, companion)
+            return await self._start(agent, launch, environment, listener, gone, companion)
         except _CompanionFailed:
             # Its questions would not arrive and it would wait forever, so it is started with questions off.
             logger.warning("agent starts without questions, its port was not reached agent=%s", agent.id)
-            return await self._boot(agent, launch, environment, listener, gone, None)
+            return await self._start(agent, launch, environment, listener, gone, None)
 
-    async def _boot(
+    async def _start(
         self,
         agent: Agent,
         launch: Launch,
@@ -159,7 +159,7 @@ class Boots:
         self._check_open()
         key = f"{agent.id}-{next(self._keys)}"
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
-        boot = _Boot(agent.id, answered, companion)
+        begun = _Start(agent.id, answered, companion)
         child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
         if companion is not None:
             child = companion.prepare(child)
@@ -170,9 +170,9 @@ class Boots:
             gone(running, exit)
 
         try:
-            process = await self._spawn(agent, launch, child, key, boot)
-            self._booting[process] = answered
-            running = await self._finish_handshake(agent, process, boot, answered, listener, ended)
+            process = await self._spawn(agent, launch, child, key, begun)
+            self._starting[process] = answered
+            running = await self._finish_handshake(agent, process, begun, answered, listener, ended)
         except BaseException:
             lock.release()
             raise
@@ -181,7 +181,7 @@ class Boots:
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
         """Boot it, read its handshake, and end it again."""
-        running = await self.boot(agent, launch, {}, _SilentListener(), lambda _running, _exit: None)
+        running = await self.start(agent, launch, {}, _SilentListener(), lambda _running, _exit: None)
         await self.stop(running)
         return running.handshake
 
@@ -193,11 +193,11 @@ class Boots:
     async def close(self, longest: float) -> None:
         """End what is booting, and boot no more."""
         self._closed = True
-        for answered in self._booting.values():
+        for answered in self._starting.values():
             if not answered.done():
                 answered.set_exception(ShuttingDown())
         grace = min(longest, self._limits.stop_grace)
-        await asyncio.gather(*(process.stop(grace) for process in self._booting), return_exceptions=True)
+        await asyncio.gather(*(process.stop(grace) for process in self._starting), return_exceptions=True)
 
     def _open_log(self, agent: Agent) -> StderrLog | None:
         if self._log_directory is None:
@@ -205,7 +205,7 @@ class Boots:
         return StderrLog(self._log_directory / f"{agent.id}.stderr.log", self._pool)
 
     async def _spawn(
-        self, agent: Agent, launch: Launch, environment: Mapping[str, str], key: str, boot: _Boot
+        self, agent: Agent, launch: Launch, environment: Mapping[str, str], key: str, begun: _Start
     ) -> AgentProcess:
         try:
             process = await AgentProcess.spawn(
@@ -214,7 +214,7 @@ class Boots:
                 command=launch.command,
                 environment=environment,
                 directory=None,
-                listener=boot,
+                listener=begun,
                 children=self._children,
                 stderr_log=self._open_log(agent),
                 max_line=self._limits.max_line,
@@ -230,17 +230,17 @@ class Boots:
         self,
         agent: Agent,
         process: AgentProcess,
-        boot: _Boot,
+        begun: _Start,
         answered: asyncio.Future[Envelope],
         listener: Listener,
         gone: Gone,
     ) -> RunningAgent:
-        companion = boot.companion
+        companion = begun.companion
         try:
             self._check_open()
             handshake = await self._shake_hands(agent, process, answered)
             await _join(companion, process)
-            return _take_over(RunningAgent(agent, process, handshake, listener, gone, companion), boot)
+            return _take_over(RunningAgent(agent, process, handshake, listener, gone, companion), begun)
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
             if companion is not None:
@@ -250,7 +250,7 @@ class Boots:
                 error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
             raise
         finally:
-            del self._booting[process]
+            del self._starting[process]
 
     async def _shake_hands(self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]) -> Handshake:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
@@ -266,9 +266,9 @@ class Boots:
             seconds = self._limits.boot_timeout
             raise AgentTimeout(f"agent {agent.id} did not answer initialize in {seconds:g} s", agent=agent.id) from None
         if not answer.succeeded:
-            raise _boot_failed(agent.id, f"it refused initialize: {answer.error().get('message')}", None)
+            raise _start_failed(agent.id, f"it refused initialize: {answer.error().get('message')}", None)
         if not bytes(msgspec.json.encode(answer.peek.result)).startswith(b"{"):
-            raise _boot_failed(agent.id, "its answer to initialize is not an object", None)
+            raise _start_failed(agent.id, "its answer to initialize is not an object", None)
         return Handshake(Raw(bytes(msgspec.json.encode(answer.peek.result))), answer.result())
 
     def _check_open(self) -> None:
@@ -293,13 +293,13 @@ class _SilentListener:
     def exited(self, running: RunningAgent, exit: Exit) -> None: ...
 
 
-def _take_over(running: RunningAgent, boot: _Boot) -> RunningAgent:
+def _take_over(running: RunningAgent, begun: _Start) -> RunningAgent:
     """It speaks to its listener from now on, and what it has said already is not lost."""
     process = running.process
     process.listener = running
-    boot.hand_over(running, process)
+    begun.hand_over(running, process)
     if process.exit is not None:
-        raise _boot_failed(running.agent.id, "it exited right after initialize", process.exit)
+        raise _start_failed(running.agent.id, "it exited right after initialize", process.exit)
     return running
 
 
@@ -312,7 +312,7 @@ def describe_exit(exit: Exit) -> str:
     return f"ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
 
 
-def _boot_failed(agent: str, reason: str, exit: Exit | None) -> AgentBootFailed:
+def _start_failed(agent: str, reason: str, exit: Exit | None) -> AgentBootFailed:
     fields: Object = {"agent": agent}
     if exit is not None:
         fields["stderr"] = exit.stderr.text(STDERR_IN_ERRORS)

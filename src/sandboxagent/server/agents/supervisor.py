@@ -25,7 +25,7 @@ from sandboxagent.server.agents.launch import FolderGone, Launch
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.agents.running import Listener, RunningAgent
-from sandboxagent.server.agents.start import Boots, describe_exit
+from sandboxagent.server.agents.start import AgentStarter, describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ SHORT_LIFE = 10.0
 FREE_CRASHES = 3
 """This many short lives in a row cost no wait."""
 MAX_BACKOFF = 30.0
-BOOT_TRIES = 5
+MAX_START_TRIES = 5
 
 Provide = Callable[[Agent], Awaitable[Launch]]
 """How to start an agent; installs it first when that is needed and allowed."""
@@ -45,7 +45,7 @@ class AgentStatus(Struct):
 
     status: Literal["stopped", "starting", "running", "error"] = "stopped"
     running: RunningAgent | None = None
-    boot: asyncio.Task[RunningAgent] | None = None
+    starting: asyncio.Task[RunningAgent] | None = None
     restart_count: int = 0
     short_lives: int = 0
     last_error: str | None = None
@@ -55,9 +55,9 @@ class AgentStatus(Struct):
 class Supervisor:
     """All agent processes."""
 
-    def __init__(self, listener: Listener, boots: Boots, provide: Provide) -> None:
+    def __init__(self, listener: Listener, starter: AgentStarter, provide: Provide) -> None:
         self._listener = listener
-        self._boots = boots
+        self._starter = starter
         self._provide = provide
         self._status: dict[str, AgentStatus] = {}
         self._closing = asyncio.Event()
@@ -75,14 +75,14 @@ class Supervisor:
         status = self.status(agent.id)
         if status.running is not None:
             return status.running
-        if status.boot is None:
-            status.boot = asyncio.create_task(self._shared_boot(agent, status), name=f"boot {agent.id}")
+        if status.starting is None:
+            status.starting = asyncio.create_task(self._shared_start(agent, status), name=f"boot {agent.id}")
         # Shielded: a caller that goes away must not take the others' boot with it.
-        return await asyncio.shield(status.boot)
+        return await asyncio.shield(status.starting)
 
     async def isolated(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
         """A process of its own for one session."""
-        running = await self._boot(agent, environment)
+        running = await self._start(agent, environment)
         running.alone = True
         self.status(agent.id).isolated.add(running)
         return running
@@ -91,7 +91,7 @@ class Supervisor:
         """End the process of that key, tree and all."""
         for running in self._running():
             if running.key == key:
-                await self._boots.stop(running)
+                await self._starter.stop(running)
 
     def _running(self) -> list[RunningAgent]:
         return [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
@@ -99,16 +99,16 @@ class Supervisor:
     async def close(self, longest: float) -> None:
         """End all processes and start no more; none gets longer than this."""
         self._closing.set()
-        stops = [self._boots.stop(one, longest) for one in self._running()]
-        await asyncio.gather(self._boots.close(longest), *stops, return_exceptions=True)
-        boots = [status.boot for status in self._status.values() if status.boot is not None]
-        await asyncio.gather(*boots, return_exceptions=True)
+        stops = [self._starter.stop(one, longest) for one in self._running()]
+        await asyncio.gather(self._starter.close(longest), *stops, return_exceptions=True)
+        starting = [status.starting for status in self._status.values() if status.starting is not None]
+        await asyncio.gather(*starting, return_exceptions=True)
 
-    async def _shared_boot(self, agent: Agent, status: AgentStatus) -> RunningAgent:
+    async def _shared_start(self, agent: Agent, status: AgentStatus) -> RunningAgent:
         status.status = "starting"
         try:
             await self._wait(_backoff(status.short_lives))
-            running = await self._boot(agent, {})
+            running = await self._start(agent, {})
         except (AgentBootFailed, AgentTimeout) as error:
             status.status, status.last_error = "error", str(error)
             status.short_lives += 1
@@ -128,16 +128,16 @@ class Supervisor:
                 status.status, status.running = "running", running
             return running
         finally:
-            status.boot = None
+            status.starting = None
 
-    async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        for _ in range(BOOT_TRIES):
+    async def _start(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
+        for _ in range(MAX_START_TRIES):
             launch = await self._provide(agent)
             if self._closing.is_set():
                 raise ShuttingDown
             # Another process may have replaced what is installed, between the look and the start.
             with suppress(FolderGone):
-                return await self._boots.boot(agent, launch, environment, self._listener, self._gone)
+                return await self._starter.start(agent, launch, environment, self._listener, self._gone)
         raise AgentBootFailed(f"agent {agent.id} was replaced again and again while it was started", agent=agent.id)
 
     async def _wait(self, seconds: float) -> None:

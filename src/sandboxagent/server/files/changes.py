@@ -18,7 +18,7 @@ from sandboxagent.server.files.descriptors import NotAFile, Place, error_of, mak
 from sandboxagent.server.files.replace import rename
 from sandboxagent.server.files.roots import Roots, encode_name, file_problems
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """Levels of a tree that can be copied."""
 BLOCK = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -67,8 +67,8 @@ class _Copy:
             os.close(node)
 
     def _directory(self, node: int, facts: os.stat_result, target: int, new: bytes, depth: int) -> None:
-        if depth == DEEPEST:
-            raise OSError(errno.ENAMETOOLONG, f"has more than {DEEPEST} levels")
+        if depth == MAX_DEPTH:
+            raise OSError(errno.ENAMETOOLONG, f"has more than {MAX_DEPTH} levels")
         os.mkdir(new, 0o700, dir_fd=target)
         copy = os.open(new, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
         try:

@@ -9,7 +9,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator
 
-from sandboxagent.core.archives.tree import DEEPEST
+from sandboxagent.core.archives.tree import MAX_DEPTH
 from sandboxagent.server.files.descriptors import enter_directory, ignore_gone, is_kernel_directory
 
 _READ_ANYTHING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -22,7 +22,7 @@ READ_AT_ONCE = 1 << 18
 Write = Callable[[bytes], None]
 
 
-def bundle(directory: int, write: Write, max_depth: int = DEEPEST) -> None:
+def bundle(directory: int, write: Write, max_depth: int = MAX_DEPTH) -> None:
     """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
 
     Raises:

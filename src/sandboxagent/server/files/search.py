@@ -27,10 +27,10 @@ from sandboxagent.protocol.errors import BadRequest, NotImplementedYet, TooMany
 from sandboxagent.protocol.files import Found, Match
 from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.roots import decode_name, encode_name, file_problems
-from sandboxagent.server.processes.children import KILL_PATIENCE, Children, end_tree, start_child, wait_until
+from sandboxagent.server.processes.children import KILL_TIMEOUT, ProcessTrees, end_tree, start_child, wait_until
 
 STDOUT, STDERR = 1, 2
-LONGEST_RECORD = 1 << 20
+MAX_RECORD = 1 << 20
 """Bytes of a record; a longer one is dropped, and counted."""
 WAITING = 1 << 20
 """Bytes that may wait to be read before ripgrep is paused."""
@@ -66,7 +66,7 @@ def find_ripgrep() -> str:
 class Ripgrep(asyncio.SubprocessProtocol):
     """One run. Everything happens on the event loop's thread."""
 
-    def __init__(self, children: Children, separator: bytes) -> None:
+    def __init__(self, children: ProcessTrees, separator: bytes) -> None:
         self.dropped = 0
         """Records that were too long."""
         self._children = children
@@ -119,7 +119,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
             return
         if not self._dead.done():
             await end_tree(self._children, self._key, self._dead, 0)
-        await wait_until(KILL_PATIENCE, self._dead)
+        await wait_until(KILL_TIMEOUT, self._dead)
         self._children.forget(self._key)
         self._transport.close()
 
@@ -148,13 +148,13 @@ class Ripgrep(asyncio.SubprocessProtocol):
         *whole, rest = self._rest.split(self._separator)
         self._rest = rest
         for record in whole:
-            if self._skipping or len(record) > LONGEST_RECORD:
+            if self._skipping or len(record) > MAX_RECORD:
                 self.dropped += 1
                 self._skipping = False
             elif record:
                 self._records.append(bytes(record))
                 self._size += len(record)
-        if len(self._rest) > LONGEST_RECORD:
+        if len(self._rest) > MAX_RECORD:
             self._rest.clear()
             self._skipping = True
         self._pause(self._size > WAITING)
@@ -274,7 +274,7 @@ class Search:
         # No name at all is a part of every name.
         self._is_wanted = make_matcher(encode_name(decode_name(query.name or "")))
 
-    async def run(self, children: Children) -> AsyncGenerator[list[Match]]:
+    async def run(self, children: ProcessTrees) -> AsyncGenerator[list[Match]]:
         """What is found, in no order. To be closed.
 
         Raises OSError about the directory, and BadRequest when ripgrep does not understand the text.
@@ -375,7 +375,7 @@ class Search:
             return False
 
 
-LONGEST = 4096
+MAX_PATTERN = 4096
 """Characters of a pattern."""
 
 
@@ -384,7 +384,7 @@ class Searches:
     """Starts searches."""
 
     confined: Confined
-    children: Children
+    children: ProcessTrees
     limits: SearchLimits
     pool: Pool
     running: int = field(default=0, init=False)
@@ -394,8 +394,8 @@ class Searches:
         if not query.text and not query.name:
             raise BadRequest("the query needs text or name", parameter="text")
         for label, value in (("text", query.text), ("name", query.name)):
-            if value is not None and (len(value) > LONGEST or "\0" in value or not value):
-                raise BadRequest(f"{label} has from 1 to {LONGEST} characters, and no NUL", parameter=label)
+            if value is not None and (len(value) > MAX_PATTERN or "\0" in value or not value):
+                raise BadRequest(f"{label} has from 1 to {MAX_PATTERN} characters, and no NUL", parameter=label)
         results = self.limits.results if limit is None else min(self.limits.results, limit)
         return Search(self.confined, path, query, replace(self.limits, results=results), self.pool)
 

@@ -15,7 +15,7 @@ from itertools import islice
 
 from sandboxagent.core.archives import tar
 from sandboxagent.core.archives.tar import detect_packing, unpack_stream
-from sandboxagent.core.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
+from sandboxagent.core.archives.tree import MAX_DEPTH, PIECE, Damaged, Parts, Tree
 from sandboxagent.protocol.errors import (
     ArchiveTooLarge,
     BadArchive,
@@ -195,7 +195,7 @@ class UploadLimits:
     bytes: int
     entries: int
     ratio: int
-    depth: int = DEEPEST
+    depth: int = MAX_DEPTH
 
 
 def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits) -> Uploaded:

@@ -43,13 +43,13 @@ _libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint
 _libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
 
 Parts = tuple[str, ...]
-DEEPEST = 256
+MAX_DEPTH = 256
 """Levels below the directory that are watched: each way there is gone name by name, and is kept."""
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _OVERHEAD = 64
-MOST_EVENTS = 2 << 20
+MAX_EVENTS = 2 << 20
 """Bytes of events that may wait for a tree to be looked at, about."""
 _NAMELESS = r"#\d+"
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
@@ -205,7 +205,7 @@ class Watched:
     def tell(self, event: InotifyEvent) -> None:
         """Something has happened in one of its directories."""
         self._size += _OVERHEAD + len(event.name)
-        if self._size > MOST_EVENTS:
+        if self._size > MAX_EVENTS:
             self.drop_events()
         else:
             self._events.append(event)
@@ -256,7 +256,7 @@ class Watched:
             yield "deleted", parts
         elif event.mask & _ADDED:
             yield "added", parts
-            if is_folder and self._recursive and len(parts) <= DEEPEST:
+            if is_folder and self._recursive and len(parts) <= MAX_DEPTH:
                 # Something may have been put there before it was watched.
                 with ignore_gone():
                     for below in self._watch(parts):
@@ -295,7 +295,7 @@ class Watched:
                     if self._recursive:
                         for name, is_folder in _read_content(here):
                             yield (*folder, name)
-                            if is_folder and len(folder) < DEEPEST:
+                            if is_folder and len(folder) < MAX_DEPTH:
                                 left.append((*folder, name))
         finally:
             os.close(root)
@@ -318,7 +318,7 @@ def _read_content(directory: int) -> Iterator[tuple[str, bool]]:
                 yield entry.name, stat.S_ISDIR(os.lstat(entry.name, dir_fd=directory).st_mode)
 
 
-GATHER = 0.05
+GATHER_INTERVAL = 0.05
 """Seconds in which changes are gathered: one saved file makes several events."""
 
 _SETTINGS = {
@@ -383,7 +383,7 @@ class Watch:
     async def _follow(self) -> None:
         while self.ended is None:
             await self._readable.wait()
-            await asyncio.sleep(GATHER)
+            await asyncio.sleep(GATHER_INTERVAL)
             self._readable.clear()
             work = self._pool.start(self._read)
             try:
@@ -440,7 +440,7 @@ class _Reading:
                 await self._readable.wait()
             finally:
                 self._loop.remove_reader(descriptor)
-            await asyncio.sleep(GATHER / 5)
+            await asyncio.sleep(GATHER_INTERVAL / 5)
             self._readable.clear()
             work = self._pool.start(self.directories.read)
             try:

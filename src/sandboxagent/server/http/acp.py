@@ -39,7 +39,7 @@ from sandboxagent.server.http.asgi import (
     respond,
     transport,
 )
-from sandboxagent.server.http.body import METHODS, Exchange, as_problem, query
+from sandboxagent.server.http.body import METHODS, Transport, as_problem, query
 from sandboxagent.server.http.posts import Post
 from sandboxagent.server.http.stream_source import StreamPart
 from sandboxagent.server.sessions.connection import Connection
@@ -57,7 +57,7 @@ def _make_affinity() -> str:
     return f"acp-affinity={secrets.token_urlsafe(12)}; Path={PATH}; HttpOnly; SameSite=Strict"
 
 
-class Acp(Exchange, eq=False):
+class Acp(Transport, eq=False):
     """The transport of the contract, section 14."""
 
     path = PATH

@@ -19,15 +19,15 @@ from sandboxagent.server.http.asgi import (
     Receive,
     Scope,
     Send,
-    admit,
     group_headers,
     header,
     json_headers,
+    mark_authenticated,
     respond,
     send_problem,
     transport,
 )
-from sandboxagent.server.http.auth import Guard, is_opencode
+from sandboxagent.server.http.auth import Auth, is_opencode
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.posts import Post, PostHead, make_problem
 from sandboxagent.server.http.rpc import PATH as RPC
@@ -36,16 +36,16 @@ from sandboxagent.server.http.rpc import Rpc
 logger = logging.getLogger(__name__)
 
 
-class FrontDoor:
+class BaseApp:
     """An ASGI app behind a guard; `route` is its own."""
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, auth: Auth) -> None:
+        self._auth = auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers_by_name"] = group_headers(scope["headers"])
         if header(scope, b"origin") is not None:
-            send = _add_headers(send, self._guard.cors(scope))
+            send = _add_headers(send, self._auth.cors(scope))
         await self._answer(self._route_guarded, scope, receive, send)
 
     def read_post(self, scope: Scope) -> PostHead | None:
@@ -54,7 +54,7 @@ class FrontDoor:
         if transport is None:
             return None
         scope["headers_by_name"] = group_headers(scope["headers"])
-        more = self._guard.cors(scope) if header(scope, b"origin") is not None else ()
+        more = self._auth.cors(scope) if header(scope, b"origin") is not None else ()
         return self._read_post(transport, scope, self._guard_head, more)
 
     def read_gateway_post(self, scope: Scope) -> PostHead | None:
@@ -65,9 +65,9 @@ class FrontDoor:
         scope["headers_by_name"] = group_headers(scope["headers"])
         return self._read_post(transport, scope, _let_through, ())
 
-    def _read_post(self, transport: Rpc | Acp, scope: Scope, guard: Callable[[Scope], None], more: Headers) -> PostHead:
+    def _read_post(self, transport: Rpc | Acp, scope: Scope, auth: Callable[[Scope], None], more: Headers) -> PostHead:
         try:
-            guard(scope)
+            auth(scope)
             return PostHead(self.read_envelopes(transport, scope), transport.max_body, more)
         except SandboxAgentError as error:
             return PostHead(_refused, transport.max_body, more, make_problem(error))
@@ -105,14 +105,14 @@ class FrontDoor:
 
     async def _route_guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._guard_head(scope)
-        if self._guard.is_preflight(scope):
+        if self._auth.is_preflight(scope):
             await respond(send, 204, [])
         else:
             await self.route(scope, receive, send)
 
     def _guard_head(self, scope: Scope) -> None:
-        if self._guard.check(scope):
-            admit(scope)
+        if self._auth.check(scope):
+            mark_authenticated(scope)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that may be made. Raises SandboxAgentError."""
@@ -136,7 +136,7 @@ def _add_headers(send: Send, headers: Headers) -> Send:
     return with_headers
 
 
-class App(FrontDoor):
+class App(BaseApp):
     """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait.
 
     `opencode` does the same for the routes of OpenCode's programs.
@@ -144,14 +144,14 @@ class App(FrontDoor):
 
     def __init__(
         self,
-        guard: Guard,
+        auth: Auth,
         rpc: Rpc,
         acp: Acp,
         health: HealthCheck,
         opencode: Callable[[], Asgi],
         control: Callable[[], Asgi],
     ) -> None:
-        super().__init__(guard)
+        super().__init__(auth)
         self._rpc = rpc
         self._acp = acp
         self._health = health

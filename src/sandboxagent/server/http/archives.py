@@ -37,7 +37,7 @@ from sandboxagent.server.http.downloads import Streamed
 from sandboxagent.server.http.files import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.http.views import Endpoint, json_response, read_query
 
-SILENCE = 60.0
+SILENCE_TIMEOUT = 60.0
 """Seconds in which nothing of an upload may come."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
@@ -55,7 +55,9 @@ logger = logging.getLogger(__name__)
 class Archives:
     """The handlers. `most` archives are under way at once: each has a thread, because either side may be slow."""
 
-    def __init__(self, paths: Paths, limits: UploadLimits, most: int, files: Pool, silence: float = SILENCE) -> None:
+    def __init__(
+        self, paths: Paths, limits: UploadLimits, most: int, files: Pool, silence: float = SILENCE_TIMEOUT
+    ) -> None:
         self._paths = paths
         self._files = files
         self.limits = limits

@@ -73,9 +73,9 @@ def is_gone(scope: Scope) -> bool:
     return transport(scope).is_closing()
 
 
-def admit(scope: Scope) -> None:
+def mark_authenticated(scope: Scope) -> None:
     """Note that the client has shown that it may call, so that its socket no longer counts as a stranger's."""
-    scope["extensions"]["sandboxagent.transport"].admit()
+    scope["extensions"]["sandboxagent.transport"].mark_authenticated()
 
 
 def offers_websocket(scope: Scope) -> bool:

@@ -56,7 +56,7 @@ _PRIVATE_PATHS = ("/acp", OPENCODE, OPENCODE_HEALTH)
 """What only those with the token may call."""
 
 
-class Guard(Struct, frozen=True):
+class Auth(Struct, frozen=True):
     """The checks, with what they compare to."""
 
     token: str | None

@@ -1,7 +1,7 @@
 """Share the code of `/v1/rpc` and `/acp`: bodies, streams, WebSockets and closing.
 
-A WebSocket (`Duplex`) is one for everything: a client's envelopes in, its connection's events out, in the order they
-were sent.
+`WebSocketTransport` carries everything on one socket: a client's envelopes in, and its connection's events out, in the
+order they were sent.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from sandboxagent.protocol.errors import (
 from sandboxagent.protocol.headers import WITH_IDS
 from sandboxagent.server.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
 from sandboxagent.server.http.encoding import TextFrames
-from sandboxagent.server.http.ports import Clients, Delivery, Intake
+from sandboxagent.server.http.ports import Clients, Delivery, RequestHandler
 from sandboxagent.server.http.posts import Post
-from sandboxagent.server.http.stream import TAKEN_OVER, Stream, Streams
+from sandboxagent.server.http.stream import REPLACED, Stream, Streams
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.idempotency import MAX_KEY
 from sandboxagent.server.sessions.reply import as_answerable
@@ -51,7 +51,7 @@ NONSENSE = 100
 """Messages one after another that may be no envelopes: each is complained of, and then the socket is closed."""
 IN_ONE_TURN = 16
 """Messages that are taken one after another before others have their turn, and the disk may catch up."""
-DISK_PATIENCE = 0.5
+DISK_INTERVAL = 0.5
 """Seconds between them while nothing can be written."""
 _BEGINS_JSON = re.compile(rb"\s*[\[{]")
 CLOSED_FOR_ANOTHER = 4001
@@ -60,13 +60,13 @@ REFUSED = 4000
 """Plus the HTTP status of a refusal: its close code."""
 
 
-class Duplex:
+class WebSocketTransport:
     """The transport of `/acp` and `/v1/rpc` when a client asks for a WebSocket."""
 
     def __init__(
         self,
         clients: Clients,
-        intake: Intake,
+        intake: RequestHandler,
         streams: Streams,
         delivery: Delivery,
         lines: Pool,
@@ -156,7 +156,7 @@ class Duplex:
     def _code(self, connection: Connection, stream: Stream) -> int:
         if self._clients.stopping:
             return GOING_AWAY
-        return CLOSED_FOR_ANOTHER if stream.reason == TAKEN_OVER and not connection.closed else NORMAL
+        return CLOSED_FOR_ANOTHER if stream.reason == REPLACED and not connection.closed else NORMAL
 
     async def _take_all(self, websocket: "WebSocket", connection: Connection) -> None:
         taken = nonsense = 0
@@ -179,7 +179,7 @@ class Duplex:
         try:
             await self._clients.committed(self._clients.position)
         except LogUnavailable:
-            await asyncio.sleep(DISK_PATIENCE)
+            await asyncio.sleep(DISK_INTERVAL)
 
     async def _read_first(self, message: bytes) -> Envelope | None:
         """None for what is no `initialize`."""
@@ -273,21 +273,21 @@ _STREAM_HEADERS = [
 ]
 
 
-class ClientGone(Exception):
+class ClientDisconnected(Exception):
     """The client left before it sent the whole body; there is nothing to do."""
 
 
-class Exchange(Struct, eq=False):
+class Transport(Struct, eq=False):
     """The parts of the server that both transports stand on."""
 
     path: ClassVar[str]
     accepted: ClassVar[bytes]
     """The head of the answer to a request whose response comes on the stream, without its end."""
     clients: Clients
-    intake: Intake
+    intake: RequestHandler
     streams: Streams
     delivery: Delivery
-    duplex: Duplex
+    websockets: WebSocketTransport
     lines: Pool
     """A thread of it reads large bodies."""
     max_body: int
@@ -362,9 +362,9 @@ class Exchange(Struct, eq=False):
         except SandboxAgentError as error:
             if not offers_ids(scope):
                 raise
-            self.duplex.refuse(scope, error)
+            self.websockets.refuse(scope, error)
             return
-        await self.duplex(scope, connection, after, headers, id_header, agent)
+        await self.websockets(scope, connection, after, headers, id_header, agent)
 
     async def connection(self, connection_id: str) -> Connection:
         """Raises UnknownConnection."""
@@ -393,7 +393,7 @@ def as_problem(error: Exception, path: str) -> SandboxAgentError:
 
 
 async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The whole body of a request; raises BodyTooLarge, or ClientGone when it does not come to its end."""
+    """The whole body of a request; raises BodyTooLarge, or ClientDisconnected when it does not come to its end."""
     length = header(scope, b"content-length")
     if length is not None and int(length) > most:
         raise BodyTooLarge(most)
@@ -402,7 +402,7 @@ async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientGone
+            raise ClientDisconnected
         part: bytes = message.get("body", b"")
         size += len(part)
         if size > most:

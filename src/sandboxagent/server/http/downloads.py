@@ -28,7 +28,7 @@ _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
 MAX_DIGITS = 19
 
 BLOCK = 512 << 10
-STALLED = 300.0
+STALL_TIMEOUT = 300.0
 """Seconds that a client may read nothing before the server closes the connection; of a file it can go on with Range."""
 _TYPES = mimetypes.MimeTypes()
 _PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
@@ -102,7 +102,7 @@ class Streamed(StreamingResponse):
     """A stream. Subclasses release their resources when `__call__` ends."""
 
     def __init__(
-        self, pieces: AsyncIterable[bytes], type: str, headers: Mapping[str, str], stalled: float = STALLED
+        self, pieces: AsyncIterable[bytes], type: str, headers: Mapping[str, str], stalled: float = STALL_TIMEOUT
     ) -> None:
         self._stalled = stalled
         super().__init__(pieces, media_type=type, headers=headers)
@@ -153,7 +153,7 @@ class FileDownload(Response):
                     return self._made_up
                 position, left = position + len(block), left - len(block)
                 reading = self._read(position, left)
-                async with asyncio.timeout(STALLED):
+                async with asyncio.timeout(STALL_TIMEOUT):
                     await send({"type": "http.response.body", "body": block, "more_body": True})
                 if is_gone(scope):
                     return True

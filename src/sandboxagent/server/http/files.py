@@ -94,7 +94,7 @@ class Paths:
 
 
 BLOCK = 1 << 20
-SILENCE = 60.0
+SILENCE_TIMEOUT = 60.0
 """Seconds that a client may send nothing before it is given up."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
@@ -102,7 +102,7 @@ _SENDING = (FileChanged, FileTooLarge, NoRoom)
 
 
 async def receive_file(
-    incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE
+    incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE_TIMEOUT
 ) -> Written:
     """Take a body to its end, then let the file take its place.
 

@@ -7,7 +7,7 @@ given a piece at a time, and no piece goes beyond the end of a request. Bytes th
 lines, trailers, extensions of chunks) are counted, and bounded.
 
 A client repeats its head on a socket, request after request, but for two values in it. One that was parsed and checked
-is recognized by its bytes around the length of the body and the idempotency key (`KnownHead`): what was found out about
+is recognized by its bytes around the length of the body and the idempotency key (`HeadMemo`): what was found out about
 it still holds, and it is not parsed again.
 """
 
@@ -25,7 +25,7 @@ CHUNK_ALLOWANCE = 16
 CHUNKS = 1000
 """Chunks of a body after which others have their turn: each costs as much as any other, however small it is."""
 MAX_HEADERS = 200
-LONGEST_KNOWN_HEAD = 4096
+MAX_MEMO_HEAD = 4096
 """Bytes of a head that is remembered: there is one for each socket."""
 _BLANK_LINE = b"\r\n\r\n"
 _BLANK_LINES = re.compile(rb"[\r\n]+")
@@ -161,7 +161,7 @@ def _check_transfer_encoding(version: str, headers: Sequence[tuple[bytes, bytes]
             raise BadRequest("Transfer-Encoding must be chunked, and nothing else, in HTTP/1.1")
 
 
-class KnownHead:
+class HeadMemo:
     """A head, and where its values stand."""
 
     __slots__ = ("_between", "_end", "_is_key_first", "_start")
@@ -196,9 +196,9 @@ class KnownHead:
         return (begin, begin + int(length), key) if length.isdigit() and len(length) <= _DIGITS else None
 
 
-def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> KnownHead | None:
+def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> HeadMemo | None:
     """Remember a head, which was parsed into these headers; None for one that is long or unusual."""
-    if len(head) > LONGEST_KNOWN_HEAD:
+    if len(head) > MAX_MEMO_HEAD:
         return None
     found = list(_VALUES.finditer(head))
     values = [(match[1].lower(), match[2]) for match in found]
@@ -207,9 +207,9 @@ def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> KnownHead
         # The parser has read it in another way.
         return None
     if names == [_LENGTH]:
-        return KnownHead(head[: found[0].start(2)], None, head[found[0].end(2) :], is_key_first=False)
+        return HeadMemo(head[: found[0].start(2)], None, head[found[0].end(2) :], is_key_first=False)
     if names in ([_LENGTH, _KEY], [_KEY, _LENGTH]):
         first, second = found
         between = head[first.end(2) : second.start(2)]
-        return KnownHead(head[: first.start(2)], between, head[second.end(2) :], is_key_first=names[0] == _KEY)
+        return HeadMemo(head[: first.start(2)], between, head[second.end(2) :], is_key_first=names[0] == _KEY)
     return None

@@ -33,9 +33,9 @@ from sandboxagent.server.http.asgi import (
 from sandboxagent.server.http.framing import (
     CHUNKS,
     HEAD,
-    LONGEST_KNOWN_HEAD,
+    MAX_MEMO_HEAD,
     Framing,
-    KnownHead,
+    HeadMemo,
     body_length,
     check_head,
     learn_head,
@@ -43,7 +43,7 @@ from sandboxagent.server.http.framing import (
     without_upgrade,
 )
 from sandboxagent.server.http.posts import Post, PostHead
-from sandboxagent.server.http.sockets import Flag, FlowControl, GatheringTransport, Sockets, Wait
+from sandboxagent.server.http.sockets import BufferedTransport, Flag, FlowControl, Sockets, Wait
 
 if TYPE_CHECKING:
     from sandboxagent.server.http.websocket import WebSocket
@@ -64,7 +64,7 @@ that the client leaves."""
 BODY = 64 << 10
 """Bytes of a body that may wait for the app before the socket is no longer read."""
 
-LAST_ANSWERS = 1.0
+LAST_ANSWERS_TIMEOUT = 1.0
 """Seconds that a server which stops gives to the answers that are under way."""
 
 _KEY = raw(IDEMPOTENCY_KEY)
@@ -107,14 +107,14 @@ class HttpServer:
             self._listening.close()
         self.sockets.shut_down()
         try:
-            async with asyncio.timeout(LAST_ANSWERS):
+            async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
                 await self.sockets.closed()
                 await self.tasks.settle()
         except TimeoutError:
             logger.warning("requests were cut off requests=%d", len(self.tasks))
             self.tasks.cancel()
             with suppress(TimeoutError):
-                async with asyncio.timeout(LAST_ANSWERS):
+                async with asyncio.timeout(LAST_ANSWERS_TIMEOUT):
                     await self.tasks.settle()
 
     def run(self, cycle: "Cycle") -> None:
@@ -317,7 +317,7 @@ class Http1(asyncio.Protocol):
         "waited_since",
     )
 
-    transport: GatheringTransport
+    transport: BufferedTransport
     flow: FlowControl
 
     def __init__(self, server: HttpServer) -> None:
@@ -350,7 +350,7 @@ class Http1(asyncio.Protocol):
         """What the socket has become; HTTP is over then."""
         self._head = b""
         """The head of the request under way, if it came in one piece."""
-        self._known: tuple[KnownHead, PostHead] | None = None
+        self._known: tuple[HeadMemo, PostHead] | None = None
         """The head of an earlier request, and what it says."""
         self._partial = b""
         """The beginning of a request whose head is known: many clients send their bodies by themselves."""
@@ -363,8 +363,8 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        admitted = partial(self._sockets.admit, self)
-        self.transport = GatheringTransport(cast("asyncio.Transport", transport), self._loop, admitted)
+        admitted = partial(self._sockets.mark_authenticated, self)
+        self.transport = BufferedTransport(cast("asyncio.Transport", transport), self._loop, admitted)
         self.flow = FlowControl(self.transport)
         self._address = _internet_address(transport.get_extra_info("sockname"))
         self._client = _internet_address(transport.get_extra_info("peername"))
@@ -379,7 +379,7 @@ class Http1(asyncio.Protocol):
         self._backlog = self._partial = b""
         # What refers to each other would be left to the collector of garbage.
         if isinstance(self.cycle, Post):
-            self.cycle.lose_line()
+            self.cycle.detach()
         elif self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnect()
         self.flow.resume_writing()
@@ -414,7 +414,7 @@ class Http1(asyncio.Protocol):
         self._backlog = self._backlog + data if self._backlog else data
         self._read_backlog()
 
-    def _take_known(self, known: KnownHead, head: PostHead, data: bytes) -> bool:
+    def _take_known(self, known: HeadMemo, head: PostHead, data: bytes) -> bool:
         """Take a request whose head is known; False when it has to be parsed."""
         if self._backlog or self._begun or self._framing.part is not HEAD or not self._may_begin:
             return False
@@ -469,7 +469,7 @@ class Http1(asyncio.Protocol):
                     if self._framing.part is HEAD:
                         # A stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
-                        self._head = data[start:end] if is_post and end - start <= LONGEST_KNOWN_HEAD else b""
+                        self._head = data[start:end] if is_post and end - start <= MAX_MEMO_HEAD else b""
                     self._framing.advance(data, start, end)
                     self._parse(view[start:end])
                     self._framing.check()

@@ -83,7 +83,7 @@ class Clients(Protocol):
         ...
 
 
-class Intake(Protocol):
+class RequestHandler(Protocol):
     """Everything that a client can send."""
 
     async def open(
@@ -145,7 +145,7 @@ class HubClients(Struct, frozen=True):
         self.hub.log.when_committed(position, callback)
 
     def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
-        if connection.is_guest:
+        if connection.is_remote:
             # Its client is elsewhere, and must find there what this answer speaks of.
             published = self.hub.log.published(max(position, connection.last_event))
             self.tasks.run(_call_back(published, callback), "keep an answer")
@@ -176,7 +176,7 @@ _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 class Delivery:
     """Those that are under way: at most so many of a connection. Each gets its answer, whatever fails."""
 
-    def __init__(self, clients: Clients, intake: Intake, most: int) -> None:
+    def __init__(self, clients: Clients, intake: RequestHandler, most: int) -> None:
         self._clients = clients
         self._intake = intake
         self._most = most
@@ -235,7 +235,7 @@ class Delivery:
 
     async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
         """Take a notification or an answer once, and tell its client under the key that it was taken, or why not."""
-        id, receipt = msgspec.json.encode(key), connection.receipts.get(key)
+        id, receipt = msgspec.json.encode(key), connection.acknowledgements.get(key)
         if receipt is None:
             try:
                 if envelope.kind is NOTIFICATION:
@@ -250,7 +250,7 @@ class Delivery:
                 receipt = _refusal(id, error)
             else:
                 receipt = success(id, {})
-            connection.keep_receipt(key, receipt)
+            connection.remember_acknowledgement(key, receipt)
         self._clients.tell(connection, receipt)
 
     def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:

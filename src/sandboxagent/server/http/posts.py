@@ -22,7 +22,7 @@ class PostHead(Struct, frozen=True):
     """The answer to a request that may not be made. Not the error: that refers to what was on the stack."""
 
 
-class PostSocket(Protocol):
+class HttpSocket(Protocol):
     """The socket that a POST came on."""
 
     def is_gone(self) -> bool:
@@ -37,7 +37,7 @@ class PostSocket(Protocol):
 class Post(Struct, eq=False, weakref=True):
     """One of them, until it is answered."""
 
-    _line: PostSocket | None
+    _line: HttpSocket | None
     head: PostHead
     key: bytes | None = None
     """The idempotency key."""
@@ -91,7 +91,7 @@ class Post(Struct, eq=False, weakref=True):
     def is_gone(self) -> bool:
         return self._line is None or self._line.is_gone()
 
-    def lose_line(self) -> None:
+    def detach(self) -> None:
         """Its socket is gone."""
         self._line = None
 
@@ -114,7 +114,7 @@ class Post(Struct, eq=False, weakref=True):
         return self._line.reply(head, body, keep_alive=self.keep_alive)
 
 
-class FlowEnd(PostSocket, Protocol):
+class FlowEnd(HttpSocket, Protocol):
     """The flow that a POST of a gateway came by: its answer may go out in two parts."""
 
     def begin(self, head: bytes, body: bytes) -> None: ...
@@ -139,7 +139,7 @@ class GatewayPost(Post, eq=False, weakref=True, kw_only=True):
 
 
 def read_head(head: bytes) -> tuple[int, Headers]:
-    """The status and the headers of an answer, from the head that `PostSocket.reply` is given."""
+    """The status and the headers of an answer, from the head that `HttpSocket.reply` is given."""
     status, *lines = head.split(b"\r\n")[:-1]
     parts = (line.partition(b": ") for line in lines)
     return int(status.split(b" ", 2)[1]), [(name, value) for name, _, value in parts]

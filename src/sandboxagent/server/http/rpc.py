@@ -37,9 +37,9 @@ from sandboxagent.server.http.asgi import (
     transport,
     wants_async,
 )
-from sandboxagent.server.http.body import METHODS, Exchange, as_problem, query
+from sandboxagent.server.http.body import METHODS, Transport, as_problem, query
 from sandboxagent.server.http.posts import GatewayPost, Post
-from sandboxagent.server.sessions.connection import Connection, Downlink
+from sandboxagent.server.sessions.connection import Connection, StreamSink
 from sandboxagent.server.sessions.idempotency import MAX_KEY
 from sandboxagent.server.sessions.reply import Answer
 
@@ -61,7 +61,7 @@ _EMPTY = [(b"content-length", b"0")]
 logger = logging.getLogger(__name__)
 
 
-class Rpc(Exchange, eq=False):
+class Rpc(Transport, eq=False):
     """The transport of the contract, sections 2 to 4."""
 
     path = PATH
@@ -147,15 +147,15 @@ class Rpc(Exchange, eq=False):
             self.fail(connection, post, failure)
             return
         stream, last = connection.stream, connection.last_event
-        if stream is None or stream.has_handed(last):
+        if stream is None or stream.has_sent(last):
             self._answer(connection, post, answer, last)
         else:
             self.run(self._answer_after(stream, connection, post, answer, last))
 
     async def _answer_after(
-        self, stream: Downlink, connection: Connection, post: Post, answer: Answer, last: int
+        self, stream: StreamSink, connection: Connection, post: Post, answer: Answer, last: int
     ) -> None:
-        await stream.caught_up(last)
+        await stream.wait_sent(last)
         self._answer(connection, post, answer, last)
 
     def _answer(self, connection: Connection, post: Post, answer: Answer, last: int) -> None:

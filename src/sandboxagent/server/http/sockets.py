@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 TICK = 0.5
-REPORT = 60.0
+REPORT_INTERVAL = 60.0
 """Seconds between two reports of sockets that were closed because there were too many."""
 MAX_STEP = 2 * TICK
 """Most seconds that the clock advances per tick: while the server itself is blocked, no socket's time runs out."""
@@ -25,7 +25,7 @@ GATHERED = 64 << 10
 """Bytes that may wait for the end of a turn; beyond, the socket has to say whether it takes more."""
 LARGE = 8 << 10
 """Bytes that are better not copied."""
-LINGER = 2.0
+LINGER_TIMEOUT = 2.0
 """Seconds in which a client that still sends may read its answer, before the socket is closed."""
 
 
@@ -122,7 +122,7 @@ class Sockets:
         """Oldest first."""
         self._surplus = 0
         """Closed because there were too many, since the last report."""
-        self._reported_at = -REPORT
+        self._reported_at = -REPORT_INTERVAL
         self._all_closed = Flag(is_set=True)
 
     @property
@@ -142,7 +142,7 @@ class Sockets:
         if len(self._anonymous) > 2 * self.limits.anonymous:
             self._abort_oldest(2 * self.limits.anonymous)
 
-    def admit(self, socket: OpenSocket) -> None:
+    def mark_authenticated(self, socket: OpenSocket) -> None:
         """It has shown the token."""
         self._anonymous.pop(socket, None)
 
@@ -172,7 +172,7 @@ class Sockets:
             elif self.clock - socket.waited_since > self._patience(wait):
                 socket.time_out(wait)
         self._abort_oldest(self.limits.anonymous)
-        if self._surplus and self.clock - self._reported_at >= REPORT:
+        if self._surplus and self.clock - self._reported_at >= REPORT_INTERVAL:
             logger.warning("closed the oldest sockets that showed no token closed=%d", self._surplus)
             self._surplus, self._reported_at = 0, self.clock
 
@@ -202,7 +202,7 @@ class Sockets:
         self._surplus += len(surplus)
 
 
-class GatheringTransport(asyncio.Transport):
+class BufferedTransport(asyncio.Transport):
     """Gathers what is written in one turn of the event loop into one system call: a head and its body, mostly."""
 
     def __init__(
@@ -224,7 +224,7 @@ class GatheringTransport(asyncio.Transport):
         self.abort = inner.abort
         self.set_protocol = inner.set_protocol
 
-    def admit(self) -> None:
+    def mark_authenticated(self) -> None:
         """The client has shown that it may call."""
         if self._on_admitted is not None:
             self._on_admitted()
@@ -315,7 +315,7 @@ class GatheringTransport(asyncio.Transport):
         """Close when everything is written; for a client that still sends, a moment after that."""
         self._flush()
         if self.unread and not self.is_closing():
-            self.lingering = self._loop.call_later(LINGER, self._inner.close)
+            self.lingering = self._loop.call_later(LINGER_TIMEOUT, self._inner.close)
             self._inner.write_eof()
             self._read_if_wanted()
         else:
@@ -333,7 +333,7 @@ class FlowControl:
 
     __slots__ = ("_read_paused", "_transport", "_writable", "write_paused")
 
-    def __init__(self, transport: GatheringTransport) -> None:
+    def __init__(self, transport: BufferedTransport) -> None:
         self._transport = transport
         self._read_paused = False
         self.write_paused = False

@@ -18,18 +18,18 @@ from sandboxagent.protocol.envelope import notification
 from sandboxagent.server.http.encoding import SSE, Encoding
 from sandboxagent.server.http.stream_source import EventLog, StreamPart, StreamSource
 from sandboxagent.server.log.event import Chunk
-from sandboxagent.server.sessions.connection import Connection, Downlink
+from sandboxagent.server.sessions.connection import Connection, StreamSink
 
 BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
 JOINED = 64 << 10
 """Bytes from which on a chunk is better written by itself than copied."""
-CATCH_UP_WAIT = 0.25
+CATCH_UP_TIMEOUT = 0.25
 """How long an answer waits for its own client to be handed the events before it."""
-LONGEST_PAUSE = 0.5
+READER_TIMEOUT = 0.5
 """How long an agent's output may wait for a reader that does not keep up: time for a quick one, no loss to others."""
 TICK = 0.25
-TAKEN_OVER = "another stream took over"
+REPLACED = "another stream took over"
 
 
 class StreamLimits(Struct, frozen=True):
@@ -85,7 +85,7 @@ class Stream:
         part: StreamPart | None = None,
         waits: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """While `waits` says so, nothing is read; `look_back` wakes it."""
+        """While `waits` says so, nothing is read; `resync` wakes it."""
         self.part = part
         self.reason: str | None = None
         """Why it was closed."""
@@ -177,7 +177,7 @@ class Stream:
         if not self._cursor.is_live or self._cursor.queued < self._limits.buffer // 2:
             return False
         if not self._paused:
-            self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._lose_patience)
+            self._patience = asyncio.get_running_loop().call_later(READER_TIMEOUT, self._lose_patience)
         self._paused = (*self._paused, resume)
         return True
 
@@ -185,7 +185,7 @@ class Stream:
         self._cursor.fall_behind()
         self._resume_producers()
 
-    def look_back(self) -> None:
+    def resync(self) -> None:
         """Something may be there that was not pushed: read on from the last position that was taken."""
         self._cursor.read_again()
         self._resume_producers()
@@ -197,25 +197,25 @@ class Stream:
         self.reason = self.reason or reason
         self._cursor.close()
 
-    async def caught_up(self, position: int) -> None:
+    async def wait_sent(self, position: int) -> None:
         """Wait until everything up to a position has been handed to the socket; not for long."""
         if self._handed >= position or self._cursor.is_closed:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = (*self._waiting, (position, future))
         try:
-            async with asyncio.timeout(CATCH_UP_WAIT):
+            async with asyncio.timeout(CATCH_UP_TIMEOUT):
                 await future
         except TimeoutError:
             return
 
-    def has_handed(self, position: int) -> bool:
+    def has_sent(self, position: int) -> bool:
         """Whether an answer need not wait for it."""
         return self._handed >= position or self._cursor.is_closed
 
     async def flushed(self) -> None:
         """Wait until everything meant for it so far has been handed to the socket; not for long."""
-        await self.caught_up(self._newest)
+        await self.wait_sent(self._newest)
 
     @property
     def cursor(self) -> int:
@@ -306,7 +306,7 @@ class Stream:
             self._waiting = tuple(each for each in self._waiting if not each[1].done())
 
 
-class Several:
+class StreamGroup:
     """The live streams of one connection, when each has a part of its events."""
 
     def __init__(self) -> None:
@@ -316,19 +316,19 @@ class Several:
         for stream in self.streams.values():
             stream.push(chunk)
 
-    def look_back(self) -> None:
+    def resync(self) -> None:
         for stream in self.streams.values():
-            stream.look_back()
+            stream.resync()
 
     def close(self, reason: str) -> None:
         for stream in self.streams.values():
             stream.close(reason)
 
-    async def caught_up(self, position: int) -> None:
+    async def wait_sent(self, position: int) -> None:
         """Wait until each was handed what it has to have; not for long."""
         await asyncio.gather(*(stream.flushed() for stream in self.streams.values()))
 
-    def has_handed(self, position: int) -> bool:
+    def has_sent(self, position: int) -> bool:
         return False
 
     def apply_backpressure(self, resume: Callable[[], None]) -> bool:
@@ -367,9 +367,9 @@ class Streams:
             _take_over(connection.stream)
             connection.stream = stream
         else:
-            if not isinstance(connection.stream, Several):
+            if not isinstance(connection.stream, StreamGroup):
                 _take_over(connection.stream)
-                connection.stream = Several()
+                connection.stream = StreamGroup()
             _take_over(connection.stream.streams.get(part))
             connection.stream.streams[part] = stream
         self._live.add(stream)
@@ -387,7 +387,7 @@ class Streams:
             return
         name = stream.part.session_id
         connection.cursors[name] = max(stream.cursor, connection.cursors.get(name, 0))
-        if isinstance(connection.stream, Several) and connection.stream.streams.get(stream.part) is stream:
+        if isinstance(connection.stream, StreamGroup) and connection.stream.streams.get(stream.part) is stream:
             del connection.stream.streams[stream.part]
             if not connection.stream.streams:
                 connection.stream = None
@@ -400,7 +400,7 @@ class Streams:
     @staticmethod
     def find(connection: Connection, part: StreamPart) -> Stream | None:
         """The live stream of a part."""
-        return connection.stream.streams.get(part) if isinstance(connection.stream, Several) else None
+        return connection.stream.streams.get(part) if isinstance(connection.stream, StreamGroup) else None
 
     def close(self, reason: str) -> None:
         for stream in self._live:
@@ -415,6 +415,6 @@ class Streams:
                 stream.tick(now)
 
 
-def _take_over(stream: Downlink | None) -> None:
+def _take_over(stream: StreamSink | None) -> None:
     if stream is not None:
-        stream.close(TAKEN_OVER)
+        stream.close(REPLACED)

@@ -59,12 +59,12 @@ from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.http.asgi import EVENT_STREAM, problem_document
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.listing import Inventory
+from sandboxagent.server.sessions.listing import SessionListing
 
 MAX_BODY = 64 * 1024
 STDERR_BYTES = 64 * 1024
 """Of an agent's stderr, the newest."""
-PACE = 0.2
+PROGRESS_INTERVAL = 0.2
 """Seconds between two progress events; npm reports hundreds of files."""
 
 INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
@@ -121,7 +121,7 @@ class Installs:
             if not changed.done():
                 yield b": still at it\n\n"
             if not task.done():
-                await asyncio.wait({task}, timeout=PACE)
+                await asyncio.wait({task}, timeout=PROGRESS_INTERVAL)
         yield await self._ending(task)
 
     async def _ending(self, task: "asyncio.Task[InstallOutcome]") -> bytes:
@@ -209,7 +209,7 @@ class Views:
     """The handlers."""
 
     hub: Hub
-    inventory: Inventory
+    listing: SessionListing
     agent_views: AgentViews
     installs: Installs
     health: HealthCheck
@@ -300,7 +300,7 @@ class Views:
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
         try:
-            found = self.inventory.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
+            found = self.listing.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
         except InvalidParams as error:
             raise BadRequest(str(error), **error.fields) from error
         return json_response(found)
@@ -309,7 +309,7 @@ class Views:
         session = self.hub.find_session(request.path_params["id"])
         if session is None:
             raise SessionNotFound(request.path_params["id"])
-        return json_response(self.inventory.view(session))
+        return json_response(self.listing.view(session))
 
 
 def _read_end(path: Path) -> StderrView:

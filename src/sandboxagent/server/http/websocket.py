@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from sandboxagent.protocol.errors import BadRequest
 from sandboxagent.protocol.headers import PLAIN, WITH_IDS
 from sandboxagent.server.http.asgi import Scope
-from sandboxagent.server.http.sockets import FlowControl, GatheringTransport, Wait
+from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, Wait
 
 UNREAD = 64 << 10
 """Bytes of messages that may wait to be taken before the socket is no longer read."""
@@ -27,9 +27,9 @@ MESSAGE_COST = 128
 """What a message that waits costs beside its bytes."""
 FRAMES = 64
 """How many frames are taken in one turn of the event loop, whatever they are: the rest waits for others."""
-_LONGEST_HEAD = 10
+_MAX_HEAD = 10
 """Bytes of a frame that say how large it is, at most."""
-CLOSING = 2.0
+CLOSE_TIMEOUT = 2.0
 """Seconds that a client has to answer a close frame."""
 MAX_REASON = 120
 """Bytes of a close frame's reason: a control frame has 125 at most, two of them for its code."""
@@ -61,7 +61,7 @@ class _Cut:
             if not self._rest:
                 if not frames:
                     return start
-                head = self._head + data[start : start + _LONGEST_HEAD]
+                head = self._head + data[start : start + _MAX_HEAD]
                 size = _size_at(head)
                 if size is None:
                     self._head = head
@@ -89,7 +89,7 @@ class WebSocket:
 
     def __init__(
         self,
-        transport: GatheringTransport,
+        transport: BufferedTransport,
         flow: FlowControl,
         max_size: int,
         on_accepted: Callable[["WebSocket"], None],
@@ -181,7 +181,7 @@ class WebSocket:
         self._protocol.send_close(code, reason.encode()[:MAX_REASON].decode(errors="ignore"))
         self._flush()
         self._end()
-        self._closing = asyncio.get_running_loop().call_later(CLOSING, self._transport.close)
+        self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._transport.close)
 
     def expect_pong(self) -> None:
         """A ping is on its way."""

@@ -56,11 +56,11 @@ class Statement(Struct, frozen=True):
         return text.encode().ljust(_SLOT - 1) + b"\n"
 
 
-class UnreadableWitness(Exception):
+class CommitRecordUnreadable(Exception):
     """The file is there, and neither of its lines is whole."""
 
 
-class Witness:
+class CommitRecord:
     """The open file. It has two lines of each kind, written in turn: a write that is torn leaves the other one."""
 
     def __init__(self, path: Path) -> None:
@@ -109,13 +109,13 @@ def read_statement(path: Path) -> Statement | None:
     """What an earlier server left there; None when there is no file.
 
     Raises:
-        UnreadableWitness: no line of it is whole.
+        CommitRecordUnreadable: no line of it is whole.
         OSError: the file cannot be read.
     """
     lines = _read_lines(path)
     found = [one for line in lines if (one := _decode(line)) is not None]
     if not found and any(lines):
-        raise UnreadableWitness
+        raise CommitRecordUnreadable
     return max(found, key=lambda one: (one.commits, one.reserved, one.journaled), default=None)
 
 
@@ -157,7 +157,7 @@ def _decode_tally(line: bytes) -> tuple[int, int] | None:
 
 
 REASON, PENDING = "reason.txt", "salvage-at-next-start"
-_MOST = 100
+_MAX_FINDINGS = 100
 """Findings that are written down in one case."""
 
 
@@ -214,7 +214,7 @@ class Damage:
     def report(self, reason: str) -> None:
         """Write down what a running server found; the next start mends it."""
         with self._lock:
-            if reason in self._said or len(self._said) >= _MOST:
+            if reason in self._said or len(self._said) >= _MAX_FINDINGS:
                 return
             self._said.add(reason)
         if self._path is None:

@@ -2,7 +2,7 @@
 
 No SQL leaves this module, but for looking for damage and mending it.
 
-Used by one thread (see worker.py), but for `cards`, which the event loop reads. `--no-persist` is
+Used by one thread (see worker.py), but for `index`, which the event loop reads. `--no-persist` is
 the same code on a database in memory.
 """
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from sandboxagent.server.log import session_index
 from sandboxagent.server.log.clock import Age, AgeClock, boot_id, boot_ticks
-from sandboxagent.server.log.damage import Damage, Statement, Witness
+from sandboxagent.server.log.damage import CommitRecord, Damage, Statement
 from sandboxagent.server.log.event import Chunk, session_channel
 from sandboxagent.server.log.journal import Group, Journal, KeptOutcome, open_journal
 from sandboxagent.server.log.rows import (
@@ -35,7 +35,7 @@ from sandboxagent.server.log.rows import (
     encode_session,
     gap_for,
 )
-from sandboxagent.server.log.session_index import Card, Cards, Rows
+from sandboxagent.server.log.session_index import IndexEntry, Rows, SessionIndex
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Database:
     def __init__(
         self,
         path: Path | None,
-        witness: Witness | None = None,
+        commit_record: CommitRecord | None = None,
         damage: Damage | None = None,
         *,
         reserved: int = 0,
@@ -144,7 +144,7 @@ class Database:
         boot: str | None = None,
     ) -> None:
         """`reserved` are positions that may have been given out, whatever the file says."""
-        self._witness = witness
+        self._commit_record = commit_record
         self.journal: Journal | None = None
         """Written by the event loop. Closed with the file."""
         self._journal_path: Path | None = None
@@ -179,7 +179,7 @@ class Database:
             raise DatabaseError(f"{path}: {error}") from error
         self._places = [] if path is None else [_Place(path), _Place(path.with_name(f"{path.name}-wal"))]
         self.age = AgeClock(saved, wall, ticking, boot_id() if boot is None else boot)
-        self.cards = Cards(self._ask)
+        self.index = SessionIndex(self._ask)
         """Read by the event loop, at any time."""
 
     def _ask(self, query: str, values: Sequence[object]) -> Rows:
@@ -236,14 +236,14 @@ class Database:
 
     def open_journal(self, path: Path) -> None:
         """Let a journal stand before the database, if there can be one; what it has must be written by now."""
-        if self._witness is not None:
+        if self._commit_record is not None:
             self._journal_path = path
-            self._witness.note(Statement(SCHEMA_VERSION, self._commits, self._reserved))
-            self.journal = open_journal(path, self._witness)
+            self._commit_record.note(Statement(SCHEMA_VERSION, self._commits, self._reserved))
+            self.journal = open_journal(path, self._commit_record)
 
     def renew_journal(self) -> None:
         """Begin a new one if its files are not what was opened; what it has must be written by now. Raises OSError."""
-        if self._witness is None or self._journal_path is None:
+        if self._commit_record is None or self._journal_path is None:
             return
         try:
             if self.journal is not None:
@@ -253,7 +253,7 @@ class Database:
             if self.journal is not None:
                 self.journal.close()
                 self.journal = None
-        self._witness.renew()
+        self._commit_record.renew()
         self.open_journal(self._journal_path)
 
     def restore(self, groups: Sequence[Group], number: int) -> None:
@@ -284,9 +284,9 @@ class Database:
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
             self._insert("insert or replace into sessions", "(?, ?, ?)", list(group.sessions.items()), encode_session)
-        if group.cards:
+        if group.index:
             self._insert(
-                "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.cards.values()), Card.row
+                "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.index.values()), IndexEntry.row
             )
         if group.forgotten_channels:
             # No client can ask for the deliveries of a closed connection any more; what is history stays.
@@ -532,8 +532,8 @@ class Database:
         except sqlite3.Error as error:
             raise DatabaseError.of(error) from error
         self._commits, self._reserved = state.commits, state.reserved
-        if is_new and self._witness is not None:
-            self._witness.note(state)
+        if is_new and self._commit_record is not None:
+            self._commit_record.note(state)
 
     def _save_state(self, state: Statement) -> None:
         age = self.age.now()
@@ -561,8 +561,8 @@ class Database:
         self._sqlite.close()
         if self.journal is not None:
             self.journal.close()
-        if self._witness is not None:
-            self._witness.close()
+        if self._commit_record is not None:
+            self._commit_record.close()
 
 
 @cache

@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sandboxagent.server.log.damage import TALLY, Witness, encode_tally
+from sandboxagent.server.log.damage import TALLY, CommitRecord, encode_tally
 from sandboxagent.server.log.event import Chunk, Direction
 from sandboxagent.server.log.mapped import MappedFile, Stage
-from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.log.session_index import IndexEntry
 
 KeptOutcome = tuple[bytes, bytes | None]
 """Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
@@ -42,7 +42,7 @@ class Group(Struct):
     chunks: list[Chunk] = field(default_factory=list)
     sessions: dict[str, bytes] = field(default_factory=dict)
     """Session id → its record."""
-    cards: dict[str, Card] = field(default_factory=dict)
+    index: dict[str, IndexEntry] = field(default_factory=dict)
     """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict)
     """Session id → the position up to which its events go, with it."""
@@ -68,7 +68,7 @@ class Group(Struct):
                 rest = replace(self, chunks=self.chunks[count:])
                 self.chunks = self.chunks[:count]
                 self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, {}
-                self.cards = {}
+                self.index = {}
                 return rest
         return None
 
@@ -79,12 +79,12 @@ class Group(Struct):
         if later.deleted:
             for session_id in later.deleted:
                 self.sessions.pop(session_id, None)
-                self.cards.pop(session_id, None)
+                self.index.pop(session_id, None)
             self.deleted |= later.deleted
         if later.sessions:
             self.sessions |= later.sessions
-        if later.cards:
-            self.cards |= later.cards
+        if later.index:
+            self.index |= later.index
         if later.unpublished_after < self.unpublished_after:
             self.unpublished_after = later.unpublished_after
         if later.outcomes:
@@ -131,7 +131,7 @@ logger = logging.getLogger(__name__)
 
 HALF = 512 << 10
 """Bytes of each half."""
-FRESH = 5.0
+FRESH_TIMEOUT = 5.0
 """Seconds for which pages that were prepared stay so: the kernel writes them to the disk, and protects them, later."""
 _AHEAD = 64 << 10
 """Bytes of a half that are prepared, at least."""
@@ -161,12 +161,12 @@ _decoder = msgspec.msgpack.Decoder(_Content)
 class Journal:
     """The open file. All methods are the event loop's, but for `prepare`."""
 
-    def __init__(self, path: Path, witness: Witness) -> None:
+    def __init__(self, path: Path, commit_record: CommitRecord) -> None:
         """What the file has stays there. Raises OSError where it cannot be mapped, or the disk has no room for it."""
         with ExitStack() as opened:
             self._file = MappedFile(path, 2 * HALF)
             opened.callback(self._file.close)
-            self._tallies = witness.map_tallies()
+            self._tallies = commit_record.map_tallies()
             opened.callback(self._tallies.close)
             self._stage = Stage(HALF + TALLY)
             opened.callback(self._stage.close)
@@ -186,7 +186,7 @@ class Journal:
     @property
     def is_ready(self) -> bool:
         """Whether it can be written without waiting for the disk, as far as one can know."""
-        return time.monotonic() - self._prepared_at < FRESH
+        return time.monotonic() - self._prepared_at < FRESH_TIMEOUT
 
     @property
     def wants_more(self) -> bool:
@@ -204,7 +204,7 @@ class Journal:
             self._prepared_at = float("-inf")
             raise
         length = min(HALF, max(_AHEAD, 4 * self._end))
-        if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH / 5:
+        if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH_TIMEOUT / 5:
             return
         disk = os.fstatvfs(self._file.descriptor)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE:
@@ -263,10 +263,10 @@ def _count_waits() -> int:
     return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-def open_journal(path: Path, witness: Witness) -> Journal | None:
+def open_journal(path: Path, commit_record: CommitRecord) -> Journal | None:
     """None where there can be none; the database does without."""
     try:
-        return Journal(path, witness)
+        return Journal(path, commit_record)
     except OSError as error:
         logger.warning("log has no journal reason=%s", error)
         return None
@@ -337,7 +337,7 @@ def _encode(number: int, place: int, group: Group) -> bytes:
         for chunk in group.chunks
     ]
     outcomes = [(*name, outcome) for name, outcome in group.outcomes.items()]
-    body = _encoder.encode((events, group.sessions, [card.row() for card in group.cards.values()], outcomes))
+    body = _encoder.encode((events, group.sessions, [entry.row() for entry in group.index.values()], outcomes))
     return _HEAD.pack(number, place, len(body), _checksum(number, place, body)) + body
 
 
@@ -350,10 +350,10 @@ def _first_checksum(commits: int, place: int, body: bytes) -> int:
 
 
 def _decode(body: bytes) -> Group:
-    events, sessions, cards, outcomes = _decoder.decode(body)
+    events, sessions, index, outcomes = _decoder.decode(body)
     return Group(
         [Chunk(*event) for event in events],
         sessions,
-        {card[0]: Card(*card) for card in cards},
+        {entry[0]: IndexEntry(*entry) for entry in index},
         outcomes={(scope, key): outcome for scope, key, outcome in outcomes},
     )

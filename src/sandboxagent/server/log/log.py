@@ -26,8 +26,8 @@ from sandboxagent.server.log.database import Database, DatabaseError
 from sandboxagent.server.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
 from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
 from sandboxagent.server.log.seen import Seen
-from sandboxagent.server.log.session_index import Card, Cards
-from sandboxagent.server.log.writer import GATHER, Waiter, Writer, call_back
+from sandboxagent.server.log.session_index import IndexEntry, SessionIndex
+from sandboxagent.server.log.writer import GATHER_TIMEOUT, Waiter, Writer, call_back
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -38,13 +38,13 @@ PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
 PUBLISH_PAGE = 8 << 20
 """Bytes in memory that a publisher gets at a time."""
-PUBLISH_PATIENCE = 10.0
+PUBLISH_TIMEOUT = 10.0
 """Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
-LOOK_UP_PATIENCE = 10.0
+LOOK_UP_TIMEOUT = 10.0
 """Seconds that a request waits until the disk says what is kept under its idempotency key."""
 SEEN_AT_ONCE = 2000
 """How many idempotency keys are read from disk at a time."""
-TRIM_EVERY = 5.0
+TRIM_INTERVAL = 5.0
 """How often the log is looked through for what is too old. What is too much goes at once."""
 
 
@@ -72,9 +72,9 @@ class Log:
         limits: Limits,
         clock: Callable[[], float] = time.time,
         damage: Damage | None = None,
-        gather: float = GATHER,
+        gather: float = GATHER_TIMEOUT,
         beginning: int = 0,
-        look_up_patience: float = LOOK_UP_PATIENCE,
+        look_up_patience: float = LOOK_UP_TIMEOUT,
     ) -> None:
         """`gather` is how long events wait for more before they are written, unless a caller waits for them.
 
@@ -126,7 +126,7 @@ class Log:
         self.evicted = given_out
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
-        trim_every = min(TRIM_EVERY, limits.max_age / 2)
+        trim_every = min(TRIM_INTERVAL, limits.max_age / 2)
         told = self._on_kept, self._on_stored, self._on_failed, self._note_trims
         self._writer = Writer(database, loop, *told, self._trim, trim_every, limits.max_bytes, gather)
         self._seen_since = []
@@ -191,13 +191,13 @@ class Log:
                     report_failed(chunk, error)
         return chunk
 
-    def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
-        """Keep a session's record, with the events before it; `card` when that has changed."""
+    def save_session(self, session_id: str, record: bytes, entry: IndexEntry | None = None) -> None:
+        """Keep a session's record, with the events before it; `entry` when that has changed."""
         self._unsaved[session_id] = record
         group = self._writer.group
         group.sessions[session_id] = record
-        if card is not None:
-            group.cards[session_id] = card
+        if entry is not None:
+            group.index[session_id] = entry
 
     def delete_session(self, session_id: str) -> None:
         """Forget a session and its events, but for what is still to be published to single clients."""
@@ -206,7 +206,7 @@ class Log:
         self._undeleted[session_id] = through
         group = self._writer.group
         group.sessions.pop(session_id, None)
-        group.cards.pop(session_id, None)
+        group.index.pop(session_id, None)
         group.deleted[session_id] = through
         if self.publisher is not None:
             group.unpublished_after = min(group.unpublished_after, self.publisher.published)
@@ -219,10 +219,10 @@ class Log:
         """Whether the disk still has a session that was deleted."""
         return session_id in self._undeleted
 
-    def ask(self, question: Callable[[Cards], T]) -> T:
+    def ask(self, question: Callable[[SessionIndex], T]) -> T:
         """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
         try:
-            return question(self._database.cards)
+            return question(self._database.index)
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
@@ -361,7 +361,7 @@ class Log:
         if self.publisher is None:
             return
         try:
-            async with asyncio.timeout(PUBLISH_PATIENCE):
+            async with asyncio.timeout(PUBLISH_TIMEOUT):
                 await self.publisher.drained(position)
         except TimeoutError:
             trouble = self.publisher.trouble or "the fleet's stream is slow"

@@ -19,10 +19,10 @@ from sandboxagent.server.log.check import DamagedLog, inspect, inspect_meanwhile
 from sandboxagent.server.log.damage import (
     PENDING,
     REASON,
+    CommitRecord,
+    CommitRecordUnreadable,
     Damage,
     Statement,
-    UnreadableWitness,
-    Witness,
     read_statement,
     read_tallies,
 )
@@ -43,7 +43,7 @@ UNKNOWN = 1 << 40
 
 _WAL_HEADER, _FRAME_HEADER = struct.Struct(">IIII8sII"), struct.Struct(">II8sII")
 _TABLES = ("sessions", "events", "outcomes", "trims", "ages")
-_MOST = (1 << 63) - 1
+_MAX_ROWID = (1 << 63) - 1
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
 FILE_SUFFIXES = (
@@ -211,7 +211,7 @@ def _rows(source: sqlite3.Connection, table: str) -> Generator[tuple[object, ...
     after = -1
     while True:
         with suppress(*_UNREADABLE):
-            for row in source.execute(query, (after, _MOST)):
+            for row in source.execute(query, (after, _MAX_ROWID)):
                 # A damaged tree may lead in circles.
                 if row[0] <= after:
                     break
@@ -297,7 +297,7 @@ def _open(path: Path, small: int) -> Opened:
     tallies = read_tallies(place)
     try:
         known = read_statement(place)
-    except UnreadableWitness:
+    except CommitRecordUnreadable:
         # Nothing says how much was committed. What is in the file can be served all the same.
         damage.open_case(f"{place.name} is damaged, so that a loss at the end of the log would not be noticed")
         place.unlink()
@@ -311,7 +311,7 @@ def _open(path: Path, small: int) -> Opened:
     if known is not None and known.journaled:
         # Of a server whose journal had no halves.
         tallies[known.commits + 1] = known.journaled
-    database = Database(path, Witness(place), damage, reserved=known.reserved if known else 0)
+    database = Database(path, CommitRecord(place), damage, reserved=known.reserved if known else 0)
     try:
         _restore(database, kept, tallies, damage, journal)
     except BaseException:

@@ -10,7 +10,7 @@ Name = tuple[str, str]
 
 BITS_EACH = 16
 """With three places for each name, one new name in two hundred looks as if it had been seen."""
-FEWEST, MOST = 1 << 19, 1 << 27
+MIN_BITS, MAX_BITS = 1 << 19, 1 << 27
 """Bits: 64 KiB to 16 MiB."""
 
 
@@ -20,7 +20,7 @@ class Seen:
     __slots__ = ("_bits", "_mask", "room")
 
     def __init__(self, expected: int = 0) -> None:
-        size = min(max(FEWEST, 1 << (2 * BITS_EACH * expected).bit_length()), MOST)
+        size = min(max(MIN_BITS, 1 << (2 * BITS_EACH * expected).bit_length()), MAX_BITS)
         self._bits = bytearray(size >> 3)
         self._mask = size - 1
         self.room = size // BITS_EACH

@@ -42,7 +42,7 @@ SortKey = tuple[float, str]
 """When a session was made, and its id: the order of lists."""
 
 
-class Card(Struct, frozen=True):
+class IndexEntry(Struct, frozen=True):
     """What one session can be looked up by."""
 
     session_id: str
@@ -60,7 +60,7 @@ class Card(Struct, frozen=True):
         return astuple(self)
 
 
-class Cards:
+class SessionIndex:
     """The queries; `ask` runs one."""
 
     def __init__(self, ask: Callable[[str, Sequence[object]], Rows]) -> None:

@@ -18,7 +18,7 @@ from sandboxagent.server.log.database import Database
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-CLOSE_PATIENCE = 5.0
+CLOSE_TIMEOUT = 5.0
 """How long to wait for the thread to end."""
 
 
@@ -103,7 +103,7 @@ class Worker:
         """Do what is left, and end the thread."""
         self._is_closed = True
         self._jobs.put(None)
-        self._thread.join(timeout=CLOSE_PATIENCE)
+        self._thread.join(timeout=CLOSE_TIMEOUT)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -21,13 +21,13 @@ from sandboxagent.server.log.worker import Worker
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-GATHER = 0.02
+GATHER_TIMEOUT = 0.02
 """How long a group waits for more, unless a caller waits for it: fewer, larger writes under load."""
-STORE = 0.25
+STORE_TIMEOUT = 0.25
 """How long what is in the journal waits for more, before the database gets it."""
 STORE_CHUNKS = 512
 """How many chunks the journal has before the database gets them, whenever that is. No caller waits for it."""
-MOMENT = 0.005
+RECORD_TIMEOUT = 0.005
 """How long the event loop waits for a small group to be written, and for a record of the journal."""
 SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
 """What a small group has at most, with what the journal has."""
@@ -35,10 +35,10 @@ RECORD_CHUNKS, RECORD_BYTES = 128, 128 << 10
 """What goes to the journal: a larger group is worth a transaction. If a caller waits, more chunks go there."""
 GROUP_BYTES = 8 << 20
 """How much goes into one transaction, so that none takes long."""
-RETRY = 0.5
+RETRY_INTERVAL = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
 
-JOURNAL_RETRY = 30.0
+JOURNAL_RETRY_INTERVAL = 30.0
 """How long the database takes everything after the journal has failed, or has had to wait for the disk."""
 
 
@@ -229,7 +229,7 @@ class Writer:
             # It goes on when that is written.
             return
         self._is_hurried = self._is_retrying = False
-        patience, self._is_awaited = (MOMENT if self._is_awaited else 0), False
+        patience, self._is_awaited = (RECORD_TIMEOUT if self._is_awaited else 0), False
         most = STORE_CHUNKS if patience else RECORD_CHUNKS
         if self._group and not (self._fits_journal(most) and self._keep()):
             self._store_all(patience)
@@ -252,7 +252,7 @@ class Writer:
         except (ValueError, OSError) as error:
             self._give_up_journal(error)
             return False
-        if self._journal.waited > MOMENT:
+        if self._journal.waited > RECORD_TIMEOUT:
             self._give_up_journal(TimeoutError("the disk is slow"))
         elif self._journal.wants_more:
             self._prepare(self._journal, 0)
@@ -262,7 +262,7 @@ class Writer:
         self._readers = []
         self._journaled.merge(group)
         if self._store_due is None:
-            self._store_due = self._loop.call_later(STORE, self._store_soon)
+            self._store_due = self._loop.call_later(STORE_TIMEOUT, self._store_soon)
         self._on_kept(group)
         _release(waiting)
         return True
@@ -283,7 +283,7 @@ class Writer:
     def _is_ready(self, journal: Journal) -> bool:
         """Whether the other half of the journal is; if not, the event loop waits a moment for the thread."""
         if not journal.is_ready:
-            self._prepare(journal, MOMENT)
+            self._prepare(journal, RECORD_TIMEOUT)
         return journal.is_ready
 
     def _prepare(self, journal: Journal, patience: float) -> None:
@@ -300,7 +300,7 @@ class Writer:
         """Whatever is wrong with it: the database may take everything, and at once what only the journal has."""
         logger.warning("journal of the log not written reason=%s", reason)
         self._is_journal_used = False
-        self._loop.call_later(JOURNAL_RETRY, self._try_journal)
+        self._loop.call_later(JOURNAL_RETRY_INTERVAL, self._try_journal)
         if self._journaled:
             self._must_store = True
             self.write_soon()
@@ -310,14 +310,14 @@ class Writer:
             return
         if self._journaled or self._is_storing:
             # The records are still needed.
-            self._loop.call_later(RETRY, self._try_journal)
+            self._loop.call_later(RETRY_INTERVAL, self._try_journal)
         else:
             self._worker.submit(Database.renew_journal, self._on_renewed)
 
     def _on_renewed(self, outcome: Exception | None) -> None:
         self._journal = self._database.journal
         if outcome is not None or self._journal is None:
-            self._loop.call_later(JOURNAL_RETRY, self._try_journal)
+            self._loop.call_later(JOURNAL_RETRY_INTERVAL, self._try_journal)
         else:
             self._is_journal_used = True
 
@@ -423,7 +423,7 @@ class Writer:
         self._unwritten = Group()
         self._is_failing = self._is_retrying = self._must_store = True
         self._is_hurried = False
-        self._schedule(self._loop.call_later(RETRY, self._write))
+        self._schedule(self._loop.call_later(RETRY_INTERVAL, self._write))
         waiting += [*self._waiting, *self._readers, *self._journal_readers]
         self._waiting, self._readers, self._journal_readers = [], [], []
         for waiter in waiting:

@@ -16,13 +16,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sandboxagent.server.permissions.budget import Work
-from sandboxagent.server.permissions.shell import DEEPEST, MOST_COMMANDS, Written, read_script
+from sandboxagent.server.permissions.shell import MAX_COMMANDS, MAX_DEPTH, Written, read_script
 
-LONGEST = 8 << 10
+MAX_COMMAND = 8 << 10
 """Characters of a command that are looked at; of a longer one nothing is known."""
-MOST_STARTS = 30
+MAX_STARTS = 30
 """Places in a text that is not understood from which it is tried to understand what follows."""
-LONGEST_GUESS = 400
+MAX_GUESS = 400
 """Characters that are looked at from each of them."""
 
 Words = tuple[str | None, ...]
@@ -76,8 +76,8 @@ Part = Simple | Unread
 
 def read_text(text: str, work: Work) -> tuple[Part, ...]:
     """What a shell would run that is given this text: one part at least."""
-    if len(text) > LONGEST:
-        return (Unread(text[:LONGEST], "it is too long"),)
+    if len(text) > MAX_COMMAND:
+        return (Unread(text[:MAX_COMMAND], "it is too long"),)
     if not _is_visible(text):
         return (*_recognise(text, 0, work), Unread(text, "it has invisible characters"))
     return _read(text, 0, work)
@@ -87,8 +87,8 @@ def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
     """What is run when these words are a program and its arguments: one part at least."""
     work.spend(1 + sum(1 + len(word) // 16 for word in words))
     text = shlex.join(words)
-    if not words or len(text) > LONGEST:
-        return (Unread(text[:LONGEST], "it is too long" if words else "it is empty"),)
+    if not words or len(text) > MAX_COMMAND:
+        return (Unread(text[:MAX_COMMAND], "it is too long" if words else "it is empty"),)
     parts = _with_others(Simple(tuple(words), text), 0, work)
     return tuple(parts) if _is_visible(text) else (*parts, Unread(text, "it has invisible characters"))
 
@@ -96,7 +96,7 @@ def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
 @lru_cache(256)
 def split_words(text: str) -> tuple[str, ...] | None:
     """What could be a word in a text, however it is quoted; None when there is too much of it."""
-    return tuple(re.findall(_BARE_WORD, text)) if len(text) <= LONGEST else None
+    return tuple(re.findall(_BARE_WORD, text)) if len(text) <= MAX_COMMAND else None
 
 
 def is_script_of_shell(words: Sequence[str]) -> bool:
@@ -120,19 +120,19 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
     if why is not None:
         return (*_recognise(text, depth, work), Unread(text, why))
     parts = [part for command in commands for part in _with_others(_simple(command), depth, work)]
-    if not parts or len(parts) > MOST_COMMANDS:
-        return (*parts[:MOST_COMMANDS], Unread(text, "it has too many parts" if parts else "it is empty"))
+    if not parts or len(parts) > MAX_COMMANDS:
+        return (*parts[:MAX_COMMANDS], Unread(text, "it has too many parts" if parts else "it is empty"))
     return tuple(parts)
 
 
 def _recognise(text: str, depth: int, work: Work) -> list[Simple]:
     """Commands in a text that is not understood as a whole, wherever one can begin to read."""
-    starts = [0, *(match.end() for match in re.finditer(_SEPARATORS, text))][:MOST_STARTS]
-    pieces = [text[start : start + LONGEST_GUESS] for start in starts]
+    starts = [0, *(match.end() for match in re.finditer(_SEPARATORS, text))][:MAX_STARTS]
+    pieces = [text[start : start + MAX_GUESS] for start in starts]
     work.spend(sum(1 + len(piece) for piece in pieces))
     found = [_simple(command) for piece in pieces for command in read_script(piece)[0]]
     parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth, work)]
-    return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_COMMANDS]
+    return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MAX_COMMANDS]
 
 
 def _simple(command: Written) -> Simple:
@@ -162,7 +162,7 @@ def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
     work.spend(1 + len(part.words))
     if not part.words or part.words[0] is None:
         return [part]
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         return [part, Unread(part.text, "it is nested too deeply")]
     program, arguments = program_name(part.words[0]), part.words[1:]
     try:

@@ -16,7 +16,7 @@ from sandboxagent.protocol.envelope import Object
 from sandboxagent.server.permissions.budget import Work
 from sandboxagent.server.permissions.commands import Part, Simple, find_closed_word, program_name, split_words
 from sandboxagent.server.permissions.patterns import (
-    LONGEST_PATH,
+    MAX_PATH,
     Glob,
     Match,
     PathGlob,
@@ -28,7 +28,7 @@ from sandboxagent.server.permissions.patterns import (
 from sandboxagent.server.permissions.request import ToolRequest
 from sandboxagent.server.permissions.spelling import read_spelling, shape_of, split_fixed
 
-MOST_WORDS = 500
+MAX_WORDS = 500
 """Words of one part that are looked at as paths; when there are more, it is not known what they are."""
 
 _ANY_FILE = ("\ue000", "\ue000", "\ue000")
@@ -214,7 +214,7 @@ class CommandIs(Struct, frozen=True):
     def _is_near(self, subject: Subject, piece: str) -> bool:
         if piece == "/dev/null":
             return True
-        if len(piece) > LONGEST_PATH or piece.startswith("~"):
+        if len(piece) > MAX_PATH or piece.startswith("~"):
             return False
         request = subject.request
         return all(self.where.has(subject, posixpath.join(folder, piece)) for folder in request.folders)
@@ -348,7 +348,7 @@ class PathIs(Struct, frozen=True):
 
     def _surely_fits(self, subject: Subject, path: str) -> bool:
         """Whatever a tool takes the text for."""
-        if len(path) > LONGEST_PATH:
+        if len(path) > MAX_PATH:
             return False
         subject.work.spend(1 + len(path) // 4)
         spelling = read_spelling(path)
@@ -369,7 +369,7 @@ class PathIs(Struct, frozen=True):
             return max(stated, Match.NO if request.paths_known else Match.MAYBE)
         if not isinstance(part, Simple):
             words = dict.fromkeys(split_words(part.text) or ())
-            named = _any(self._caught(subject, word) for word in islice(words, MOST_WORDS))
+            named = _any(self._caught(subject, word) for word in islice(words, MAX_WORDS))
             return max(stated, Match.MAYBE, named)
         return max(stated, self._in_part(subject, part))
 
@@ -384,7 +384,7 @@ class PathIs(Struct, frozen=True):
 
     def _may_mean(self, subject: Subject, path: str) -> bool:
         """Whether some tool may take a text for what this is about."""
-        if len(path) > LONGEST_PATH:
+        if len(path) > MAX_PATH:
             return True
         subject.work.spend(1 + len(path) // 4)
         spelling = read_spelling(path)
@@ -412,11 +412,11 @@ class PathIs(Struct, frozen=True):
 
     def _in_part(self, subject: Subject, part: Simple) -> Match:
         words, plain, glued = subject.work.once(("words", part), lambda: _words_of(part, subject.work))
-        found = _any(self._caught(subject, word) for word in islice(plain, MOST_WORDS))
-        nearly = _any(self._caught(subject, piece) for piece in islice(glued, MOST_WORDS))
+        found = _any(self._caught(subject, word) for word in islice(plain, MAX_WORDS))
+        nearly = _any(self._caught(subject, piece) for piece in islice(glued, MAX_WORDS))
         unseen = (
             None in (*part.words, *part.files)
-            or max(len(plain), len(glued)) > MOST_WORDS
+            or max(len(plain), len(glued)) > MAX_WORDS
             or (not subject.request.folders_known and any(word[0] not in "/-" for word in words))
             or any(self._is_named(subject, text) for text in (*words, part.text, part.fed))
         )
@@ -434,7 +434,7 @@ class PathIs(Struct, frozen=True):
 
     def _fits(self, subject: Subject, path: str) -> bool:
         request, work = subject.request, subject.work
-        if len(path) > LONGEST_PATH:
+        if len(path) > MAX_PATH:
             return False
         real, cwd = work.real(_join_path(subject, request.folder, path)), work.real(request.cwd)
         if real is None or cwd is None:
@@ -448,7 +448,7 @@ class PathIs(Struct, frozen=True):
     def _look(self, subject: Subject, path: str) -> Match:
         """With links and without, from every folder that it may be meant from."""
         request, work = subject.request, subject.work
-        if len(path) > LONGEST_PATH:
+        if len(path) > MAX_PATH:
             return Match.MAYBE
         best = Match.NO
         places = {request.cwd, work.real(request.cwd) or request.cwd}

@@ -10,12 +10,12 @@ from typing import Protocol
 
 from sandboxagent.server.permissions.spelling import Shape
 
-LONGEST = 1024
+MAX_TEXT = 1024
 """Characters of a text that a regular expression is tried on: what it costs grows with the square of them."""
-LONGEST_PATH = 4096
+MAX_PATH = 4096
 """Characters of a path: no system takes longer ones."""
 
-MOST_PAIRS = 1 << 14
+MAX_PAIRS = 1 << 14
 """Of letters of two globs that are looked at; longer ones may have something in common."""
 
 _WILD = r"\[[^\]]*\]|[*?\[]"
@@ -77,16 +77,16 @@ class Regex:
 
     def fits(self, text: str) -> Match:
         """Whether it is found anywhere in a text."""
-        if len(text) > LONGEST:
+        if len(text) > MAX_TEXT:
             return Match.MAYBE
         return Match.YES if self._compiled.search(text) else Match.NO
 
     def is_all_of(self, text: str) -> bool:
         """Whether it describes a text from its first to its last character."""
-        return len(text) <= LONGEST and self._compiled.fullmatch(text) is not None
+        return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
 
     def steps(self, text: str) -> int:
-        return 1 + min(len(text), LONGEST) ** 2 // 512
+        return 1 + min(len(text), MAX_TEXT) ** 2 // 512
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -344,7 +344,7 @@ def _may_be_called(glob: Glob | None, name: str) -> bool:
 
 def _have_common(one: str, other: str) -> bool:
     """Whether there is a text that both stand for, with `*` as any text and `?` as any letter."""
-    if len(one) * len(other) > MOST_PAIRS:
+    if len(one) * len(other) > MAX_PAIRS:
         return True
     seen, ahead = {(0, 0)}, [(0, 0)]
     while ahead:

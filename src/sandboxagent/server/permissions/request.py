@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from sandboxagent.protocol.envelope import Object, object_at, objects_at, text_at
 from sandboxagent.server.permissions.budget import Work
 from sandboxagent.server.permissions.commands import (
-    LONGEST,
+    MAX_COMMAND,
     Part,
     Simple,
     Unread,
@@ -26,7 +26,7 @@ from sandboxagent.server.permissions.commands import (
     read_words,
 )
 
-DEEPEST = 20
+MAX_DEPTH = 20
 """How deep the arguments of a tool are looked into."""
 
 _CONTENT_KEYS = frozenset(
@@ -81,7 +81,7 @@ _NAMING = (
 _GIT_NAMING = r"(?m)^diff --git (.+)$"
 _PATCH_START = r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- )"
 
-MOST_FOLDERS = 4
+MAX_FOLDERS = 4
 _COMMAND_KEYS = frozenset({"command", "cmd", "commands", "script"})
 _FOLDER_KEYS = frozenset({"cwd", "workdir", "workingdirectory", "workingdir", "directory"})
 _BESIDE_COMMANDS = _FOLDER_KEYS | {
@@ -119,7 +119,7 @@ def find_names(
     patches: list[str] = []
     for key, value, depth in _texts(arguments, "", 0, work):
         flat = flat_key(key)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             named.known = False
         elif value and (flat in _PATCH_KEYS or re.match(_PATCH_START, value)):
             patches.append(value)
@@ -157,7 +157,7 @@ def _take(named: Named, flat: str, value: str) -> None:
 
 def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:
     """Every text with the key that it stands under. Keys count themselves where they name files."""
-    if depth > DEEPEST:
+    if depth > MAX_DEPTH:
         yield key, "", depth
     elif isinstance(value, str):
         work.spend(1 + len(value) // 64)
@@ -347,7 +347,7 @@ def _find_deeds(
 def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: Work) -> bool:
     """Whether something says how a file is to change: in arguments, or in what is shown of a call."""
     named = flat_key(key) in keys
-    if depth > DEEPEST or (named and value and isinstance(value, bool | str | list | dict)):
+    if depth > MAX_DEPTH or (named and value and isinstance(value, bool | str | list | dict)):
         return True
     if isinstance(value, str):
         work.spend(1 + len(value) // 64)
@@ -414,7 +414,7 @@ def _read_words(words: list[str], work: Work) -> tuple[Part, ...]:
     joined = " ".join(words)
     if is_script_of_shell(words) or shlex.join(words) == joined:
         return parts
-    return (*parts, Unread(joined[:LONGEST], "a tool may join its words for a shell"))
+    return (*parts, Unread(joined[:MAX_COMMAND], "a tool may join its words for a shell"))
 
 
 def _all_texts(values: list[object]) -> bool:
@@ -443,6 +443,6 @@ def _find_visited(parts: tuple[Part, ...], start: str) -> tuple[tuple[str, ...],
                 return tuple(folders), False
             case _:
                 pass
-        if len(folders) > MOST_FOLDERS:
-            return tuple(folders[:MOST_FOLDERS]), False
+        if len(folders) > MAX_FOLDERS:
+            return tuple(folders[:MAX_FOLDERS]), False
     return tuple(folders), True

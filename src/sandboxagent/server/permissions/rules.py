@@ -37,7 +37,7 @@ from sandboxagent.server.permissions.request import Asked, ToolRequest, read_req
 Action = Literal["allow", "ask", "reject"]
 Source = Literal["server", "session"]
 
-MOST_RULES = 500
+MAX_RULES = 500
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
 """Of ACP."""
 
@@ -112,8 +112,8 @@ def read_rules(raw: object, source: Source) -> tuple[Rule, ...]:
     if not isinstance(raw, list):
         raise Mistake(None, None, "expected a list of rules")
     tables = cast(list[object], raw)
-    if len(tables) > MOST_RULES:
-        raise Mistake(None, None, f"more than {MOST_RULES} rules")
+    if len(tables) > MAX_RULES:
+        raise Mistake(None, None, f"more than {MAX_RULES} rules")
     return tuple(_rule(index, table, source) for index, table in enumerate(tables))
 
 

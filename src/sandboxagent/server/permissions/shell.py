@@ -7,9 +7,9 @@ import re
 
 from msgspec import Struct, field
 
-DEEPEST = 20
+MAX_DEPTH = 20
 """How many groups and substitutions may stand inside each other."""
-MOST_COMMANDS = 200
+MAX_COMMANDS = 200
 
 _BLANKS, _ENDS = " \t", " \t\n;&|<>()"
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
@@ -73,7 +73,7 @@ class _Reader:
     def script(self, until: str) -> None:
         """Commands up to `until`, which is `)`, `}`, or empty for the end of the text."""
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > MAX_DEPTH:
             raise _NotPlain("it is nested too deeply")
         while True:
             self._skip_gap()
@@ -140,7 +140,7 @@ class _Reader:
         command.text = self._text[start : self._at].strip()
         if not command.text:
             raise _NotPlain("a command is missing")
-        if len(self.commands) >= MOST_COMMANDS:
+        if len(self.commands) >= MAX_COMMANDS:
             raise _NotPlain("it has too many parts")
         self.commands.append(command)
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-MOST_OTHERS = 16
+MAX_OTHERS = 16
 """Other names of one text that are looked at; with more of them nothing is certain."""
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:.*"
@@ -76,8 +76,8 @@ def _find_others(text: str) -> tuple[list[str], bool]:
             if other and other not in found:
                 found[other] = None
                 ahead.append(other)
-        if len(found) > MOST_OTHERS:
-            return list(found)[1:MOST_OTHERS], False
+        if len(found) > MAX_OTHERS:
+            return list(found)[1:MAX_OTHERS], False
     return list(found)[1:], True
 
 

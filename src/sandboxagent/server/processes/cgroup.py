@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 PREFIX = "sandbox-agent-"
-PATIENCE, INTERVAL = 1.0, 0.005
+EMPTY_TIMEOUT, INTERVAL = 1.0, 0.005
 
 
 class Cgroup:
@@ -39,7 +39,7 @@ class Cgroup:
         found = len(self._pids())
         if found:
             (self._path / "cgroup.kill").write_text("1")
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + EMPTY_TIMEOUT
             while self._pids() and time.monotonic() < deadline:
                 time.sleep(INTERVAL)
         return found

@@ -60,7 +60,7 @@ class Child(Struct, frozen=True):
         return self.program != self.pid
 
 
-class Children:
+class ProcessTrees:
     """The processes of one server.
 
     Announce every process that you start in a session of its own (`spawning`, `register`, `ended`), or it is taken for
@@ -118,11 +118,11 @@ class Children:
         if key in self._keepings or key in self._children:
             raise ValueError(f"a child is registered under the key {key!r}; end it first or take another key")
         self._keepings[key] = Keeping()
-        Children._spawning += 1
+        ProcessTrees._spawning += 1
         try:
             yield
         finally:
-            Children._spawning -= 1
+            ProcessTrees._spawning -= 1
             self._keepings.pop(key).close()
             if self._orphans_left:
                 self.reap()
@@ -185,7 +185,7 @@ class Children:
         # Its keeper ends by itself, unless it was stopped by a signal.
         return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
 
-    def sweep(self) -> int:
+    def kill_leftovers(self) -> int:
         """Kill what a killed server left behind; returns how many. To be called before the first child is started.
 
         It takes everything that is marked as our owner's or in its cgroup, so the caller must hold the lock on the data
@@ -299,15 +299,15 @@ def _wait_for(processes: set[ProcessId]) -> int:
 
 T = TypeVar("T")
 
-KILL_PATIENCE = 0.2
+KILL_TIMEOUT = 0.2
 """Seconds to die after SIGKILL; a process that is still there then is in the kernel, and may never come back."""
 KILL_INTERVAL = 0.02
-NEWS_PATIENCE = 0.5
+EXIT_NEWS_TIMEOUT = 0.5
 """Seconds for the event loop to learn of a death."""
 
 
 async def start_child(
-    children: Children,
+    children: ProcessTrees,
     key: str,
     protocol: asyncio.SubprocessProtocol,
     command: Sequence[str],
@@ -345,7 +345,7 @@ async def start_child(
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
 
-async def end_tree(children: Children, key: str, dead: asyncio.Future[None], grace: float) -> None:
+async def end_tree(children: ProcessTrees, key: str, dead: asyncio.Future[None], grace: float) -> None:
     """End a child with its whole tree: SIGTERM, a grace, SIGKILL. `dead` is done when the child is.
 
     Comes back in any case: a process that hangs in the kernel cannot be waited for.
@@ -355,11 +355,11 @@ async def end_tree(children: Children, key: str, dead: asyncio.Future[None], gra
     await loop.run_in_executor(None, children.terminate, key)
     if await wait_until(grace, dead):
         return
-    deadline = loop.time() + KILL_PATIENCE
+    deadline = loop.time() + KILL_TIMEOUT
     while not dead.done() and loop.time() < deadline:
         if await loop.run_in_executor(None, children.kill, key) == 0:
             # The event loop is about to learn that it is dead.
-            await wait_until(NEWS_PATIENCE, dead)
+            await wait_until(EXIT_NEWS_TIMEOUT, dead)
             return
         await wait_until(KILL_INTERVAL, dead)
 

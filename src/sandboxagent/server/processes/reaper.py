@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-PATIENCE, LAST_PATIENCE = 1.0, 60.0
+KILL_TIMEOUT, LAST_TIMEOUT = 1.0, 60.0
 """Seconds to keep trying: after that the server takes over, if there still is one."""
-INTERVAL = 0.01
+KILL_INTERVAL = 0.01
 HEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGUSR1}
 """SIGCONT comes from the kernel when the server is gone: it wakes a keeper that was stopped, too."""
 
 
-class Keeper:
+class Reaper:
     """Keeps what one child starts."""
 
     def __init__(self, server: int, child: int, linger: float) -> None:
@@ -74,14 +74,14 @@ class Keeper:
 
         No other process waits for them, so none of their process ids can be reused in between.
         """
-        deadline = time.monotonic() + (PATIENCE if self._served() else LAST_PATIENCE)
+        deadline = time.monotonic() + (KILL_TIMEOUT if self._served() else LAST_TIMEOUT)
         while self._reap() and time.monotonic() < deadline:
             found = [pid for pid in _children() if pid not in self._killed]
             for pid in found:
                 os.kill(pid, signal.SIGKILL)
             self._killed.update(found)
             if not found:
-                signal.sigtimedwait(HEARD, INTERVAL)
+                signal.sigtimedwait(HEARD, KILL_INTERVAL)
 
 
 def _children() -> list[int]:
@@ -117,4 +117,4 @@ def _leave(status: int | None) -> None:
 if __name__ == "__main__":
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    Keeper(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).run()
+    Reaper(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])).run()

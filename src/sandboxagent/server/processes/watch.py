@@ -12,11 +12,11 @@ from typing import Protocol
 
 logger = logging.getLogger(__name__)
 
-LOOK = 2.0
+LOOK_INTERVAL = 2.0
 """Seconds between two looks at a keeper whose program runs."""
-AGAIN = 0.1
+RETRY_INTERVAL = 0.1
 """Seconds between two looks when the program has ended, or the keeper was stopped."""
-MOST = 5
+MAX_STOPS = 5
 """How many looks in a row may find it stopped, although each lets it go on."""
 
 
@@ -61,7 +61,7 @@ class Watch:
             logger.debug("program not watched reason=%s key=%s", error.strerror, key)
         else:
             self._loop.add_reader(self._program, self._on_end)
-        self._timer = self._loop.call_later(LOOK, self._look)
+        self._timer = self._loop.call_later(LOOK_INTERVAL, self._look)
 
     def _on_end(self) -> None:
         """The program has ended: its keeper has something to do now."""
@@ -77,12 +77,12 @@ class Watch:
         self._stopped = self._stopped + 1 if self._children.wake(self._key) else 0
         if self._stopped == 1:
             logger.warning("keeper was stopped, and goes on key=%s", self._key)
-        if self._stopped > MOST and (self._killing is None or self._killing.done()):
+        if self._stopped > MAX_STOPS and (self._killing is None or self._killing.done()):
             logger.warning("keeper was stopped again and again, so its tree is killed key=%s", self._key)
             # In a thread: it takes as long as there are processes on the machine.
             self._killing = self._loop.run_in_executor(None, self._children.kill, self._key)
         quick = self._has_ended or self._stopped
-        self._timer = self._loop.call_later(AGAIN if quick else LOOK, self._look)
+        self._timer = self._loop.call_later(RETRY_INTERVAL if quick else LOOK_INTERVAL, self._look)
 
     def _close(self) -> None:
         if self._program is not None:

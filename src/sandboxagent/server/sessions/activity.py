@@ -1,6 +1,6 @@
 """Summarize what sessions are doing for lists of many, and tell which have changed.
 
-Of changes, the newest of each session is kept, in order, and no more than `MOST_CHANGES` of them: a client that was
+Of changes, the newest of each session is kept, in order, and no more than `MAX_CHANGES` of them: a client that was
 away for longer reads all sessions again. Pure: no I/O, no clock, no event loop.
 """
 
@@ -13,9 +13,9 @@ from msgspec import UNSET, Raw, Struct
 
 from sandboxagent.protocol.envelope import Envelope, Object, object_at, text_at
 
-MOST_LINES, LONGEST_LINE = 16, 8 * 1024
+MAX_LINES, MAX_LINE = 16, 8 * 1024
 """Updates that are kept of a session that runs, and how long one may be: 128 KiB at most."""
-LONGEST_SAID = 240
+MAX_SAID = 240
 """Characters of what was said last."""
 _SPOKEN = {"agent_message_chunk": "message", "agent_thought_chunk": "thought"}
 _TOOL = ("tool_call", "tool_call_update")
@@ -112,10 +112,10 @@ class Recent:
 
     def add(self, lines: Sequence[bytes]) -> None:
         kept = self._lines
-        for line in lines[-MOST_LINES:]:
-            if len(line) <= LONGEST_LINE:
+        for line in lines[-MAX_LINES:]:
+            if len(line) <= MAX_LINE:
                 if not kept:
-                    kept = self._lines = deque[bytes](maxlen=MOST_LINES)
+                    kept = self._lines = deque[bytes](maxlen=MAX_LINES)
                 kept.append(line)
 
     def clear(self) -> None:
@@ -166,10 +166,10 @@ def _text(value: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONGEST_SAID else f"{text[: LONGEST_SAID - 1]}…"
+    return text if len(text) <= MAX_SAID else f"{text[: MAX_SAID - 1]}…"
 
 
-MOST_CHANGES = 500
+MAX_CHANGES = 500
 """Sessions whose newest change is kept."""
 
 
@@ -204,7 +204,7 @@ class Changes:
         self._number += 1
         self._newest.pop(session_id, None)
         self._newest[session_id] = (self._number, gone)
-        if len(self._newest) > MOST_CHANGES:
+        if len(self._newest) > MAX_CHANGES:
             oldest = next(iter(self._newest))
             self._forgotten = self._newest.pop(oldest)[0]
         if self._waiting:

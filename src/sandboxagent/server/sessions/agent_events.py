@@ -19,7 +19,7 @@ from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     CARRIAGE_RETURN,
     LARGE,
-    LONGEST_NAME,
+    MAX_NAME,
     META,
     REQUEST,
     RESPONSE,
@@ -49,20 +49,20 @@ from sandboxagent.protocol.errors import (
     RpcError,
     UnknownSession,
 )
-from sandboxagent.protocol.json_bounds import SHORTEST_DEEP, excess, opens_little
+from sandboxagent.protocol.json_bounds import MIN_DEEP, excess, opens_little
 from sandboxagent.server.agents.credentials import find_missing_credentials
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.log.event import Direction, agent_channel, connection_channel, split_lines
 from sandboxagent.server.sessions.budgets import KEPT_COST
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.host_methods import HostMethods
+from sandboxagent.server.sessions.host_methods import HostRequests
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event, server_stopped
 from sandboxagent.server.sessions.pending import AGENT, QUESTION, Outcome, PendingRequest
-from sandboxagent.server.sessions.policy import Ruling
+from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.reply import Answer
-from sandboxagent.server.sessions.sanitize import OURS, disarm, may_forge
+from sandboxagent.server.sessions.sanitize import OURS, needs_check, strip_server_fields
 from sandboxagent.server.sessions.session import OFFERS_BYTES, Process, Session
 from sandboxagent.server.sessions.turns import Turns
 
@@ -90,7 +90,7 @@ _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
 """Errors of a prompt that no credentials would have prevented."""
 _BRACE, _END_BRACE = b"{}"
 _EMPTY_LINES = b"\n\n"
-MOST_UNPARSED = 100
+MAX_UNPARSED = 100
 """Bad lines of one read that clients see one by one."""
 _MANY = 4096
 """Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
@@ -118,15 +118,15 @@ class _Good(Struct, frozen=True):
     peek: Peek
 
 
-class FromAgent:
+class AgentEvents:
     """The supervisor's listener."""
 
     def __init__(
         self,
         hub: Hub,
         turns: Turns,
-        host: HostMethods,
-        ruling: Ruling,
+        host: HostRequests,
+        policy_check: PolicyCheck,
         pool: Pool,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -139,7 +139,7 @@ class FromAgent:
         self._environ = environ or {}
         self._turns = turns
         self._host = host
-        self._ruling = ruling
+        self._policy_check = policy_check
         self._buffers: dict[str, _Buffer] = {}
         self._refusals = Reports(hub.monotonic, _report_refusals)
         self._bad_lines = Reports(hub.monotonic, _report_bad_lines)
@@ -220,14 +220,14 @@ class FromAgent:
     def _end(self, running: Process, exit: Exit) -> None:
         error = _agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
-        for session in self._hub.shelf.find_all_held(running):
+        for session in self._hub.store.find_all_held(running):
             self._turns.fail_waiting(session, error)
         for call in calls:
             self._resolve(call, parse(failure(call.stdio_id, error)))
         for pending in self._hub.pending.of_process(running):
             self._hub.settle(pending, Outcome.CANCELLED, AGENT)
         # Only now: a session whose load has just failed is not there any more.
-        sessions = self._hub.shelf.find_all_held(running)
+        sessions = self._hub.store.find_all_held(running)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
@@ -235,7 +235,7 @@ class FromAgent:
         for reports in (self._refusals, self._bad_lines, self._unasked, self._beyond):
             reports.forget(running.key)
         self._hub.budgets.end(running.key)
-        self._hub.shelf.forget_process(running)
+        self._hub.store.forget_process(running)
         self._host.exited(running)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,
@@ -301,7 +301,7 @@ class FromAgent:
                 self._receive_checked(running, one.line, one.peek)
 
     def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
-        reason = fault(peek) or (long_name(peek) if len(line) > LONGEST_NAME else None)
+        reason = fault(peek) or (long_name(peek) if len(line) > MAX_NAME else None)
         if reason is not None:
             self._report_unparsed(running, line, reason)
             return
@@ -360,7 +360,7 @@ class FromAgent:
     def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         hub = self._hub
         try:
-            session = hub.shelf.find_held(running, agent_session_id)
+            session = hub.store.find_held(running, agent_session_id)
             if session is None:
                 self._receive_stray(running, agent_session_id, lines)
                 return
@@ -385,7 +385,7 @@ class FromAgent:
         if envelope.session_id is None:
             self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
             return
-        session = self._hub.shelf.find_held(running, envelope.session_id)
+        session = self._hub.store.find_held(running, envelope.session_id)
         if session is None:
             self._receive_stray(running, envelope.session_id, [envelope.line])
             return
@@ -408,7 +408,7 @@ class FromAgent:
 
     def _receive_stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
-        late = self._hub.shelf.find_late(running, agent_session_id)
+        late = self._hub.store.find_late(running, agent_session_id)
         if late is not None:
             self._hub.record_updates(late, lines)
         elif self._hub.calls.makes_session(running):
@@ -461,7 +461,7 @@ class FromAgent:
             self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
-        elif (session := self._hub.shelf.find_held(running, request.session_id)) is not None:
+        elif (session := self._hub.store.find_held(running, request.session_id)) is not None:
             self._ask_session(running, session, request)
         elif self._hub.calls.makes_session(running):
             self._buffer(running, request.session_id, request.line, request.peek)
@@ -469,7 +469,7 @@ class FromAgent:
             self._refuse(running, request, UnknownSession(request.session_id))
 
     def _ask_host(self, running: Process, request: Envelope) -> None:
-        session = None if request.session_id is None else self._hub.shelf.find_held(running, request.session_id)
+        session = None if request.session_id is None else self._hub.store.find_held(running, request.session_id)
         if session is None:
             # Not buffered for a session that is being opened: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
@@ -492,7 +492,7 @@ class FromAgent:
         # What is as it came was looked at.
         asked = request if line is request.line else parse(line)
         pending = self._hub.new_pending(asked, running, session, only and only.tag)
-        if self._reject_beyond(pending) or self._ruling.take(pending, session):
+        if self._reject_beyond(pending) or self._policy_check.take(pending, session):
             return
         channel = session.channel if only is None else only.channel
         self._hub.ask(pending, line, channel)
@@ -556,7 +556,7 @@ def _look_at(blob: bytes) -> _LookedAt:
     """
     try:
         size = len(blob)
-        if size > SHORTEST_DEEP and (size > _MANY or not opens_little(blob)):
+        if size > MIN_DEEP and (size > _MANY or not opens_little(blob)):
             _check_bounds(blob)
         if not blob.isascii():
             check_utf8(blob)
@@ -571,7 +571,7 @@ def _look_at(blob: bytes) -> _LookedAt:
     for line in lines:
         if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
             return _look_closely(blob)
-    if may_forge(blob, len(lines)):
+    if needs_check(blob, len(lines)):
         return *_disarm_lines(lines, peeks), None
     return lines, peeks, 0, None
 
@@ -590,23 +590,23 @@ def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
     for line in map(bytes.strip, blob.split(b"\n")):
         if not line:
             continue
-        if bad >= MOST_UNPARSED and line[0] != _BRACE:
+        if bad >= MAX_UNPARSED and line[0] != _BRACE:
             bad += 1
             continue
         try:
             envelope = parse(line)
         except NotAnEnvelope as error:
             bad += 1
-            if bad <= MOST_UNPARSED:
+            if bad <= MAX_UNPARSED:
                 each.append(_Bad(line, str(error)))
             continue
         lines, peeks = [one_line(line)], [envelope.peek]
-        if may_forge(line, 1):
+        if needs_check(line, 1):
             lines, peeks, found = _disarm_lines(lines, peeks)
             forged += found
         each.append(_Good(lines[0], peeks[0]))
-    if bad > MOST_UNPARSED:
-        each.append(_Bad(b"", f"{bad - MOST_UNPARSED} more lines are no envelopes", truncated=True))
+    if bad > MAX_UNPARSED:
+        each.append(_Bad(b"", f"{bad - MAX_UNPARSED} more lines are no envelopes", truncated=True))
     return forged, each
 
 
@@ -615,7 +615,7 @@ def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], l
     checked: list[bytes] = []
     for line in lines:
         try:
-            checked.append(disarm(line))
+            checked.append(strip_server_fields(line))
         except (msgspec.DecodeError, RecursionError):
             # Peeked at, and yet no object: it becomes a bad line, as nothing.
             checked.append(b"{}")

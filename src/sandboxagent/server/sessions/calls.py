@@ -89,7 +89,7 @@ class Calls:
         waiting = (call for call in self._open.values() if call.late is None)
         return [call for call in waiting if call.deadline is not None and call.deadline <= now]
 
-    def give_up(self, error: SandboxAgentError) -> None:
+    def fail_all(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; answers that still arrive go to the log only."""
         for call in self._open.values():
             if call.reply.result is None:

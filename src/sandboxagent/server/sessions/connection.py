@@ -32,8 +32,8 @@ from sandboxagent.server.sessions.pending import (
     Outcome,
     PendingRequest,
     PendingRequests,
+    RequestFormat,
     Settled,
-    Speech,
     leaves_open,
     render,
     takes_back,
@@ -50,14 +50,14 @@ REMEMBERED_RECEIPTS = 1_000
 """How many of its notifications and answers a connection remembers by their keys, so that each is taken once."""
 
 
-class Downlink(Protocol):
+class StreamSink(Protocol):
     """The live stream of a connection."""
 
     def push(self, chunk: Chunk) -> None: ...
-    def look_back(self) -> None: ...
+    def resync(self) -> None: ...
     def close(self, reason: str) -> None: ...
-    async def caught_up(self, position: int) -> None: ...
-    def has_handed(self, position: int) -> bool: ...
+    async def wait_sent(self, position: int) -> None: ...
+    def has_sent(self, position: int) -> bool: ...
     def apply_backpressure(self, resume: Callable[[], None]) -> bool: ...
 
 
@@ -89,7 +89,7 @@ class Connection(Struct, eq=False):
     """Position of the log when it was opened: nothing before was meant for it."""
     capabilities: Object = field(default_factory=dict[str, object])
     """`clientCapabilities`, as its client declared them."""
-    speech: Speech = field(default_factory=Speech)
+    request_format: RequestFormat = field(default_factory=RequestFormat)
     """The ways in which it can be asked."""
     who: Object = field(default_factory=dict[str, object])
     """How its client names itself, and the user it speaks for."""
@@ -99,7 +99,7 @@ class Connection(Struct, eq=False):
     """Session id → when it was attached, as far as something of it is kept."""
     past: dict[str | None, int] = field(default_factory=dict[str | None, int])
     """The last position in windows that are forgotten: of all, and of each session with a stream of its own."""
-    stream: Downlink | None = None
+    stream: StreamSink | None = None
     session_streams: dict[str, int] = field(default_factory=dict[str, int])
     """Sessions that have a stream of their own (on `/acp`), by id, and after which position their events go there.
 
@@ -116,11 +116,11 @@ class Connection(Struct, eq=False):
     """POSTs of its that wait for an answer."""
     delivering: int = 0
     """Requests of its whose answers come on the stream, and have not come."""
-    is_guest: bool = False
+    is_remote: bool = False
     """Its client is at a gateway, and has no stream here: what is for it alone goes there, as it should read it."""
     pending: PendingRequests | None = None
     """What agents have asked; None where the nodes of a fleet know that."""
-    receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
+    acknowledgements: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
     """What became of the newest notifications and answers that came with a key."""
     _over: int = 0
     """How many windows are over."""
@@ -131,14 +131,14 @@ class Connection(Struct, eq=False):
         """Take in what `initialize` says of the client."""
         meta = object_at(params, "_meta")
         self.capabilities = object_at(params, "clientCapabilities")
-        self.speech = Speech.of(self.capabilities, meta)
+        self.request_format = RequestFormat.of(self.capabilities, meta)
         names = {"client": text_at(params, "clientInfo", "name"), "user": text_at(meta, META, "user")}
         self.who = {kind: name[:MAX_NAME] for kind, name in names.items() if name}
 
-    def keep_receipt(self, key: str, receipt: bytes) -> None:
-        self.receipts[key] = receipt
-        if len(self.receipts) > REMEMBERED_RECEIPTS:
-            self.receipts.popitem(last=False)
+    def remember_acknowledgement(self, key: str, receipt: bytes) -> None:
+        self.acknowledgements[key] = receipt
+        if len(self.acknowledgements) > REMEMBERED_RECEIPTS:
+            self.acknowledgements.popitem(last=False)
 
     @property
     def channel(self) -> str:
@@ -219,7 +219,7 @@ class Connection(Struct, eq=False):
             except Exception:
                 logger.exception("stream failed connection=%s", self.tag)
                 # What it has missed, it reads from the log.
-                self.stream.look_back()
+                self.stream.resync()
 
     def sees(self, chunk: Chunk) -> bool:
         """Whether a chunk read from the log was meant for it."""
@@ -241,7 +241,7 @@ class Connection(Struct, eq=False):
 
         What is on a session's stream is deleted with the session.
         """
-        return session_id if self.session_streams or self.is_guest else None
+        return session_id if self.session_streams or self.is_remote else None
 
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
         """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none.
@@ -279,7 +279,7 @@ class Connection(Struct, eq=False):
         was_there = isinstance(known, Settled) and known.session_id is not None and self.attached(known.session_id)
         return known if was_there else None
 
-    def stands_by(self, answer: Envelope) -> bool:
+    def repeats_answer(self, answer: Envelope) -> bool:
         """Whether an answer that comes too late changes nothing, so that its client gets no conflict.
 
         It repeats the answer that this client gave, or it says of a cancelled request that it is cancelled.
@@ -312,18 +312,18 @@ class Connection(Struct, eq=False):
         known = self.pending.find_asked(chunk.request)
         # What the oldest ones asked is forgotten: then it comes as the agent said it.
         asked = None if known is None else known.request
-        line = chunk.lines[0] if asked is None else render(asked, self.speech, chunk.request)
+        line = chunk.lines[0] if asked is None else render(asked, self.request_format, chunk.request)
         return [with_id(line, self.pending.ids.make(chunk.request))]
 
     def render_request(self, pending: PendingRequest) -> bytes:
         """An agent's request in the form this client understands, under the id that all clients know."""
-        return with_id(render(pending.request, self.speech, pending.key), pending.id)
+        return with_id(render(pending.request, self.request_format, pending.key), pending.id)
 
 
 logger = logging.getLogger(__name__)
 
 
-class Watcher(Protocol):
+class SessionObserver(Protocol):
     """Is notified when a session or a connection ends. Its methods must not raise."""
 
     def session_over(self, session: Session) -> None:
@@ -344,7 +344,7 @@ class Connections:
         self._by_id: dict[str, Connection] = {}
         self._by_agent: dict[str, set[Connection]] = {}
         self._by_session: dict[str, set[Connection]] = {}
-        self._of_guests: set[str] = set()
+        self._remote_channels: set[str] = set()
         """Channels of guests."""
 
     def open(
@@ -352,26 +352,26 @@ class Connections:
         agent: str,
         introduction: Object | None = None,
         connection_id: str | None = None,
-        guest: str | None = None,
+        remote_tag: str | None = None,
     ) -> Connection:
         """A new one; `introduction` is what its client says of itself, the params of `initialize`.
 
-        `connection_id` is a new random one that its client knows already; `guest` is the tag in the whole fleet of a
-        gateway's client.
+        `connection_id` is a new random one that its client knows already. `remote_tag` is the tag that a gateway's
+        client has in the whole fleet.
         """
         connection = Connection(
             connection_id=connection_id or secrets.token_urlsafe(24),
-            tag=f"c{next(self._tags)}" if guest is None else guest,
+            tag=f"c{next(self._tags)}" if remote_tag is None else remote_tag,
             agent=agent,
             used_at=self._monotonic(),
             opened_at=self._log.position,
-            is_guest=guest is not None,
+            is_remote=remote_tag is not None,
             pending=self._pending,
         )
         connection.introduce(introduction or {})
         self._by_id[connection.connection_id] = connection
-        if connection.is_guest:
-            self._of_guests.add(connection.channel)
+        if connection.is_remote:
+            self._remote_channels.add(connection.channel)
         self._log.follow(connection.channel, connection)
         self.meet(connection, agent)
         logger.info("connection opened connection=%s agent=%s", connection.tag, agent)
@@ -390,8 +390,8 @@ class Connections:
     def all(self) -> list[Connection]:
         return list(self._by_id.values())
 
-    def is_of_guest(self, channel: str) -> bool:
-        return channel in self._of_guests
+    def is_remote_channel(self, channel: str) -> bool:
+        return channel in self._remote_channels
 
     def of_agent(self, agent: str) -> list[Connection]:
         """Those that have met an agent."""
@@ -413,7 +413,7 @@ class Connections:
         if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self._log.position
             self._by_agent.setdefault(agent, set()).add(connection)
-            if not connection.is_guest:
+            if not connection.is_remote:
                 self._log.follow(agent_channel(agent), connection)
 
     def attach(self, connection: Connection, session: Session) -> None:
@@ -442,7 +442,7 @@ class Connections:
 
         Nothing when this node only forgets it: its client is still attached, and a gateway introduces it again.
         """
-        if connection.is_guest and not connection.closed:
+        if connection.is_remote and not connection.closed:
             line = msgspec.json.encode(said)
             channel = attachment_channel(connection.tag)
             # Its gateways have to come to this one before they pass on an answer that follows it.
@@ -452,7 +452,7 @@ class Connections:
     def close(self, connection: Connection, reason: str) -> list[str]:
         """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""
         del self._by_id[connection.connection_id]
-        self._of_guests.discard(connection.channel)
+        self._remote_channels.discard(connection.channel)
         connection.closed = True
         left = [session_id for session_id in list(connection.windows) if self.detach(connection, session_id)]
         for agent in connection.agents:
@@ -460,7 +460,7 @@ class Connections:
             self._log.unfollow(agent_channel(agent), connection)
         self._log.unfollow(connection.channel, connection)
         self._log.forget(connection.channel)
-        if not connection.is_guest:
+        if not connection.is_remote:
             self._pending.forget_connection(connection.tag)
         if connection.stream is not None:
             connection.stream.close(reason)

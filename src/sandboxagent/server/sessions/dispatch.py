@@ -56,13 +56,13 @@ from sandboxagent.server.sessions.session import Process, Replay, Session
 
 logger = logging.getLogger(__name__)
 NO_ID = b"null"
-DISK_PATIENCE = 10.0
+DISK_TIMEOUT = 10.0
 """Seconds that a session which is about to be opened waits for the disk of its directory."""
-REPLAY_PATIENCE = 2.0
+REPLAY_TIMEOUT = 2.0
 """Seconds that an agent has to repeat a session's past after it has answered."""
 
 
-class Forward:
+class Dispatcher:
     """The way to the agents."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Forward:
         request_timeout: float,
         pool: Pool,
         is_directory: Callable[[str], bool] = os.path.isdir,
-        disk_patience: float = DISK_PATIENCE,
+        disk_patience: float = DISK_TIMEOUT,
     ) -> None:
         """`is_directory` looks at the disk, in a thread of `pool`."""
         self._pool = pool
@@ -115,9 +115,9 @@ class Forward:
 
     async def get_holder(self, session: Session) -> Process:
         """The process that holds a session; brings the session back when its process is gone."""
-        return session.held or await asyncio.shield(self.revive(session))
+        return session.held or await asyncio.shield(self.resume(session))
 
-    def revive(self, session: Session) -> asyncio.Task[Process]:
+    def resume(self, session: Session) -> asyncio.Task[Process]:
         """A session on its way back to its agent: one task, shared by all who wait for it."""
         revival = self._revivals.get(session.id)
         if revival is None:
@@ -130,7 +130,7 @@ class Forward:
 
     async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
         """Let a request wait until its session is back; raises RequestCancelled when its client takes it back."""
-        revival = self.revive(session)
+        revival = self.resume(session)
         if envelope.id is None:
             return await asyncio.shield(revival)
         key, taken_back = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
@@ -143,7 +143,7 @@ class Forward:
             raise RequestCancelled("the request was cancelled before its session was back")
         return revival.result()
 
-    def take_back(self, connection: Connection, client_id: bytes) -> bool:
+    def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
         """Take back a request that waits for its session to come back; False when there is none."""
         taken_back = self._parked.pop((connection.tag, same_id(client_id)), None)
         if taken_back is None:
@@ -167,21 +167,21 @@ class Forward:
             return await self._supervisor.isolated(agent, environment or {})
         return await self._supervisor.process(agent)
 
-    async def dismiss(self, running: Process) -> None:
+    async def stop_if_unused(self, running: Process) -> None:
         """A session is over: its process goes too when it had one to itself, and left no fork in it."""
-        if running.alone and not self._hub.shelf.find_all_held(running):
+        if running.alone and not self._hub.store.find_all_held(running):
             await self._supervisor.stop(running.key)
 
-    def dismiss_soon(self, running: Process) -> None:
+    def stop_if_unused_soon(self, running: Process) -> None:
         """The same, for callers that cannot wait."""
-        self._tasks.run(self.dismiss(running), f"dismiss {running.key}")
+        self._tasks.run(self.stop_if_unused(running), f"dismiss {running.key}")
 
     async def close_at_agent(self, running: Process, agent_session_id: str) -> None:
         """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
         with suppress(SandboxAgentError):
             if running.handshake.offers("sessionCapabilities", "close"):
                 await self.call_as_server(running, None, methods.CLOSE, {"sessionId": agent_session_id})
-        await self.dismiss(running)
+        await self.stop_if_unused(running)
 
     def close_at_agent_soon(self, running: Process, agent_session_id: str) -> None:
         """The same, for callers that cannot wait."""
@@ -238,7 +238,7 @@ class Forward:
         self._open(connection, running, session, envelope, settle or self.pass_back, reply, makes_session)
         return await reply
 
-    def pass_on(self, connection: Connection, envelope: Envelope, reply: Reply) -> bool:
+    def forward(self, connection: Connection, envelope: Envelope, reply: Reply) -> bool:
         """Pass a request on as it is, if a process holds its session; False for one that is left to `request`."""
         session = self._hub.find_session(envelope.session_id)
         running = None if session is None else session.held
@@ -326,7 +326,7 @@ class Forward:
                 self._hub.move(session, Event.FAILED)
                 if not isinstance(error, AgentTimeout):
                     session.replay = None
-                await self.dismiss(running)
+                await self.stop_if_unused(running)
                 raise
             session.replay = None
             return running
@@ -339,7 +339,7 @@ class Forward:
         finished = asyncio.Event()
         replay.when_finished = finished.set
         with suppress(TimeoutError):
-            async with asyncio.timeout(REPLAY_PATIENCE):
+            async with asyncio.timeout(REPLAY_TIMEOUT):
                 await finished.wait()
 
     async def _revive_at(self, session: Session, running: Process) -> None:

@@ -39,10 +39,10 @@ from sandboxagent.server.files.entries import IncomingFile, WriteCondition, etag
 from sandboxagent.server.files.roots import Roots, encode_name, file_problems
 from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.dispatch import Forward, Method
+from sandboxagent.server.sessions.dispatch import Dispatcher, Method
 from sandboxagent.server.sessions.hub import Hub
-from sandboxagent.server.sessions.listing import Inventory
-from sandboxagent.server.sessions.load import SessionEnding
+from sandboxagent.server.sessions.listing import SessionListing
+from sandboxagent.server.sessions.load import CloseSession
 from sandboxagent.server.sessions.policy import check_rules
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Session, iso
@@ -50,7 +50,7 @@ from sandboxagent.server.sessions.session import Session, iso
 MAX_PAGE = 5000
 SHOWN = 4096
 """Bytes that are shown of an envelope that cannot be shown."""
-LONGEST_WAIT = 60.0
+MAX_WAIT_TIMEOUT = 60.0
 """Seconds that a client may wait for a change."""
 
 
@@ -58,9 +58,9 @@ class ExtensionMethods(Struct, frozen=True):
     """The methods, and what they work on."""
 
     hub: Hub
-    forward: Forward
-    ending: SessionEnding
-    inventory: Inventory
+    dispatcher: Dispatcher
+    ending: CloseSession
+    listing: SessionListing
     agent_views: AgentViews
     installs: AgentInstalls
 
@@ -85,8 +85,8 @@ class ExtensionMethods(Struct, frozen=True):
         session = self.hub.session(envelope.session_id)
         position = self.hub.log.position
         self.hub.attach(connection, session)
-        pending = self.inventory.pending(connection, [session])
-        view = self.inventory.view(session)
+        pending = self.listing.pending(connection, [session])
+        view = self.listing.view(session)
         return _answer(envelope, {"session": view, "pending": pending, "position": position})
 
     async def detach(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -96,7 +96,7 @@ class ExtensionMethods(Struct, frozen=True):
     async def list(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
         cursor, cwd, changed_after = (text_at(params, name) for name in ("cursor", "cwd", "changedAfter"))
-        return _answer(envelope, self.inventory.list_sessions(cursor, cwd, changed_after))
+        return _answer(envelope, self.listing.list_sessions(cursor, cwd, changed_after))
 
     async def await_changes(self, connection: Connection, envelope: Envelope) -> Answer:
         try:
@@ -104,16 +104,16 @@ class ExtensionMethods(Struct, frozen=True):
         except msgspec.ValidationError as error:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
         changes = self.hub.changes
-        await wait_for_change(changes, asked.after, min(asked.wait, LONGEST_WAIT))
+        await wait_for_change(changes, asked.after, min(asked.wait, MAX_WAIT_TIMEOUT))
         return _answer(envelope, {"changes": changes.cursor})
 
     async def get(self, connection: Connection, envelope: Envelope) -> Answer:
-        return _answer(envelope, {"session": self.inventory.view(self.hub.session(envelope.session_id))})
+        return _answer(envelope, {"session": self.listing.view(self.hub.session(envelope.session_id))})
 
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
             return _answer(envelope, self.hub.session(envelope.session_id).models())
-        agent = self.forward.find_agent(text_at(envelope.params(), "agent") or connection.agent)
+        agent = self.dispatcher.find_agent(text_at(envelope.params(), "agent") or connection.agent)
         known = self.agent_views.find_announced(agent)
         return _answer(envelope, known.models() if known else {"availableModels": [], "currentModelId": None})
 
@@ -148,7 +148,7 @@ class ExtensionMethods(Struct, frozen=True):
         # The log gives as much as fits a page of bytes: it may have more although the page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))
         result: Object = {"events": page, "next": page[-1]["id"] if more else None}
-        trimmed = self.hub.log.ask(lambda cards: cards.trimmed(f"history:{session.id}"))
+        trimmed = self.hub.log.ask(lambda index: index.trimmed(f"history:{session.id}"))
         if trimmed > asked.after:
             result["gap"] = {"after": asked.after, "resumesAt": page[0]["id"] if page else end}
         return _answer(envelope, result)
@@ -170,7 +170,7 @@ class ExtensionMethods(Struct, frozen=True):
         if named is not None and not isinstance(named, str):
             raise InvalidParams("sessionId must be a string; leave it out for all sessions", sessionId=named)
         sessions = self.hub.pending.sessions() if named is None else [self.hub.session(named)]
-        return _answer(envelope, {"pending": self.inventory.pending(connection, sessions)})
+        return _answer(envelope, {"pending": self.listing.pending(connection, sessions)})
 
     async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:
         registry = envelope.params().get("registry") is True

@@ -10,9 +10,9 @@ from msgspec import Struct
 from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
 from sandboxagent.server.sessions.session import Session
 
-HELD_SECONDS = 10.0
+HOLD_TIMEOUT = 10.0
 """How long updates wait for the response. A client may never take it."""
-HELD_BYTES = 8 << 20
+HOLD_MAX_BYTES = 8 << 20
 """Bytes of updates of one session that wait."""
 
 
@@ -44,7 +44,7 @@ class HeldUpdates:
     def hold(self, session: Session) -> None:
         """Keep the updates of a session from now on, until they are released."""
         process = "" if session.process is None else session.process.key
-        self.sessions[session.id] = _Held(session, process, self._monotonic() + HELD_SECONDS)
+        self.sessions[session.id] = _Held(session, process, self._monotonic() + HOLD_TIMEOUT)
 
     def add(self, session: Session, lines: list[bytes]) -> None:
         """Keep updates of a session that is held; releases all of them when there is no room."""
@@ -53,7 +53,7 @@ class HeldUpdates:
         size = sum(map(len, lines)) + KEPT_COST
         has_room = self._budgets.take(held.process, size)
         held.size += size if has_room else 0
-        if held.size > HELD_BYTES or not has_room:
+        if held.size > HOLD_MAX_BYTES or not has_room:
             self.release(session.id)
 
     def release(self, session_id: str) -> None:

@@ -57,7 +57,7 @@ _DECLARED = {methods.READ_TEXT_FILE: ("fs", "readTextFile"), methods.WRITE_TEXT_
 """What a client declares when it answers a method; `terminal` for all others."""
 
 
-class HostMethods:
+class HostRequests:
     """Serves agents. None of it may raise into the pipe's callback."""
 
     def __init__(

@@ -19,7 +19,7 @@ from sandboxagent.server.log.log import Log
 from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.calls import Call, Calls
-from sandboxagent.server.sessions.connection import Connection, Connections, Watcher
+from sandboxagent.server.sessions.connection import Connection, Connections, SessionObserver
 from sandboxagent.server.sessions.held_updates import HeldUpdates
 from sandboxagent.server.sessions.lifecycle import (
     AT_REST,
@@ -31,7 +31,7 @@ from sandboxagent.server.sessions.lifecycle import (
     server_stopped,
 )
 from sandboxagent.server.sessions.pending import (
-    MOST,
+    MAX_OPEN,
     Decider,
     Observer,
     Outcome,
@@ -43,7 +43,7 @@ from sandboxagent.server.sessions.pending import (
 )
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Process, Session, SessionFacts
-from sandboxagent.server.sessions.store import Shelf
+from sandboxagent.server.sessions.store import SessionStore
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class HubLimits(Struct, frozen=True):
     """What one agent process may have: bytes in memory, and requests that wait for people."""
 
     memory: int = 256 << 20
-    pending: int = MOST
+    pending: int = MAX_OPEN
 
 
 class Hub:
@@ -82,18 +82,18 @@ class Hub:
         self.pending = PendingRequests(RequestIds(node), self.budgets, limits.pending)
         self.changes = Changes()
         self.connections = Connections(log, monotonic, self.pending)
-        self.shelf = Shelf(log, clock)
-        self._watchers: list[Watcher] = []
+        self.store = SessionStore(log, clock)
+        self._watchers: list[SessionObserver] = []
         self._observers: list[Observer] = []
         self._namings: list[Callable[[str], bool]] = []
         self._unreported: dict[str, float] = {}
         self.held_updates = HeldUpdates(self.budgets, monotonic, self.record_updates)
         self._trims_checked_above = TRIMS
-        for session in self.shelf.not_ended():
+        for session in self.store.not_ended():
             # An earlier server left it running: its process is gone, and the log does not say so yet.
             self.mark_interrupted(session)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: SessionObserver) -> None:
         self._watchers.append(watcher)
 
     def observe(self, observer: Observer) -> None:
@@ -110,7 +110,7 @@ class Hub:
         if self.connections.find(connection.connection_id) is None:
             return
         for session_id in self.connections.close(connection, reason):
-            self.shelf.stir_by_id(session_id)
+            self.store.load_by_id(session_id)
         for watcher in self._watchers:
             watcher.connection_closed(connection)
 
@@ -126,11 +126,11 @@ class Hub:
     def find_session(self, session_id: str | None) -> Session | None:
         if session_id is None:
             return None
-        return self.shelf.find(session_id) or self.shelf.find_by_alias(session_id)
+        return self.store.find(session_id) or self.store.find_by_alias(session_id)
 
     def drop_idle(self) -> None:
         """Drop idle sessions from memory: the disk has them."""
-        self.shelf.rest(self._is_busy)
+        self.store.evict(self._is_busy)
         if len(self.log.trims) > self._trims_checked_above:
             self.log.keep_trims(self.connections.channels())
             self._trims_checked_above = 2 * len(self.log.trims) + TRIMS
@@ -148,7 +148,7 @@ class Hub:
 
     def is_taken(self, name: str) -> bool:
         """Whether clients mean a session by a name, or will."""
-        return self.shelf.is_taken(name) or any(is_name(name) for is_name in self._namings)
+        return self.store.is_taken(name) or any(is_name(name) for is_name in self._namings)
 
     def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
         """Add a session that its agent opens; its id is the agent's, unless that is another session's id or alias.
@@ -157,7 +157,7 @@ class Hub:
         this id belongs to the session.
         """
         taken = self.is_taken(agent_session_id)
-        session_id = self.shelf.make_id(running.agent.id) if taken else agent_session_id
+        session_id = self.store.make_id(running.agent.id) if taken else agent_session_id
         now = self.clock()
         facts = SessionFacts(
             session_id=session_id,
@@ -170,8 +170,8 @@ class Hub:
             opened_with=opened_with,
         )
         session = Session(facts, process=running)
-        self.shelf.add(session)
-        self.shelf.hold(session, running)
+        self.store.add(session)
+        self.store.hold(session, running)
         return session
 
     def move(
@@ -183,7 +183,7 @@ class Hub:
             match effect:
                 case Effect.HOLD:
                     assert session.process is not None
-                    self.shelf.hold(session, session.process)
+                    self.store.hold(session, session.process)
                 case Effect.RELEASE:
                     self._release(session, before)
                 case Effect.SAVE:
@@ -223,11 +223,11 @@ class Hub:
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
         self.held_updates.drop(session.id)
-        self.shelf.remove(session)
+        self.store.remove(session)
         self.changes.note(session.id, gone=True)
 
     def save(self, session: Session) -> None:
-        self.shelf.save(session)
+        self.store.save(session)
 
     def note_changed_offers(self, session: Session) -> None:
         """Save changed modes, models or options, and schedule a report to clients."""
@@ -240,10 +240,10 @@ class Hub:
             if session_id in self.held_updates.sessions:
                 continue
             del self._unreported[session_id]
-            session = self.shelf.find(session_id)
+            session = self.store.find(session_id)
             if session is None:
                 continue
-            self.shelf.stir(session)
+            self.store.load_into_memory(session)
             if not session.live:
                 continue
             for update in session.take_unreported_changes():
@@ -279,7 +279,7 @@ class Hub:
             return
         self.connections.meet(connection, session.facts.agent)
         self.connections.attach(connection, session)
-        self.shelf.stir(session)
+        self.store.load_into_memory(session)
         for pending in self.pending.of_session(session):
             # A guest that its node has forgotten is attached once more: its client has the request already.
             if connection.tag not in pending.asked and not pending.deciding and connection in self.audience(pending):
@@ -289,7 +289,7 @@ class Hub:
         for pending in self.pending.of_session(session):
             pending.asked.discard(connection.tag)
         if self.connections.detach(connection, session.id, deleted=session.deleted):
-            self.shelf.stir_by_id(session.id)
+            self.store.load_by_id(session.id)
 
     # The log
 
@@ -312,7 +312,7 @@ class Hub:
         if replay is None:
             session.recent.add(lines)
             self._append(session, lines, FROM_AGENT, session.channel)
-        elif replay.history and self.connections.is_of_guest(replay.channel):
+        elif replay.history and self.connections.is_remote_channel(replay.channel):
             # Gateways read the history and what is for one client at two places.
             self._append(session, lines, FROM_AGENT, NO_CLIENT)
             self._append(session, lines, FROM_AGENT, replay.channel, history=False)
@@ -342,7 +342,7 @@ class Hub:
         session.event_count += events
         session.facts.updated_at = at
         session.unsaved = True
-        self.shelf.stir(session)
+        self.store.load_into_memory(session)
         self.changes.note(session.id)
 
     def tell_others(self, session: Session, lines: list[bytes], but: str) -> None:
@@ -359,7 +359,7 @@ class Hub:
         """Send something that belongs to no session to every connection of an agent."""
         self.log.append([line], direction, None, agent_channel(agent), history=False)
         for connection in self.connections.of_agent(agent):
-            if connection.is_guest:
+            if connection.is_remote:
                 self.tell_connection(connection, line)
 
     def resolve(self, call: Call, answer: Answer) -> None:
@@ -398,7 +398,7 @@ class Hub:
             self._happened(pending.session, 1, chunk.at)
         self.pending.ask(pending)
         for connection in self.audience(pending):
-            if connection.is_guest:
+            if connection.is_remote:
                 self._deliver_request(connection, pending)
             else:
                 pending.asked.add(connection.tag)
@@ -499,7 +499,7 @@ class Hub:
         if pending.session is not None:
             # The time a human took is not the agent's.
             pending.session.heard_at = self.monotonic()
-            self.shelf.stir(pending.session)
+            self.store.load_into_memory(pending.session)
         for connection in self.audience(pending):
             if connection is not by and connection.tag in pending.asked:
                 line = make_withdrawal(pending, by.who if by else {})
@@ -508,7 +508,7 @@ class Hub:
     def _deliver_request(self, connection: Connection, pending: PendingRequest) -> None:
         session_id = pending.session_id
         pending.asked.add(connection.tag)
-        if connection.is_guest:
+        if connection.is_remote:
             self.tell_connection(connection, connection.render_request(pending), session_id)
             return
         asked = [pending.request.line]
@@ -518,6 +518,6 @@ class Hub:
 
     def _release(self, session: Session, process: Process | None) -> None:
         if process is not None:
-            self.shelf.release(session, process)
+            self.store.release(session, process)
         for watcher in self._watchers:
             watcher.session_over(session)

@@ -23,7 +23,7 @@ from sandboxagent.server.sessions.store import sort_key
 PAGE = 200
 
 
-class Inventory:
+class SessionListing:
     """Lists sessions and their pending requests."""
 
     def __init__(self, hub: Hub) -> None:
@@ -32,7 +32,7 @@ class Inventory:
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Session], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
         before = None if cursor is None else _decode_cursor(cursor)
-        page = self._hub.shelf.page(before, cwd, PAGE + 1)
+        page = self._hub.store.page(before, cwd, PAGE + 1)
         return page[:PAGE], _encode_cursor(page[PAGE - 1]) if len(page) > PAGE else None
 
     def ids(self) -> Iterator[str]:
@@ -111,7 +111,7 @@ class Inventory:
         if connection in self._hub.audience(pending):
             pending.asked.add(connection.tag)
         envelope = Raw(connection.render_request(pending))
-        kind = kind_of(connection.speech.method(pending.request))
+        kind = kind_of(connection.request_format.method(pending.request))
         return PendingView(Raw(pending.id), kind, pending.session.id, iso(pending.asked_at), envelope)
 
 

@@ -28,7 +28,7 @@ from sandboxagent.server.log.event import Chunk, Direction
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import (
-    Forward,
+    Dispatcher,
     fill_from_session,
     make_not_offered,
     require_advertised,
@@ -44,11 +44,11 @@ HISTORY_PAGE = 1000
 """Events of the past read at a time."""
 
 
-class SessionLoading(Struct, frozen=True):
+class LoadSession(Struct, frozen=True):
     """`session/load` and `session/resume`."""
 
     hub: Hub
-    forward: Forward
+    dispatcher: Dispatcher
 
     async def load(self, connection: Connection, envelope: Envelope) -> Answer:
         environment, envelope = take_environment(envelope)
@@ -57,14 +57,14 @@ class SessionLoading(Struct, frozen=True):
             return await self._join(connection, session, envelope, environment)
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
-        async with self.forward.lock_session(session.id if session else envelope.session_id):
+        async with self.dispatcher.lock_session(session.id if session else envelope.session_id):
             # Another client may have resumed it while we waited.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
-                return await self._take_up_unknown(connection, envelope.session_id, envelope, environment)
+                return await self._load_unknown(connection, envelope.session_id, envelope, environment)
             if session.held is not None:
                 return await self._join(connection, session, envelope, environment)
-            return await self._take_up_known(connection, session, envelope, environment)
+            return await self._resume_known(connection, session, envelope, environment)
 
     resume = load
 
@@ -115,13 +115,13 @@ class SessionLoading(Struct, frozen=True):
                 for update in user_messages(session, line):
                     self.hub.tell_connection(connection, update, session.id)
 
-    async def _take_up_unknown(
+    async def _load_unknown(
         self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]
     ) -> Answer:
         """Send a load or resume to the agent: it may know sessions that we never saw."""
-        agent = self.forward.agent(connection, envelope)
-        cwd = await self.forward.directory(envelope.params())
-        running = await self.forward.spawn(agent, environment)
+        agent = self.dispatcher.agent(connection, envelope)
+        cwd = await self.dispatcher.directory(envelope.params())
+        running = await self.dispatcher.spawn(agent, environment)
         session = None
         try:
             require_advertised(running, envelope.method)
@@ -136,7 +136,7 @@ class SessionLoading(Struct, frozen=True):
         except BaseException:
             if session is not None:
                 self.hub.move(session, Event.FAILED)
-            await self.forward.dismiss(running)
+            await self.dispatcher.stop_if_unused(running)
             raise
 
     def _check_free(self, session_id: str) -> None:
@@ -148,13 +148,13 @@ class SessionLoading(Struct, frozen=True):
             message = f"another session has the name {session_id!r} by now, or is about to get it; ask again"
             raise InvalidRequest(message, sessionId=session_id)
 
-    async def _take_up_known(
+    async def _resume_known(
         self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
     ) -> Answer:
         self._check_loadable(session)
         session.check_environment(environment)
         line = fill_from_session(envelope.line, session)
-        running = await self.forward.spawn(self.forward.agent_of(session), environment)
+        running = await self.dispatcher.spawn(self.dispatcher.agent_of(session), environment)
         try:
             require_advertised(running, envelope.method)
             # It may have been ended while its agent was started.
@@ -166,7 +166,7 @@ class SessionLoading(Struct, frozen=True):
             # An agent that took too long may still answer: then the session is held after all.
             self.hub.move(session, Event.FAILED)
             if not isinstance(error, AgentTimeout):
-                await self.forward.dismiss(running)
+                await self.dispatcher.stop_if_unused(running)
             raise
 
     @staticmethod
@@ -183,11 +183,11 @@ class SessionLoading(Struct, frozen=True):
         session.replay = Replay(connection.channel, history=not known)
         session.facts.creator = connection.tag
         settle = partial(self._loaded, request=envelope, known=known)
-        answer = await self.forward.call(connection, running, session, envelope, settle)
+        answer = await self.dispatcher.call(connection, running, session, envelope, settle)
         if not parse(answer.line).succeeded:
-            await self.forward.dismiss(running)
+            await self.dispatcher.stop_if_unused(running)
             return answer
-        await self.forward.wait_for_replay(running, session)
+        await self.dispatcher.wait_for_replay(running, session)
         session.replay = None
         return Answer(answer.line, self.hub.log.position)
 
@@ -203,12 +203,12 @@ class SessionLoading(Struct, frozen=True):
             session.replay = None
         elif not self.hub.mark_opened(session, call.running):
             # A client has ended it in the meantime: notify its agent and the client that loads it.
-            self.forward.close_at_agent_soon(call.running, session.facts.agent_session_id)
+            self.dispatcher.close_at_agent_soon(call.running, session.facts.agent_session_id)
             return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
             line = self._take_in(call.connection, session, request, line, known=known)
         if call.late is not None:
-            self.forward.dismiss_soon(call.running)
+            self.dispatcher.stop_if_unused_soon(call.running)
         return Answer(line, self.hub.log.position)
 
     def _take_in(
@@ -232,36 +232,36 @@ def _agent_echoes(session: Session) -> bool:
     return session.process is not None and bool(session.process.echoes_prompts)
 
 
-END_GRACE = 2.0
+END_TIMEOUT = 2.0
 """Seconds in which an agent may end the turn and close the session that is terminated."""
 
 
-class SessionEnding(Struct, frozen=True):
+class CloseSession(Struct, frozen=True):
     """The methods that end a session."""
 
     hub: Hub
-    forward: Forward
+    dispatcher: Dispatcher
     turns: Turns
     _terminations: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
-        running, _ = await self.forward.process(connection, envelope)
+        running, _ = await self.dispatcher.process(connection, envelope)
         require_advertised(running, envelope.method)
-        answer = await self.forward.call(connection, running, session, envelope, self._closed)
+        answer = await self.dispatcher.call(connection, running, session, envelope, self._closed)
         if parse(answer.line).succeeded:
-            await self.forward.dismiss(running)
+            await self.dispatcher.stop_if_unused(running)
         return answer
 
     def _closed(self, call: Call, response: Envelope) -> Answer:
         """The agent has answered, in time or late."""
-        session, answer = call.session, self.forward.pass_back(call, response)
+        session, answer = call.session, self.dispatcher.pass_back(call, response)
         assert session is not None
         if response.succeeded and session.held is call.running:
-            self.turns.abandon(session)
+            self.turns.force_end(session)
             self.hub.move(session, Event.CLOSED, termination={"reason": "closed", "terminatedBy": "client"})
             if call.late is not None:
-                self.forward.dismiss_soon(call.running)
+                self.dispatcher.stop_if_unused_soon(call.running)
         return answer
 
     # Terminating
@@ -278,7 +278,7 @@ class SessionEnding(Struct, frozen=True):
 
     async def _terminate(self, session: Session) -> None:
         if session.held is not None:
-            task = asyncio.create_task(self._wind_down(session, session.held), name=f"terminate {session.id}")
+            task = asyncio.create_task(self._shut_down(session, session.held), name=f"terminate {session.id}")
             self._terminations[session.id] = task
             task.add_done_callback(lambda _: self._terminations.pop(session.id, None))
             # From here on no prompt starts.
@@ -288,33 +288,33 @@ class SessionEnding(Struct, frozen=True):
             await asyncio.shield(self._terminations[session.id])
         else:
             # No process holds it. A resume that is under way will fail.
-            self.turns.abandon(session)
+            self.turns.force_end(session)
             self.hub.move(session, Event.TERMINATE)
 
-    async def _wind_down(self, session: Session, running: Process) -> None:
+    async def _shut_down(self, session: Session, running: Process) -> None:
         """Ask the agent to end the turn and close the session, and wait a bounded time for it."""
         self.turns.cancel(session)
         own: Object = {"sessionId": session.facts.agent_session_id}
         try:
-            async with asyncio.timeout(END_GRACE):
+            async with asyncio.timeout(END_TIMEOUT):
                 if session.running is not None:
                     running.send(notification(methods.CANCEL, own))
                     await self.turns.wait_for_end(session)
                 if running.handshake.offers("sessionCapabilities", "close"):
-                    await self.forward.call_as_server(running, session, methods.CLOSE, own)
+                    await self.dispatcher.call_as_server(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):
             # The session ends here anyway: an uncooperative agent cannot keep it alive.
             pass
         finally:
-            self.turns.abandon(session)
+            self.turns.force_end(session)
             self.hub.move(session, Event.WOUND_DOWN)
-        await self.forward.dismiss(running)
+        await self.dispatcher.stop_if_unused(running)
 
     # Deleting
 
     async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
         named = self.hub.session(envelope.session_id)
-        async with self.forward.lock_session(named.id):
+        async with self.dispatcher.lock_session(named.id):
             # Another client may have taken it up or deleted it while we waited.
             session = self.hub.session(named.id)
             running = session.process
@@ -326,13 +326,13 @@ class SessionEnding(Struct, frozen=True):
                 return answer
             self._forget(session)
         if running is not None:
-            await self.forward.dismiss(running)
+            await self.dispatcher.stop_if_unused(running)
         await self.hub.log.flushed()
         return answer
 
     def _forget(self, session: Session) -> None:
         if not session.deleted:
-            self.turns.abandon(session)
+            self.turns.force_end(session)
             self.hub.delete_session(session)
 
     async def _delete_at_rest(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
@@ -341,10 +341,10 @@ class SessionEnding(Struct, frozen=True):
         A session that could be resumed is deleted only if its agent agrees. Any other is deleted in any case.
         """
         assert envelope.id is not None
-        if self.hub.shelf.shares_agent_id(session):
+        if self.hub.store.shares_agent_id(session):
             return Answer(success(envelope.id, {}))
         try:
-            running = await self.forward.start_installed(self.forward.agent_of(session))
+            running = await self.dispatcher.start_installed(self.dispatcher.agent_of(session))
             answer = await self._delete_at(running, connection, session, envelope)
         except ShuttingDown:
             raise
@@ -367,16 +367,16 @@ class SessionEnding(Struct, frozen=True):
             needed = session.live or session.facts.can_resume
             more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
             raise make_not_offered(running.agent.id, envelope.method, more)
-        return await self.forward.call(connection, running, session, envelope, self._deleted)
+        return await self.dispatcher.call(connection, running, session, envelope, self._deleted)
 
     def _deleted(self, call: Call, response: Envelope) -> Answer:
         """The agent has answered, in time or late."""
-        session, answer = call.session, self.forward.pass_back(call, response)
+        session, answer = call.session, self.dispatcher.pass_back(call, response)
         assert session is not None
         if response.succeeded:
             self._forget(session)
             if call.late is not None:
-                self.forward.dismiss_soon(call.running)
+                self.dispatcher.stop_if_unused_soon(call.running)
         return answer
 
     def _ignore_late_answer(self, connection: Connection, client_id: bytes, error: SandboxAgentError) -> None:

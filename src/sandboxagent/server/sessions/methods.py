@@ -43,7 +43,7 @@ from sandboxagent.server.sessions.attachments import KEY, Attachments, has_attac
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import (
-    Forward,
+    Dispatcher,
     Method,
     fill_from_session,
     make_not_offered,
@@ -53,8 +53,8 @@ from sandboxagent.server.sessions.dispatch import (
 )
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.lifecycle import Event
-from sandboxagent.server.sessions.listing import Inventory
-from sandboxagent.server.sessions.load import SessionEnding, SessionLoading
+from sandboxagent.server.sessions.listing import SessionListing
+from sandboxagent.server.sessions.load import CloseSession, LoadSession
 from sandboxagent.server.sessions.policy import check_rules
 from sandboxagent.server.sessions.reply import Answer, Reply
 from sandboxagent.server.sessions.session import Process, Prompt, Session
@@ -94,14 +94,14 @@ class SessionMethods(Struct, frozen=True):
     """The methods, and what they work on."""
 
     hub: Hub
-    forward: Forward
+    dispatcher: Dispatcher
     turns: Turns
     release: Callable[[Process, str], None]
     """Delivers what an agent said about a session before the session was known."""
-    inventory: Inventory
+    listing: SessionListing
     settings: SessionSettings
-    loading: SessionLoading
-    ending: SessionEnding
+    loading: LoadSession
+    ending: CloseSession
     attachments: Attachments
     lines: Pool
     """A thread of it looks through large prompts."""
@@ -127,22 +127,22 @@ class SessionMethods(Struct, frozen=True):
     async def new(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
         asked = object_at(params, "_meta", META)
-        agent = self.forward.agent(connection, envelope)
-        await self.forward.directory(params)
+        agent = self.dispatcher.agent(connection, envelope)
+        await self.dispatcher.directory(params)
         check_rules(asked)
         wished = read_wished_mode(asked)
         environment, checked = take_environment(envelope)
         self._check_log()
         alias = self._alias(asked)
         try:
-            running = await self.forward.spawn(agent, environment)
+            running = await self.dispatcher.spawn(agent, environment)
             settle = partial(self._created, alias=alias, asked=asked, request=checked)
             answer = await self._begin(connection, running, checked, settle)
         except AgentTimeout:
             # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
             raise
         except BaseException:
-            self.hub.shelf.free_alias(alias)
+            self.hub.store.free_alias(alias)
             raise
         return await self._apply(asked, wished, answer)
 
@@ -154,14 +154,14 @@ class SessionMethods(Struct, frozen=True):
         settle: Callable[[Call, Envelope], Answer],
     ) -> Answer:
         try:
-            answer = await self.forward.call(connection, running, None, envelope, settle, makes_session=True)
+            answer = await self.dispatcher.call(connection, running, None, envelope, settle, makes_session=True)
         except AgentTimeout:
             # It may still answer; then the session is there, and the answer goes to the stream.
             raise
         except BaseException:
-            await self.forward.dismiss(running)
+            await self.dispatcher.stop_if_unused(running)
             raise
-        await self.forward.dismiss(running)
+        await self.dispatcher.stop_if_unused(running)
         return answer
 
     def _created(
@@ -170,7 +170,7 @@ class SessionMethods(Struct, frozen=True):
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id or call.connection is None:
-            self.hub.shelf.free_alias(alias)
+            self.hub.store.free_alias(alias)
             return self._finish_unopened(call, line)
         params = request.params()
         opened_with = Raw(params_text(request.line))
@@ -180,14 +180,14 @@ class SessionMethods(Struct, frozen=True):
         session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
         session.facts.own_environment = bool(call.running.environment)
         if alias is not None:
-            self.hub.shelf.set_alias(session, alias)
+            self.hub.store.set_alias(session, alias)
         return self._finish_opened(call, session, request, line)
 
     def _finish_unopened(self, call: Call, line: bytes) -> Answer:
         """No session was opened: flush what was buffered for it, and stop the process if it was only for that."""
         self.release(call.running, "")
         if call.late is not None:
-            self.forward.dismiss_soon(call.running)
+            self.dispatcher.stop_if_unused_soon(call.running)
         return Answer(line)
 
     def _finish_opened(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
@@ -235,7 +235,7 @@ class SessionMethods(Struct, frozen=True):
             running = session.process
             self.hub.move(session, Event.DELETE)
             if running is not None:
-                await self.forward.close_at_agent(running, session.facts.agent_session_id)
+                await self.dispatcher.close_at_agent(running, session.facts.agent_session_id)
             raise
 
     def _alias(self, asked: Object) -> str | None:
@@ -247,7 +247,7 @@ class SessionMethods(Struct, frozen=True):
                 'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
             )
             raise InvalidParams(message, requestedSessionId=alias)
-        if not self.hub.shelf.reserve_alias(alias):
+        if not self.hub.store.reserve_alias(alias):
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 
@@ -258,12 +258,12 @@ class SessionMethods(Struct, frozen=True):
 
     async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
         if "cwd" in envelope.params():
-            await self.forward.directory(envelope.params())
-        running, session = await self.forward.process(connection, envelope)
+            await self.dispatcher.directory(envelope.params())
+        running, session = await self.dispatcher.process(connection, envelope)
         require_advertised(running, envelope.method)
         assert session is not None
         settle = partial(self._forked, source=session, request=envelope)
-        return await self.forward.call(connection, running, session, envelope, settle, makes_session=True)
+        return await self.dispatcher.call(connection, running, session, envelope, settle, makes_session=True)
 
     def _forked(self, call: Call, response: Envelope, *, source: Session, request: Envelope) -> Answer:
         line = with_id(response.line, call.client_id)
@@ -288,8 +288,8 @@ class SessionMethods(Struct, frozen=True):
         cursor, cwd = params.get("cursor"), params.get("cwd")
         if not isinstance(cursor, str | None) or not isinstance(cwd, str | None):
             raise InvalidParams("cursor and cwd must be strings")
-        page, following = self.inventory.page(cursor, cwd)
-        result: Object = {"sessions": [self.inventory.entry(session) for session in page]}
+        page, following = self.listing.page(cursor, cwd)
+        result: Object = {"sessions": [self.listing.entry(session) for session in page]}
         return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
 
     def prompt(self, connection: Connection, envelope: Envelope, reply: Reply) -> Coroutine[object, None, None] | None:
@@ -349,7 +349,7 @@ class SessionMethods(Struct, frozen=True):
         if reply.result is not None:
             return
         try:
-            await asyncio.shield(self.forward.revive(session))
+            await asyncio.shield(self.dispatcher.resume(session))
         except SandboxAgentError as error:
             if reply.result is None:
                 self.turns.drop(session, prompt, error)
@@ -367,7 +367,7 @@ class SessionMethods(Struct, frozen=True):
         )
         if not asked:
             return read
-        running = await self.forward.get_holder(session)
+        running = await self.dispatcher.get_holder(session)
         line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
         return await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE else _ReadPrompt(line, read.name)
 
@@ -378,12 +378,12 @@ class SessionMethods(Struct, frozen=True):
         self.turns.check(session)
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
-        running, session = await self.forward.process(connection, envelope)
+        running, session = await self.dispatcher.process(connection, envelope)
         if not running.handshake.facts.get("authMethods"):
             raise make_not_offered(running.agent.id, envelope.method)
-        return await self.forward.call(connection, running, session, envelope)
+        return await self.dispatcher.call(connection, running, session, envelope)
 
     async def logout(self, connection: Connection, envelope: Envelope) -> Answer:
-        running, session = await self.forward.process(connection, envelope)
+        running, session = await self.dispatcher.process(connection, envelope)
         require_advertised(running, envelope.method)
-        return await self.forward.call(connection, running, session, envelope)
+        return await self.dispatcher.call(connection, running, session, envelope)

@@ -43,7 +43,7 @@ PERMISSION = methods.REQUEST_PERMISSION
 ELICITATION = methods.ELICITATION
 
 
-class Speech(Struct, frozen=True):
+class RequestFormat(Struct, frozen=True):
     """The ways of asking that a client has declared to understand."""
 
     form: bool = False
@@ -51,7 +51,7 @@ class Speech(Struct, frozen=True):
     questions: bool = False
 
     @classmethod
-    def of(cls, capabilities: Object, meta: Object) -> "Speech":
+    def of(cls, capabilities: Object, meta: Object) -> "RequestFormat":
         """What `initialize` says: `elicitation.form`, `.url`, and our `questions`, here or in its `_meta`."""
 
         def offered(*path: str) -> bool:
@@ -70,15 +70,15 @@ class Speech(Struct, frozen=True):
         return asked.method
 
 
-def render(asked: Envelope, speech: Speech, key: int) -> bytes:
+def render(asked: Envelope, request_format: RequestFormat, key: int) -> bytes:
     """Render an agent's request for a client; unchanged when the client understands it as it is."""
     assert asked.id is not None
-    method = speech.method(asked)
+    method = request_format.method(asked)
     if method == asked.method and method != ELICITATION:
         return asked.line
     params = asked.params()
     if method == asked.method:
-        if is_url(params) and not speech.url:
+        if is_url(params) and not request_format.url:
             return request(asked.id, ELICITATION, forms.url_as_form(params))
         return asked.line
     if method == QUESTION:
@@ -86,7 +86,7 @@ def render(asked: Envelope, speech: Speech, key: int) -> bytes:
     return request(asked.id, ELICITATION, forms.make_form(params))
 
 
-def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
+def translate_answer(asked: Envelope, request_format: RequestFormat, answer: Envelope) -> bytes:
     """Translate a client's answer into the one for the agent, under the agent's id.
 
     Raises WrongAnswer, which says what is wrong with it; the request stays open then.
@@ -98,7 +98,7 @@ def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes
     if asked.method == PERMISSION:
         _check_permission(params, result)
         return answer.line
-    method = speech.method(asked)
+    method = request_format.method(asked)
     if method == ELICITATION:
         forms.check_form(forms.make_form(params) if asked.method == QUESTION else params, result)
         return success(asked.id, forms.question_answer(params, result)) if asked.method == QUESTION else answer.line
@@ -318,14 +318,14 @@ class Settled(Struct):
     answered_with: tuple[str, bytes] | None
 
 
-MOST = 10_000
+MAX_OPEN = 10_000
 """How many requests of one agent process may be open."""
 
 
 class PendingRequests:
     """All that are open, and the newest of those that are settled."""
 
-    def __init__(self, ids: RequestIds, budgets: Budgets | None = None, most: int = MOST) -> None:
+    def __init__(self, ids: RequestIds, budgets: Budgets | None = None, most: int = MAX_OPEN) -> None:
         """`most` is how many one agent process may have."""
         self.ids = ids
         self._budgets = budgets or Budgets()

@@ -32,8 +32,8 @@ PERSONS_TOOL = "bash"
 """What a command that a person runs is called, for rules about tools."""
 SHORT_LINE = 64 << 10
 """Bytes of a request that is looked at on the spot."""
-MOST_THREADS = 8
-MOST_READ = 64
+MAX_THREADS = 8
+MAX_CACHED = 64
 """Sessions whose parsed rules are cached."""
 Rules = tuple[Rule, ...] | None
 
@@ -99,7 +99,7 @@ def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) 
         before.add_done_callback(lambda _: ended.set_result(None))
 
 
-class Ruling:
+class PolicyCheck:
     """Applies the rules, and answers agents accordingly."""
 
     def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
@@ -107,7 +107,7 @@ class Ruling:
         self._hub = hub
         self._policy = policy
         self._patience = patience
-        self._threads = Threads(MOST_THREADS)
+        self._threads = Threads(MAX_THREADS)
         self._tasks = Tasks()
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
@@ -209,7 +209,7 @@ class Ruling:
         if read is None or read[0] is not raw or read[1] != mode:
             read = (raw, mode, _read(session, mode))
         self._read[session.id] = read
-        while len(self._read) > MOST_READ:
+        while len(self._read) > MAX_CACHED:
             del self._read[next(iter(self._read))]
         return read[2]
 

@@ -36,7 +36,7 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.dispatch import Forward, Method, check_size
+from sandboxagent.server.sessions.dispatch import Dispatcher, Method, check_size
 from sandboxagent.server.sessions.extensions import advertise
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.idempotency import Idempotency, scope_of
@@ -68,13 +68,13 @@ _ANNOUNCED = (
 """Extensions that clients receive rather than call."""
 
 
-class FromClient:
+class Requests:
     """The way in for envelopes from clients."""
 
     def __init__(
         self,
         hub: Hub,
-        forward: Forward,
+        dispatcher: Dispatcher,
         turns: Turns,
         prompt: Callable[[Connection, Envelope, Reply], Coroutine[object, None, None] | None],
         own: Mapping[str, Method],
@@ -82,7 +82,7 @@ class FromClient:
         default_agent: str | None = None,
     ) -> None:
         self._hub = hub
-        self._forward = forward
+        self._dispatcher = dispatcher
         self._turns = turns
         self._prompt = prompt
         self._default_agent = default_agent
@@ -110,7 +110,7 @@ class FromClient:
         agent = named if named is not None else agent or self._default_agent
         if agent is None:
             raise MissingAgent
-        running = await self._forward.start(agent)
+        running = await self._dispatcher.start(agent)
         return running, Answer(success(envelope.id, self._greeting(running)))
 
     def submit(
@@ -141,7 +141,7 @@ class FromClient:
             check_size(envelope)
         if envelope.method == methods.PROMPT:
             left = self._prompt(connection, envelope, reply)
-        elif envelope.method not in self._own and self._forward.pass_on(connection, envelope, reply):
+        elif envelope.method not in self._own and self._dispatcher.forward(connection, envelope, reply):
             return
         else:
             left = self._work(connection, envelope, reply)
@@ -151,7 +151,7 @@ class FromClient:
     async def _work(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
         # Its client learns that it was taken when it has begun.
         asyncio.get_running_loop().call_soon(reply.accept, self._hub.log.position)
-        method = self._own.get(envelope.method, self._forward.request)
+        method = self._own.get(envelope.method, self._dispatcher.request)
         reply.set_result(await method(connection, envelope))
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
@@ -163,7 +163,7 @@ class FromClient:
                 case methods.CANCEL_REQUEST:
                     self._cancel_request(connection, envelope)
                 case _:
-                    await self._forward.notify(connection, envelope)
+                    await self._dispatcher.notify(connection, envelope)
         except SandboxAgentError as error:
             logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
 
@@ -176,10 +176,10 @@ class FromClient:
         try:
             pending = connection.request(envelope.id)
         except AlreadyAnswered:
-            if not connection.stands_by(envelope):
+            if not connection.repeats_answer(envelope):
                 raise
             await self._hub.log.committed(self._hub.log.position)
-            if not connection.stands_by(envelope):
+            if not connection.repeats_answer(envelope):
                 # Cancelled while it was written: its client must not take it for decided.
                 raise
             return
@@ -216,7 +216,7 @@ class FromClient:
         try:
             # While it is on its way back, its agent has no turn to cancel: what waits is cancelled here.
             if session.live and session.process is not None:
-                session.process.send(self._forward.line_for(session, envelope))
+                session.process.send(self._dispatcher.line_for(session, envelope))
         finally:
             self._turns.cancel(session)
 
@@ -224,7 +224,7 @@ class FromClient:
         """Translate the id: the agent knows the request under another one."""
         check_size(envelope)
         id = related(envelope.line)
-        if id is None or self._turns.take_back(connection, id) or self._forward.take_back(connection, id):
+        if id is None or self._turns.cancel_queued(connection, id) or self._dispatcher.cancel_queued(connection, id):
             return
         call = self._hub.calls.find(connection, id)
         if call is not None:
@@ -239,7 +239,7 @@ def _read_answer(
         if pending.kind != "request":
             raise WrongAnswer(f"the answer has more than {LARGE} bytes")
         return envelope.addressed(pending.agent_id, None), Outcome.ANSWERED, None
-    line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
+    line = with_id(translate_answer(pending.request, connection.request_format, envelope), pending.agent_id)
     return line, pending.outcome_of(parse(line)), read_reason(envelope)
 
 

@@ -31,7 +31,7 @@ _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",
 """Where an envelope can carry a `_meta` that clients look at."""
 
 
-def may_forge(blob: bytes, lines: int) -> bool:
+def needs_check(blob: bytes, lines: int) -> bool:
     """Whether lines of an agent need a closer look. Quick, and never False for one that a client could be misled by."""
     # Spelled out, and not a function: this runs for every line of every agent.
     size = len(blob)
@@ -48,7 +48,7 @@ def may_forge(blob: bytes, lines: int) -> bool:
     return size > _LARGE or _ESCAPED_LETTER.search(blob) is not None
 
 
-def disarm(line: bytes) -> bytes:
+def strip_server_fields(line: bytes) -> bytes:
     """An agent's envelope without what only the server says in `_meta`, and with each of the members around it once.
 
     A line that is harmless keeps its bytes. Raises msgspec.DecodeError or RecursionError for what is no JSON.

@@ -21,7 +21,7 @@ from sandboxagent.server.agents.handshake import Handshake
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.options import MODE, MODEL, Category
 from sandboxagent.server.log.event import session_channel
-from sandboxagent.server.log.session_index import Card
+from sandboxagent.server.log.session_index import IndexEntry
 from sandboxagent.server.sessions import lifecycle
 from sandboxagent.server.sessions.activity import Activity, Recent
 from sandboxagent.server.sessions.lifecycle import AT_REST, DELETED, ENDED, HELD, OVER, Event, State, Transition
@@ -72,9 +72,9 @@ TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
 """Why a session ended that a client terminated."""
 OFFERS_BYTES = 1 << 20
 """Modes, models and options of a session that take more, as JSON, are passed on and not kept."""
-LONGEST_TITLE = 4096
+MAX_TITLE = 4096
 """Characters that are kept of a title."""
-MOST_REMARKS = 8
+MAX_REMARKS = 8
 """Of what people said about refusals, as many wait for the next prompt."""
 
 
@@ -185,7 +185,7 @@ class Session(Struct, eq=False, weakref=True):
     """While a `session/load` runs at the agent."""
     unsaved: bool = False
     """The disk does not know yet how many events it has, and when the last one came."""
-    saved_card: Card | None = None
+    saved_card: IndexEntry | None = None
     saved_offers: object = None
     """What was saved last, so that only what has changed is written and dated anew."""
     id: str = ""
@@ -359,7 +359,7 @@ class Session(Struct, eq=False, weakref=True):
         """Learn from one of the agent's updates; True when a kept fact changed."""
         match update:
             case {"sessionUpdate": "session_info_update"}:
-                self.facts.title = (text_at(update, "title") or self.facts.title or "")[:LONGEST_TITLE] or None
+                self.facts.title = (text_at(update, "title") or self.facts.title or "")[:MAX_TITLE] or None
             case {"sessionUpdate": "current_mode_update", "currentModeId": str(mode)}:
                 is_kept = self.choose(MODE, mode)
                 if self.replay is None and is_kept:
@@ -376,7 +376,7 @@ class Session(Struct, eq=False, weakref=True):
 
     def add_remark(self, remark: str) -> None:
         """Keep why a person refused something until the next prompt."""
-        self.facts.remarks = [*self.facts.remarks, remark][-MOST_REMARKS:]
+        self.facts.remarks = [*self.facts.remarks, remark][-MAX_REMARKS:]
 
     def note_said(self) -> None:
         """Keep what its agent said last, in place of the updates that have it."""

@@ -36,7 +36,7 @@ from sandboxagent.server.agents.options import (
 from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.calls import Call
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.dispatch import Forward
+from sandboxagent.server.sessions.dispatch import Dispatcher
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Process, Session
@@ -50,7 +50,7 @@ class SessionSettings(Struct, frozen=True):
     """`session/set_model`, `set_mode` and `set_config_option`."""
 
     hub: Hub
-    forward: Forward
+    dispatcher: Dispatcher
 
     async def set_model(self, connection: Connection, envelope: Envelope) -> Answer:
         return await self._set(connection, envelope, MODEL)
@@ -64,7 +64,7 @@ class SessionSettings(Struct, frozen=True):
         if value is None:
             raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
         # Before anything is decided: an agent that resumes the session announces its offers again.
-        running, _ = await self.forward.process(connection, envelope)
+        running, _ = await self.dispatcher.process(connection, envelope)
         return await self._call(connection, running, session, envelope, self._find_way(session, category, value))
 
     async def set_config_option(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -73,7 +73,7 @@ class SessionSettings(Struct, frozen=True):
         config_id = text_at(params, "configId")
         if config_id is None or "value" not in params:
             raise InvalidParams(f"{envelope.method} needs configId, a string, and value")
-        running = await self.forward.get_holder(session)
+        running = await self.dispatcher.get_holder(session)
         way = self._option_way(session, config_id, params["value"])
         return await self._call(connection, running, session, envelope, way)
 
@@ -93,12 +93,12 @@ class SessionSettings(Struct, frozen=True):
     async def _try(self, session: Session, what: str, value: object, find_way: Callable[[], Setter]) -> str | None:
         """Set one value for the server; returns why that was not possible."""
         try:
-            running = await self.forward.get_holder(session)
+            running = await self.dispatcher.get_holder(session)
             way = find_way()
             params = {"sessionId": session.facts.agent_session_id} | way.params
             if isinstance(value, bool):
                 params["type"] = "boolean"
-            response = await self.forward.call_as_server(running, session, way.method, params)
+            response = await self.dispatcher.call_as_server(running, session, way.method, params)
         except SandboxAgentError as error:
             return f"{what} {value!r} was not set: {error}"
         if not response.succeeded:
@@ -108,12 +108,12 @@ class SessionSettings(Struct, frozen=True):
 
     async def permit(self, session: Session, wished: str) -> None:
         """Apply the permission mode that a client asked for; raises InvalidParams when the agent cannot do it."""
-        running = await self.forward.get_holder(session)
+        running = await self.dispatcher.get_holder(session)
         mode = find_permission_mode(running.agent, session.facts.offers, wished)
         if mode.own is not None and mode.own != session.mode:
             way = self._find_way(session, MODE, mode.own)
             params = {"sessionId": session.facts.agent_session_id} | way.params
-            response = await self.forward.call_as_server(running, session, way.method, params)
+            response = await self.dispatcher.call_as_server(running, session, way.method, params)
             if not response.succeeded:
                 message = f"agent {running.agent.id} does not take the mode {mode.own!r} for permissionMode {wished!r}"
                 raise InvalidParams(f"{message}: {response.error().get('message')}", agent=running.agent.id)
@@ -158,7 +158,7 @@ class SessionSettings(Struct, frozen=True):
         raise _make_unknown_value(agent, "option", config_id, known)
 
     def _takes_any(self, session: Session, category: Category) -> bool:
-        return category is MODEL and self.forward.agent_of(session).any_model
+        return category is MODEL and self.dispatcher.agent_of(session).any_model
 
     # Asking it, and what its answer means
 
@@ -166,7 +166,7 @@ class SessionSettings(Struct, frozen=True):
         self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Setter
     ) -> Answer:
         settle = partial(self._finish_change, asked=envelope.method, way=way)
-        return await self.forward.call(connection, running, session, _translate(envelope, way), settle)
+        return await self.dispatcher.call(connection, running, session, _translate(envelope, way), settle)
 
     def _finish_change(self, call: Call, response: Envelope, *, asked: str, way: Setter) -> Answer:
         session = call.session

@@ -20,7 +20,7 @@ from msgspec import Raw
 from sandboxagent.protocol.errors import LogUnavailable, SessionDamaged
 from sandboxagent.protocol.json_bounds import excess_of_answer, shallow
 from sandboxagent.server.log.log import Log
-from sandboxagent.server.log.session_index import Card, SortKey
+from sandboxagent.server.log.session_index import IndexEntry, SortKey
 from sandboxagent.server.sessions.lifecycle import DELETED, recalled
 from sandboxagent.server.sessions.session import TERMINATED, Process, Session, SessionFacts
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 READ_AT_ONCE = 250
 """How many sessions one question to the disk is about."""
-RESTS_AT_ONCE = 500
+MAX_EVICTED_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
-MOST_UNKNOWN, LONGEST_UNKNOWN = 4096, 256
+MAX_UNKNOWN, MAX_UNKNOWN_NAME = 4096, 256
 """Names that no session has, as far as they are remembered, and how long such a one may be."""
 
 
@@ -87,7 +87,7 @@ class _Holders:
         self._processes.pop(self.name(running), None)
 
 
-class Shelf:
+class SessionStore:
     """Sessions by their ids and aliases. Lookups raise LogUnavailable when the disk cannot be read."""
 
     def __init__(self, log: Log, clock: Callable[[], float]) -> None:
@@ -97,7 +97,7 @@ class Shelf:
         self._objects: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._kept: dict[str, Session] = {}
         """Those that must not be dropped."""
-        self._stirred: dict[str, None] = {}
+        self._active: dict[str, None] = {}
         """Kept ones in which something has happened: they are the next to be asked whether they can rest."""
         self._aliases: dict[str, str] = {}
         """Of kept sessions, and those that were taken for a session that is about to be (empty)."""
@@ -117,19 +117,19 @@ class Shelf:
         """By alias."""
         session_id = self._aliases.get(alias)
         if session_id is None and alias not in self._unknown:
-            session_id = self._log.ask(lambda cards: cards.find_alias(alias))
+            session_id = self._log.ask(lambda index: index.find_alias(alias))
         return self.find(session_id) if session_id else None
 
     def has(self, session_id: str) -> bool:
         if session_id in self._objects:
             return True
-        return not self._log.is_deleted(session_id) and self._log.ask(lambda cards: cards.has(session_id))
+        return not self._log.is_deleted(session_id) and self._log.ask(lambda index: index.has(session_id))
 
     def is_taken(self, name: str) -> bool:
         """Whether a session has this id or alias, or is about to get it as its alias."""
         if name in self._aliases or self.has(name):
             return True
-        session_id = self._log.ask(lambda cards: cards.find_alias(name))
+        session_id = self._log.ask(lambda index: index.find_alias(name))
         return session_id is not None and not self._log.is_deleted(session_id)
 
     def make_id(self, agent: str) -> str:
@@ -145,7 +145,7 @@ class Shelf:
         unread = [id for id in ids if id not in found and not self._log.is_deleted(id)]
         for at in range(0, len(unread), READ_AT_ONCE):
             some = unread[at : at + READ_AT_ONCE]
-            found |= self._recall_all(self._log.ask(lambda cards, some=some: cards.records(some)))
+            found |= self._recall_all(self._log.ask(lambda index, some=some: index.records(some)))
         return [found[id] for id in ids if id in found]
 
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
@@ -160,7 +160,7 @@ class Shelf:
     def _pages(self, before: SortKey | None, cwd: str | None, limit: int) -> Iterable[SortKey]:
         """What the disk has of those that are not kept, from the newest on."""
         while True:
-            page = self._log.ask(lambda cards, after=before: cards.page(after, cwd, limit))
+            page = self._log.ask(lambda index, after=before: index.page(after, cwd, limit))
             for one in page:
                 if one[1] not in self._kept and not self._log.is_deleted(one[1]):
                     yield one
@@ -172,7 +172,7 @@ class Shelf:
         """The session in which an agent last announced its models and modes."""
         # The disk may lag behind what is known here.
         told = [one for one in self._kept.values() if one.facts.agent == agent and one.facts.offers]
-        session_id = self._log.ask(lambda cards: cards.find_newest(agent))
+        session_id = self._log.ask(lambda index: index.find_newest(agent))
         on_disk = None if session_id is None else self.find(session_id)
         found = told if on_disk is None else [*told, on_disk]
         return max(found, key=lambda one: one.facts.told_at, default=None)
@@ -196,13 +196,13 @@ class Shelf:
         if self._is_unknown(running.agent.id, agent_session_id):
             return None
         name = self._holders.name(running)
-        session_id = self._log.ask(lambda cards: cards.find_held(name, agent_session_id))
+        session_id = self._log.ask(lambda index: index.find_held(name, agent_session_id))
         session = None if session_id is None else self.find(session_id)
         # The disk may lag behind what is known here.
         if session is None or session.process is not running:
             return None
         self._holders.hold(session, running)
-        self.stir(session)
+        self.load_into_memory(session)
         return session
 
     def find_late(self, running: Process, agent_session_id: str) -> Session | None:
@@ -219,7 +219,7 @@ class Shelf:
         """All that a process holds."""
         name, sessions = self._holders.name(running), self._holders.sessions(running)
         try:
-            sessions += self.all_of(self._log.ask(lambda cards: cards.find_all_held(name)))
+            sessions += self.all_of(self._log.ask(lambda index: index.find_all_held(name)))
         except LogUnavailable as error:
             # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
@@ -228,7 +228,7 @@ class Shelf:
     def shares_agent_id(self, session: Session) -> bool:
         """Whether its agent may use the same id for another session: agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
-        on_disk = self.all_of(self._log.ask(lambda cards: cards.find_namesakes(agent, id)))
+        on_disk = self.all_of(self._log.ask(lambda index: index.find_namesakes(agent, id)))
         others = (*on_disk, *self._holders.namesakes(id))
         return any(other is not session and other.facts.agent == agent for other in others)
 
@@ -240,10 +240,10 @@ class Shelf:
         """Whether no session on disk has this name. Agents make names up, so it is remembered, of so many."""
         if self._unknown.get(name) == agent:
             return True
-        if self._log.ask(lambda cards: cards.knows(agent, name)):
+        if self._log.ask(lambda index: index.knows(agent, name)):
             return False
-        if len(name) <= LONGEST_UNKNOWN:
-            if len(self._unknown) >= MOST_UNKNOWN:
+        if len(name) <= MAX_UNKNOWN_NAME:
+            if len(self._unknown) >= MAX_UNKNOWN:
                 self._unknown.clear()
             self._unknown[name] = agent
         return True
@@ -258,7 +258,7 @@ class Shelf:
 
     def add(self, session: Session) -> None:
         self._objects[session.id] = session
-        self.stir(session)
+        self.load_into_memory(session)
 
     def remove(self, session: Session) -> None:
         """Remove a session and its log."""
@@ -266,21 +266,21 @@ class Shelf:
         self._objects.pop(session.id, None)
         self._log.delete_session(session.id)
 
-    def stir(self, session: Session) -> None:
+    def load_into_memory(self, session: Session) -> None:
         """Something happens in it: keep it in memory until it rests."""
-        if session.id in self._stirred and session.facts.alias is None:
+        if session.id in self._active and session.facts.alias is None:
             return
         if session.state is DELETED:
             return
         self._kept[session.id] = session
-        self._stirred[session.id] = None
+        self._active[session.id] = None
         if session.facts.alias:
             self._aliases[session.facts.alias] = session.id
 
-    def stir_by_id(self, session_id: str) -> None:
+    def load_by_id(self, session_id: str) -> None:
         """The same for one that is kept."""
         if session_id in self._kept:
-            self._stirred[session_id] = None
+            self._active[session_id] = None
 
     def save(self, session: Session) -> None:
         """Keep what is known of it, with the events before."""
@@ -291,18 +291,18 @@ class Shelf:
         if facts.offers and facts.offers is not session.saved_offers:
             facts.told_at = self._clock()
         facts.event_count, facts.counted_through = session.event_count, self._log.position
-        session.saved_offers, card = facts.offers, card_of(facts)
-        changed, session.saved_card = card != session.saved_card, card
+        session.saved_offers, entry = facts.offers, index_entry(facts)
+        changed, session.saved_card = entry != session.saved_card, entry
         if changed:
             self._note_known(facts)
-        self._log.save_session(session.id, msgspec.json.encode(facts), card if changed else None)
+        self._log.save_session(session.id, msgspec.json.encode(facts), entry if changed else None)
         session.unsaved = False
-        self.stir(session)
+        self.load_into_memory(session)
 
-    def rest(self, is_busy: Callable[[Session], bool]) -> None:
+    def evict(self, is_busy: Callable[[Session], bool]) -> None:
         """Let go of sessions in which nothing goes on, once the disk has them. Call it again and again."""
-        for session_id in list(islice(self._stirred, RESTS_AT_ONCE)):
-            del self._stirred[session_id]
+        for session_id in list(islice(self._active, MAX_EVICTED_AT_ONCE)):
+            del self._active[session_id]
             session = self._kept.get(session_id)
             if session is None or is_busy(session):
                 # What ends the business stirs it again.
@@ -311,7 +311,7 @@ class Shelf:
                 self.save(session)
             elif session.replay is not None or not self._log.is_saved(session_id):
                 # Nothing stirs it when these are over: look again.
-                self._stirred[session_id] = None
+                self._active[session_id] = None
             else:
                 if session.process is not None:
                     self.release(session, session.process)
@@ -331,21 +331,21 @@ class Shelf:
 
     def set_alias(self, session: Session, alias: str) -> None:
         session.facts.alias = alias
-        self.stir(session)
+        self.load_into_memory(session)
 
     # Behind it
 
     def not_ended(self) -> list[Session]:
         """Those that a server before this one has left. Makes cards for records that have none."""
-        session_ids = self._log.ask(lambda cards: cards.find_not_ended())
-        for session_id, record in self._log.ask(lambda cards: cards.find_missing()):
+        session_ids = self._log.ask(lambda index: index.find_not_ended())
+        for session_id, record in self._log.ask(lambda index: index.find_missing()):
             if (facts := self._decode(session_id, record)) is not None:
-                self._log.save_session(session_id, record, card_of(facts))
+                self._log.save_session(session_id, record, index_entry(facts))
                 session_ids += [] if facts.ended else [session_id]
         return self.all_of(session_ids)
 
     def _read(self, session_id: str) -> Session | None:
-        records = self._log.ask(lambda cards: cards.records([session_id]))
+        records = self._log.ask(lambda index: index.records([session_id]))
         if session_id not in records:
             return None
         found = self._recall_all(records)
@@ -358,7 +358,7 @@ class Shelf:
         read = {session_id: self._decode(session_id, record) for session_id, record in records.items()}
         known = {session_id: facts for session_id, facts in read.items() if facts is not None}
         positions = {session_id: facts.counted_through for session_id, facts in known.items()}
-        counts = self._log.ask(lambda cards: cards.counts_since(positions))
+        counts = self._log.ask(lambda index: index.counts_since(positions))
         return {id: self._recall(facts, *counts.get(id, (0, 0.0))) for id, facts in known.items()}
 
     def _recall(self, facts: SessionFacts, events: int, at: float) -> Session:
@@ -367,7 +367,7 @@ class Shelf:
         terminated = facts.termination is not None and facts.termination.get("reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
         session = Session(facts, state, event_count=facts.event_count + events)
-        session.saved_offers, session.saved_card = facts.offers, card_of(facts)
+        session.saved_offers, session.saved_card = facts.offers, index_entry(facts)
         self._objects[facts.session_id] = session
         self._holders.complete(session)
         return session
@@ -386,7 +386,7 @@ class Shelf:
         # They may have been looked up while the disk had them not yet.
         self._note_known(session.facts)
         self._kept.pop(session.id, None)
-        self._stirred.pop(session.id, None)
+        self._active.pop(session.id, None)
         alias = session.facts.alias
         if alias is not None and self._aliases.get(alias) == session.id:
             del self._aliases[alias]
@@ -407,11 +407,11 @@ def sort_key(session: Session) -> SortKey:
     return session.facts.created_at, session.id
 
 
-def card_of(facts: SessionFacts) -> Card:
+def index_entry(facts: SessionFacts) -> IndexEntry:
     """What a session is looked up by."""
     holder = None if facts.ended else facts.held_by or ""
     told_at = facts.told_at if facts.offers else None
-    return Card(
+    return IndexEntry(
         facts.session_id,
         facts.agent,
         facts.agent_session_id,

@@ -21,8 +21,8 @@ from sandboxagent.protocol.errors import InvalidRequest, ShuttingDown, UnknownTe
 from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.text import refusals
 from sandboxagent.server.processes.children import (
-    KILL_PATIENCE,
-    Children,
+    KILL_TIMEOUT,
+    ProcessTrees,
     end_tree,
     read_exit_status,
     start_child,
@@ -32,9 +32,9 @@ from sandboxagent.server.processes.children import (
 logger = logging.getLogger(__name__)
 
 STDOUT = 1
-LINGER = 0.5
+LINGER_TIMEOUT = 0.5
 """Seconds that what a command left running has to finish its output; then it is killed."""
-DRAIN_PATIENCE = 1.0
+DRAIN_TIMEOUT = 1.0
 """Seconds for the pipe to end after that; something we cannot find may hold it."""
 
 
@@ -119,7 +119,7 @@ class ExitStatus(Struct, frozen=True):
 class Terminal(asyncio.SubprocessProtocol):
     """One command. Everything happens on the event loop's thread."""
 
-    def __init__(self, key: str, children: Children, pool: Pool, output_limit: int) -> None:
+    def __init__(self, key: str, children: ProcessTrees, pool: Pool, output_limit: int) -> None:
         self.key = key
         self.exit: ExitStatus | None = None
         self._children = children
@@ -144,7 +144,7 @@ class Terminal(asyncio.SubprocessProtocol):
                 with refusals(command.program):
                     here = _descriptor(directory)
                     await start_child(
-                        self._children, self.key, self, arguments, command.environment, here, pipes, LINGER
+                        self._children, self.key, self, arguments, command.environment, here, pipes, LINGER_TIMEOUT
                     )
             finally:
                 os.close(directory)
@@ -175,7 +175,7 @@ class Terminal(asyncio.SubprocessProtocol):
             return
         if not self._dead.done():
             await end_tree(self._children, self.key, self._dead, grace)
-        if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):
+        if not await wait_until(KILL_TIMEOUT if self._dead.done() else 0, self._done):
             self._finish()
 
     def _finish(self) -> None:
@@ -219,13 +219,13 @@ class Terminal(asyncio.SubprocessProtocol):
             # It was given up, and has come back from the kernel after all.
             cast("asyncio.SubprocessTransport", self._transport).close()
         else:
-            self._loop.call_later(DRAIN_PATIENCE if self._open else 0, self._finish)
+            self._loop.call_later(DRAIN_TIMEOUT if self._open else 0, self._finish)
 
 
 class Terminals:
     """All terminals of the server, until they are released."""
 
-    def __init__(self, children: Children, pool: Pool, limits: TerminalLimits) -> None:
+    def __init__(self, children: ProcessTrees, pool: Pool, limits: TerminalLimits) -> None:
         self._children = children
         self._pool = pool
         self._limits = limits
@@ -284,7 +284,7 @@ class Terminals:
         self._end_all(lambda _: True, min(longest, self._limits.grace))
         ending = dict(self._ending)
         if ending:
-            _, late = await asyncio.wait(ending, timeout=longest + KILL_PATIENCE)
+            _, late = await asyncio.wait(ending, timeout=longest + KILL_TIMEOUT)
             await asyncio.gather(*(ending[task].kill() for task in late))
 
     def _check_room(self, asker: Asker) -> None:

@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.25
 """One coarse clock for everything, instead of a timer for each."""
-TELL_AFTER = 0.5
+TELL_TIMEOUT = 0.5
 """How long an agent may take to report a change itself; some do so after their answer."""
 
 
-class Housekeeping(Struct, frozen=True):
+class TimeoutLoop(Struct, frozen=True):
     """The clock."""
 
     hub: Hub
@@ -44,7 +44,7 @@ class Housekeeping(Struct, frozen=True):
         for call in self.hub.calls.find_turns():
             self._check_turn(call, now)
         self.hub.held_updates.release_overdue(now)
-        self.hub.report_changes(now - TELL_AFTER)
+        self.hub.report_changes(now - TELL_TIMEOUT)
         self.hub.drop_idle()
         if self.permission_timeout is not None:
             self._reject_unanswered(now - self.permission_timeout)

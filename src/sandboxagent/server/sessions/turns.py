@@ -91,7 +91,7 @@ class Turns:
         for pending in self._hub.pending.of_session(session):
             self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
-    def take_back(self, connection: Connection, client_id: bytes) -> bool:
+    def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
         """Cancel a queued prompt by its client's id; False when there is none."""
         wanted = same_id(client_id)
         for prompt, turn in self._turns.items():
@@ -100,7 +100,7 @@ class Turns:
                 return True
         return False
 
-    def abandon(self, session: Session) -> None:
+    def force_end(self, session: Session) -> None:
         """End everything in a session whose agent does not respond."""
         self.cancel(session)
         if session.running is not None:
@@ -116,7 +116,7 @@ class Turns:
             turn.ended = turn.ended or asyncio.get_running_loop().create_future()
             await asyncio.wait([turn.ended])
 
-    def give_up(self, error: SandboxAgentError) -> None:
+    def fail_all(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; running turns are ended elsewhere."""
         for turn in self._turns.values():
             if turn.reply.result is None:

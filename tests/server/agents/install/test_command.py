@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from sandboxagent.server.agents.install.tools import Finished, Runner
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from tests.support.running import alive, eventually
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "ONLY": "this"}
@@ -31,7 +31,7 @@ class House:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.runner = Runner(Children(f"test-{uuid.uuid4()}"))
+        self.runner = Runner(ProcessTrees(f"test-{uuid.uuid4()}"))
         self.told: list[str] = []
         self.heard = asyncio.Event()
 

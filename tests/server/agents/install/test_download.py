@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandboxagent.server.agents.install.download import (
-    MOST_REDIRECTS,
+    MAX_REDIRECTS,
     NotFetched,
     download,
     local_path,
@@ -166,9 +166,9 @@ def test_a_status_that_is_not_accepted_is_named_with_its_number() -> None:
 def test_redirects_are_followed_but_not_for_ever() -> None:
     async def main() -> None:
         async with Loopback({f"/{number}": redirect(f"/{number + 1}") for number in range(20)}) as server:
-            server.routes[f"/{MOST_REDIRECTS}"] = answer(b"there")
+            server.routes[f"/{MAX_REDIRECTS}"] = answer(b"there")
             assert await whole(server.url("/0")) == b"there"
-            server.routes[f"/{MOST_REDIRECTS}"] = redirect("/0")
+            server.routes[f"/{MAX_REDIRECTS}"] = redirect("/0")
             assert "redirects in a circle" in await reason(server.url("/0"))
 
     run(main())

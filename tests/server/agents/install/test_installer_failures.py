@@ -184,7 +184,7 @@ def test_what_was_there_stays_usable_when_its_successor_does_not_work(tmp_path: 
             assert shop.catalog.record(agent) == good
             launch = shop.catalog.launch(agent)
             assert launch is not None
-            assert (await shop.boots.verify(agent, launch)).capabilities["tiny"] is True
+            assert (await shop.starter.verify(agent, launch)).capabilities["tiny"] is True
 
     run(main())
 

@@ -257,7 +257,7 @@ def test_a_removal_that_was_interrupted_is_finished(store: Store) -> None:
     (half / "deep" / "down").mkdir(parents=True)
     half.rename(half.with_name(f".removed-{half.name}"))
 
-    store.sweep()
+    store.remove_leftovers()
 
     assert folders(store) == [made.folder]
 
@@ -275,7 +275,7 @@ def test_no_depth_of_what_an_install_left_stops_a_sweep(store: Store) -> None:
         os.close(here)
     half.rename(half.with_name(f".removed-{half.name}"))
 
-    store.sweep()
+    store.remove_leftovers()
 
     assert folders(store) == [made.folder]
     assert not (store.directory / "other").exists()
@@ -288,7 +288,7 @@ def test_an_agent_that_cannot_be_swept_does_not_keep_the_others_from_it(
     # Nothing can be locked there.
     (store.directory / ".a-first-one.lock").mkdir()
 
-    store.sweep()
+    store.remove_leftovers()
 
     assert not half.exists()
     assert stuck.exists()
@@ -304,17 +304,17 @@ def test_removing_forgets_it_at_once_and_keeps_what_runs(store: Store) -> None:
     assert store.remove("it") is False
 
     held.release()
-    store.sweep()
+    store.remove_leftovers()
     assert not (store.directory / "it").exists()
 
 
 def test_a_sweep_leaves_alone_whoever_is_installing_now(store: Store) -> None:
     half = store.begin("it")
     with Store(store.directory).locked("it"):
-        store.sweep()
+        store.remove_leftovers()
         assert half.is_dir()
 
-    store.sweep()
+    store.remove_leftovers()
     assert not half.exists()
 
 
@@ -327,7 +327,7 @@ def test_what_is_not_ours_is_never_deleted(store: Store) -> None:
     half = store.begin("it")
     names = set(os.listdir(store.directory))
 
-    store.sweep()
+    store.remove_leftovers()
     assert set(os.listdir(store.directory)) == {*names, ".it.lock"}, "nothing is made beside others' folders either"
     store.remove("home")
 
@@ -338,13 +338,13 @@ def test_what_is_not_ours_is_never_deleted(store: Store) -> None:
 
 def test_a_sweep_renews_the_shims_and_makes_none_where_there_were_none(store: Store) -> None:
     installed(store)
-    store.sweep()
+    store.remove_leftovers()
     assert not (store.directory / ".node").exists()
 
     node = store.shims() / "node"
     node.unlink()
     node.symlink_to("/nowhere")
-    store.sweep()
+    store.remove_leftovers()
 
     assert node.resolve() == bundled_node().program.resolve()
 
@@ -354,7 +354,7 @@ def test_a_directory_that_cannot_be_swept_is_reported_and_no_more(
 ) -> None:
     (tmp_path / "file").write_text("x")
 
-    Store(tmp_path / "file").sweep()
-    Store(tmp_path / "missing").sweep()
+    Store(tmp_path / "file").remove_leftovers()
+    Store(tmp_path / "missing").remove_leftovers()
 
     assert [line.getMessage().partition(" path=")[0] for line in caplog.records] == ["agents not swept"]

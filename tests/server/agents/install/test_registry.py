@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sandboxagent.protocol.errors import RegistryUnavailable
-from sandboxagent.server.agents.install.registry import RETRY, Registry, Snapshot
+from sandboxagent.server.agents.install.registry import RETRY_INTERVAL, Registry, Snapshot
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND
@@ -379,7 +379,7 @@ def test_a_registry_that_failed_is_left_alone_for_a_moment(tmp_path: Path) -> No
             assert len(server.asked) == 3  # Who wants it now gets it tried now.
 
             server.routes[REGISTRY] = answer(document("b"))
-            clock.now += RETRY
+            clock.now += RETRY_INTERVAL
             found = await registry.snapshot()
             assert (ids(found), found.origin, found.problem) == (["b"], "live", None)
 

@@ -22,7 +22,7 @@ from typing import IO, BinaryIO, Literal, cast
 from urllib.parse import urlsplit
 
 from sandboxagent.core.archives.tar import Packing, detect_packing, unpack_stream
-from sandboxagent.core.archives.tree import LONGEST_TARGET, PIECE, Damaged, Folder, Tree
+from sandboxagent.core.archives.tree import MAX_TARGET, PIECE, Damaged, Folder, Tree
 from sandboxagent.protocol.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
 from sandboxagent.server.agents.install.download import Download, NotFetched, download, redact_url
 
@@ -31,8 +31,8 @@ Progress = Callable[[int, int | None], None]
 
 Format = Literal["zip", "tar", "program"]
 
-SILENCE = 30.0
-LONGEST = 3600.0
+SILENCE_TIMEOUT = 30.0
+UNPACK_TIMEOUT = 3600.0
 """Seconds in which nothing may come, and in which all must have come."""
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -42,7 +42,7 @@ _PROGRAMS = (b"\x7fELF", b"#!", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")
 
 
 async def fetch(
-    url: str, target: Path, *, sha256: str | None, max_bytes: int, progress: Progress, silence: float = SILENCE
+    url: str, target: Path, *, sha256: str | None, max_bytes: int, progress: Progress, silence: float = SILENCE_TIMEOUT
 ) -> str:
     """Fetch an address into a file; gives its SHA-256. When it fails, there is no file.
 
@@ -54,12 +54,12 @@ async def fetch(
     """
     with _no_file_unless_whole(target):
         try:
-            async with asyncio.timeout(LONGEST), download(url, silence=silence) as found:
+            async with asyncio.timeout(UNPACK_TIMEOUT), download(url, silence=silence) as found:
                 digest = await _save(found, target, redact_url(url), max_bytes, progress)
         except NotFetched as error:
             raise _failed(url, str(error), error.status) from error
         except TimeoutError as error:
-            raise _failed(url, f"it did not come whole within {LONGEST:g} s", None) from error
+            raise _failed(url, f"it did not come whole within {UNPACK_TIMEOUT:g} s", None) from error
         if sha256 is not None and digest != sha256.lower():
             raise ChecksumMismatch(redact_url(url), sha256.lower(), digest)
     return digest
@@ -217,7 +217,7 @@ def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
     match stat.S_IFMT(mode):
         case stat.S_IFLNK:
             with packed.open(info) as file:
-                target = file.read(LONGEST_TARGET + 1)
+                target = file.read(MAX_TARGET + 1)
             tree.link(name, target.decode("utf-8", "surrogateescape"))
         case stat.S_IFDIR:
             tree.folder(name)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PIECE = 1 << 18
 """Bytes that are read at once."""
 
-MOST_REDIRECTS = 10
+MAX_REDIRECTS = 10
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -135,7 +135,7 @@ def _client(silence: float) -> "httpx.AsyncClient":
 
 async def _follow(client: "httpx.AsyncClient", url: str, headers: Mapping[str, str]) -> "httpx.Response":
     request = client.build_request("GET", url, headers=headers)
-    for _ in range(MOST_REDIRECTS + 1):
+    for _ in range(MAX_REDIRECTS + 1):
         response = await client.send(request, stream=True)
         following = response.next_request
         if following is None:
@@ -144,7 +144,7 @@ async def _follow(client: "httpx.AsyncClient", url: str, headers: Mapping[str, s
         if reason := refuse_redirect(request.url.scheme, following.url.scheme):
             raise NotFetched(reason, response.status_code)
         request = following
-    raise NotFetched(f"it redirects in a circle, or more than {MOST_REDIRECTS} times")
+    raise NotFetched(f"it redirects in a circle, or more than {MAX_REDIRECTS} times")
 
 
 @contextmanager

