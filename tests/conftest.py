@@ -20,7 +20,7 @@ from tests.support.running import THROUGH_GATEWAY, Server, scripted
 if TYPE_CHECKING:
     from tests.browser.driving import Browser
 
-pytest_plugins = ["tests.support.second_look"]
+pytest_plugins = ["tests.support.rerun_alone"]
 
 # Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
 # tests, and each of the hundreds of servers and commands that tests start compiles its modules again.

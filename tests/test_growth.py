@@ -366,7 +366,7 @@ def test_what_an_agent_writes_at_once_costs_no_more_than_in_proportion(place: st
         async with world() as own:
 
             def receive(text: str) -> None:
-                own.from_agent.receive(own.running, f"{place}{text}\n".encode())
+                own.agent_events.receive(own.running, f"{place}{text}\n".encode())
 
             assert find_growth(receive, READ) == []
 

@@ -19,7 +19,7 @@ from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
 from tests.support.cutting import Proxy
 from tests.support.cutting import proxy as proxied
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.pretending import EVENTS, SESSION, asks, pretender, problem, update
 from tests.support.running import BOUND, TOKEN, Server, scripted
 
@@ -155,7 +155,7 @@ class Editor:
 @asynccontextmanager
 async def editor(*flags: str, token: str = TOKEN) -> AsyncGenerator[Editor]:
     process = await asyncio.create_subprocess_exec(
-        *(*forkery().stand_in, "acp", *flags),
+        *(*fork_server().stand_in, "acp", *flags),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -16,7 +16,7 @@ from sandboxagent.client.errors import ClientError, ConnectionLost
 from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import META, Client, Json, run
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.pretending import Post, pretender, update
 from tests.support.running import BOUND, TOKEN, Server, eventually
 
@@ -339,7 +339,7 @@ def test_an_answer_beside_the_stream_is_held_back_until_the_stream_has_come_so_f
 
             pretending.results["x/late"] = late
             process = await asyncio.create_subprocess_exec(
-                *(*forkery().stand_in, *SCRIPTED, "--endpoint", pretending.url),
+                *(*fork_server().stand_in, *SCRIPTED, "--endpoint", pretending.url),
                 *("-d", json.dumps(envelope("x/late", id=1))),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,

@@ -20,7 +20,7 @@ from sandboxagent.client.sync import SandboxAgent
 from sandboxagent.core.settings import OPTIONS
 from sandboxagent.fleet.gateway import main as gateway_run
 from tests.support.client import NO_CERTIFICATES
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.nats import PROGRAM
 from tests.support.running import BOUND, eventually
 
@@ -42,7 +42,7 @@ def test_up_runs_a_fleet_that_can_be_tried_loses_a_part_and_ends_whole(capsys: p
         [gateway], [node] = re.findall(r"gateway: +(\S+)", said), re.findall(r"node-1: +(\S+)", said)
         headers = {"Authorization": f"Bearer {token}"}
         prompt, status = re.findall(r"^ .*\bsandbox-agent .*$", said, re.M)
-        here = {**os.environ, "PATH": f"{forkery().programs}:{os.environ['PATH']}"}
+        here = {**os.environ, "PATH": f"{fork_server().programs}:{os.environ['PATH']}"}
         for words in (prompt, status):
             done = subprocess.run(
                 words, shell=True, check=True, capture_output=True, timeout=BOUND, env=here, text=True

@@ -20,7 +20,7 @@ from sandboxagent.client.embedded import TAIL, EmbeddedServer
 from sandboxagent.client.errors import StartFailed
 from tests.support.client import NO_CERTIFICATES, Client
 from tests.support.embedding import Place
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.running import BOUND, Server, alive, eventually
 from tests.support.saying import said
 
@@ -76,7 +76,7 @@ async def start(
     place: Place, *, command: list[str] | None = None, data_dir: Path | None = None, **options: object
 ) -> EmbeddedServer:
     return await EmbeddedServer.start(
-        command=command or forkery().stand_in,
+        command=command or fork_server().stand_in,
         data_dir=data_dir,
         options={"config_dir": place.config, **options},
         env=variables(place),

@@ -110,7 +110,7 @@ def test_ten_thousand_requests_may_wait_and_are_taken_back_together() -> None:
                 own.asks(number)
             waiting = await pending()
             assert len({each["id"] for each in waiting}) == MANY
-            await own.from_client.answer(own.client, envelope(id=waiting[MANY // 2]["id"], result=ALLOW))
+            await own.requests.answer(own.client, envelope(id=waiting[MANY // 2]["id"], result=ALLOW))
             assert len(await pending()) == MANY - 1
             await own.notify("session/cancel", sessionId="s")
             own.says(id=asked["id"], result={"stopReason": "cancelled"})

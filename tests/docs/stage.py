@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.running import TOKEN, Server
 
 LONGEST = 240.0
@@ -47,7 +47,7 @@ class Stage:
         """What a snippet sees: the programs of the project, a home of its own, and which server is meant."""
         programs = Path(sys.executable).parent
         return {
-            "PATH": f"{forkery().programs}:{programs}:{os.environ['PATH']}",
+            "PATH": f"{fork_server().programs}:{programs}:{os.environ['PATH']}",
             "HOME": str(self.here),
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",

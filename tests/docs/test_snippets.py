@@ -18,7 +18,7 @@ from tests.docs.pages import name_of, pages
 from tests.docs.props import PROPS
 from tests.docs.snippets import Block, blocks, blocks_of, joined, programs, short
 from tests.docs.stage import Stage, stage
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 
 PROGRAMS = {"sh", "python", "typescript"}
 FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini", "html"}
@@ -91,7 +91,7 @@ def test_a_python_program_runs(program: list[Block], shared: Stage) -> None:
     here = Stage(shared.server, shared.directory / f"{short(page)}-{program[0].line}")
     PROPS.get(name_of(page), lambda stage: None)(here)
     file = here.put("snippet.py", here.filled_in(joined(program)))
-    done = here.run(*forkery().python, str(RUNNER), str(file), str(page))
+    done = here.run(*fork_server().python, str(RUNNER), str(file), str(page))
 
     assert done.returncode == 0, done.stderr + done.stdout
 

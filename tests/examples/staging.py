@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sandboxagent.server.agents.install.tools import bundled_node
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.running import scripted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ class Stage:
         self.environment = clean | {
             "MOCK_AGENT_STATE_DIR": str(directory / "mock"),
             "SANDBOX_AGENT_ACP_REGISTRY_URL": str(registry),
-            "SANDBOX_AGENT_BIN": str(forkery().programs / "sandbox-agent"),
+            "SANDBOX_AGENT_BIN": str(fork_server().programs / "sandbox-agent"),
             "SANDBOX_AGENT_CONFIG_DIR": str(config),
             "XDG_DATA_HOME": str(directory / "data"),
             "XDG_STATE_HOME": str(directory / "state"),

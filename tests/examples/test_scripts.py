@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.examples.staging import ALLOW_OR_REJECT, EXAMPLES, TIMEOUT, Stage, TypeScript
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 
 Example = Callable[[str], list[str]]
 """The command that runs an example by its name."""
@@ -22,7 +22,7 @@ def typescript(tmp_path_factory: pytest.TempPathFactory) -> TypeScript:
 @pytest.fixture(params=["python", "typescript"])
 def example(request: pytest.FixtureRequest) -> Example:
     if request.param == "python":
-        return lambda name: [*forkery().python, str(EXAMPLES / "python" / f"{name}.py")]
+        return lambda name: [*fork_server().python, str(EXAMPLES / "python" / f"{name}.py")]
     typescript: TypeScript = request.getfixturevalue("typescript")
     return lambda name: typescript.command(f"{name}.ts")
 

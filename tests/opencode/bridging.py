@@ -32,7 +32,7 @@ class Bridge:
         self.own = own
         self.bus = EventBus(1 << 20, project_id)
         self.transcripts = Transcripts(own.hub, self.bus, memory)
-        client = HubClient(own.hub, own.from_client)
+        client = HubClient(own.hub, own.requests)
         self.requests = OpenRequests(client, self.transcripts, self.bus)
         providers: Any = SimpleNamespace(
             find=lambda id: own.manifest if id == "a" else None,
@@ -43,7 +43,7 @@ class Bridge:
         )
         self.bridge_sessions = BridgeSessions(client, self.transcripts, self.bus, providers, own.hub.clock)
         own.log.follow_history(self.transcripts)
-        own.hub.observe(self.requests)
+        own.hub.observers.add(self.requests)
 
     def listen(self, directory: str | None = None) -> "Listener":
         return Listener(self.bus.open(Listener, wrapped=False, directory=directory))  # type: ignore[arg-type]

@@ -203,7 +203,7 @@ def test_the_first_answer_wins_and_the_other_side_closes_its_dialog() -> None:
             asked = await listener.until("permission.asked")
             (pending,) = own.hub.pending.of_session(own.session)
             line = success(pending.id, {"outcome": {"outcome": "selected", "optionId": "no"}})
-            await own.from_client.answer(own.client, parse(line))
+            await own.requests.answer(own.client, parse(line))
 
             assert (await listener.until("permission.replied"))["reply"] == "reject"
             with pytest.raises(BridgeError):

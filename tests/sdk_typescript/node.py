@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sandboxagent.server.agents.install.tools import bundled_node
 from tests.support.fleet_of_one import STAND_IN
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 from tests.support.running import SCRIPTED, THROUGH_GATEWAY
 
 SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"
@@ -49,7 +49,7 @@ def suites() -> list[str]:
 def _program(*, gateway: bool) -> list[str]:
     """What is `sandbox-agent` for a suite."""
     if not gateway and THROUGH_GATEWAY not in os.environ:
-        return forkery().stand_in
+        return fork_server().stand_in
     return [sys.executable, "-c", STAND_IN, str(SDK.parents[1])]
 
 

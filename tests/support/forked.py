@@ -1,4 +1,4 @@
-"""Stands in for `sandbox-agent`: has the forkery fork it, with our streams, and ends as it ends.
+"""Stands in for `sandbox-agent`: has the fork_server fork it, with our streams, and ends as it ends.
 
 `python -I -S forked.py <address> <arguments>…`. Signals are passed on; SIGUSR1 is passed on as SIGKILL, which could not
 be otherwise: then the end of this process is the end of that one, too.
@@ -16,17 +16,17 @@ _PASSED = {each: each for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(address: str, arguments: list[str]) -> NoReturn:
-    forkery = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    forkery.connect(b"\0" + address.encode())
+    fork_server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    fork_server.connect(b"\0" + address.encode())
     wish = {"arguments": arguments, "environment": dict(os.environ), "terminal": False, "cwd": os.getcwd()}  # noqa: PTH109
-    socket.send_fds(forkery, [json.dumps(wish).encode()], [0, 1, 2])
-    pid = json.loads(forkery.recv(_LONGEST))["started"]
+    socket.send_fds(fork_server, [json.dumps(wish).encode()], [0, 1, 2])
+    pid = json.loads(fork_server.recv(_LONGEST))["started"]
     for number, passed in _PASSED.items():
         signal.signal(number, lambda *_, passed=passed: os.kill(pid, passed))
     # Who reads what it writes waits for its end, and not for ours.
     for stream in range(3):
         os.close(stream)
-    code = json.loads(forkery.recv(_LONGEST))["code"]
+    code = json.loads(fork_server.recv(_LONGEST))["code"]
     if code >= 0:
         os._exit(code)
     if -code != signal.SIGKILL:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandboxagent.adapters.opencode.paths import ACCESS
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import App
 from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
@@ -115,11 +116,11 @@ class Site:
         self.failures: list[dict[str, Any]] = []
         self.protocols: weakref.WeakSet[Http1] = weakref.WeakSet()
         self._now = time.monotonic()
-        guard = Auth(TOKEN, "127.0.0.1", (), (), public_health=False)
+        auth = Auth(TOKEN, "127.0.0.1", (), (), public_health=False, accesses=(ACCESS,))
         health: Any = None
         rpc: Any = self.reached
-        self._guard = guard
-        app = App(guard, rpc, rpc, health, lambda: self.reached, lambda: self.reached)
+        self._auth = auth
+        app = App(auth, rpc, rpc, health, [(ACCESS, lambda: self.reached)], lambda: self.reached)
         self.methods: list[str] = []
         """Of requests whose head was whole and good, those included that the guard refused."""
 
@@ -136,7 +137,7 @@ class Site:
     def take_envelopes(self, transport: Rpc | Acp) -> None:
         """Let POSTs of envelopes go to a transport itself, as they do at a server."""
         either: Any = transport
-        app = App(self._guard, either, either, either, lambda: self.reached, lambda: self.reached)
+        app = App(self._auth, either, either, either, [(ACCESS, lambda: self.reached)], lambda: self.reached)
 
         def counted(scope: Scope) -> PostHead | None:
             self.methods.append(scope["method"])

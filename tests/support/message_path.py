@@ -101,8 +101,8 @@ class MessagePath:
     def __init__(self, world: World, clients: int) -> None:
         site = self.site = Site()
         hub_clients = HubClients(world.hub)
-        parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
-        delivery = Delivery(hub_clients, world.from_client, 1000)
+        parts = (hub_clients, world.requests, Streams(world.log, StreamLimits()))
+        delivery = Delivery(hub_clients, world.requests, 1000)
         lines = Pool("lines", 1)
         self.rpc = rpc = Rpc(*parts, delivery, WebSocketTransport(*parts, delivery, lines, MAX_BODY), lines, MAX_BODY)
         site.reached.handle = rpc
@@ -128,7 +128,7 @@ class MessagePath:
 
     def update(self, session: str) -> None:
         """The agent says something."""
-        self._world.from_agent.receive(self._world.running, _UPDATE % f'"{session}"'.encode())
+        self._world.agent_events.receive(self._world.running, _UPDATE % f'"{session}"'.encode())
 
     def write_group(self) -> None:
         """Write a group of the log as a turn makes it, to a database in memory."""
@@ -157,7 +157,7 @@ class MessagePath:
         blob = _RESULT % id[1]
         if b'"session/prompt"' in line:
             blob = _UPDATE % session[1] + blob
-        asyncio.get_running_loop().call_soon(self._world.from_agent.receive, self._world.running, blob)
+        asyncio.get_running_loop().call_soon(self._world.agent_events.receive, self._world.running, blob)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.emulator import Emulator
-from tests.support.forkery import Forked, forkery
+from tests.support.fork_server import Forked, fork_server
 
 # Ctrl-C is a signal only to those whose terminal it is.
 _LAUNCHER = """
@@ -56,7 +56,7 @@ class OnTerminal:
         self.process: subprocess.Popen[bytes] | Forked
         if list(command[: len(PROGRAM)]) == PROGRAM:
             arguments = command[len(PROGRAM) :]
-            self.process = forkery().fork(arguments, environ, [theirs] * 3, cwd, terminal=True)
+            self.process = fork_server().fork(arguments, environ, [theirs] * 3, cwd, terminal=True)
         else:
             self.process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command],

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.forkery import forkery
+from tests.support.fork_server import fork_server
 
 
 class Program:
@@ -29,7 +29,7 @@ class Program:
         streams = [_Stream(number, each, text) for number, each in enumerate((stdin, stdout, stderr))]
         try:
             theirs = [each.theirs for each in streams]
-            self._forked = forkery().fork([os.fsdecode(each) for each in arguments], environ, theirs, cwd)
+            self._forked = fork_server().fork([os.fsdecode(each) for each in arguments], environ, theirs, cwd)
         finally:
             for each in streams:
                 each.hand_over()

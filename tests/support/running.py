@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.forkery import Forked, forkery
+from tests.support.fork_server import Forked, fork_server
 
 if TYPE_CHECKING:
     from tests.support.fleet_of_one import Front
@@ -45,6 +45,7 @@ class Server:
         anew: bool = False,
         command: str = "server",
         gateway: bool | None = None,
+        module: str = "sandboxagent",
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
         self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
@@ -54,6 +55,8 @@ class Server:
         self.environment = dict(environment or {})
         self.anew = anew
         """Started as a program of its own, and not forked from one that has imported it."""
+        self._module = module
+        """What a program of its own is."""
         self._command = command
         through = THROUGH_GATEWAY in os.environ if gateway is None else gateway
         self._front = _front(self.directory) if command == "server" and through else None
@@ -88,7 +91,7 @@ class Server:
         with (self.directory / "stderr").open("a") as stderr:
             if self.anew:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "sandboxagent", *arguments],
+                    [sys.executable, "-m", self._module, *arguments],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=stderr,
@@ -157,7 +160,7 @@ def _forked(arguments: Sequence[str], environment: Mapping[str, str], stderr: in
     reading, writing = os.pipe()
     try:
         with Path(os.devnull).open() as nothing:
-            process = forkery().fork(arguments, environment, [nothing.fileno(), writing, stderr])
+            process = fork_server().fork(arguments, environment, [nothing.fileno(), writing, stderr])
     finally:
         os.close(writing)
     process.stdout = os.fdopen(reading)

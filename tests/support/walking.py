@@ -24,9 +24,9 @@ from sandboxagent.server.agents.install.record import Store
 from sandboxagent.server.agents.process import AgentProcess
 from sandboxagent.server.agents.start import AgentStarter
 from sandboxagent.server.agents.supervisor import Supervisor
+from sandboxagent.server.file_api.routes import FileRoutes
 from sandboxagent.server.files.entries import IncomingFile
 from sandboxagent.server.files.replace import Replacement
-from sandboxagent.server.http.files import FileRoutes
 from sandboxagent.server.http.http1 import HttpServer
 from sandboxagent.server.http.sockets import BufferedTransport
 from sandboxagent.server.http.stream import Stream as OpenStream

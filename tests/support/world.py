@@ -111,7 +111,7 @@ class FakeAgent:
         self._world = world
         handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})
         pipe: Any = self.pipe
-        self.running = RunningAgent(world.manifest, pipe, handshake, world.from_agent, lambda *_: None)
+        self.running = RunningAgent(world.manifest, pipe, handshake, world.agent_events, lambda *_: None)
 
     @property
     def sent(self) -> list[Json]:
@@ -119,7 +119,7 @@ class FakeAgent:
 
     def says(self, **fields: Any) -> None:
         """A line from it."""
-        self._world.from_agent.receive(self.running, json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n")
+        self._world.agent_events.receive(self.running, json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n")
 
     def updates(self, text: str, session: str = "s") -> None:
         """A piece of its message."""
@@ -138,7 +138,7 @@ class FakeAgent:
         self.pipe.alive = False
         if self._world.agents[-1] is self:
             self._world.agents.append(None)
-        self._world.from_agent.exited(self.running, Exit(1, None, Stderr([], [], False, 0)))
+        self._world.agent_events.exited(self.running, Exit(1, None, Stderr([], [], False, 0)))
 
 
 class World:
@@ -164,31 +164,31 @@ class World:
         pool = Pool("test", 2)
         terminals = Terminals(_children(), pool, TerminalLimits())
         host = HostRequests(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
-        self.from_agent = AgentEvents(
+        self.agent_events = AgentEvents(
             self.hub, self.turns, host, PolicyCheck(self.hub, Policy((), "/home", str), 5), pool
         )
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.capabilities = CAPABILITIES if capabilities is None else capabilities
         self.agents: list[FakeAgent | None] = []
-        self.booting = asyncio.Event()
+        self.starting = asyncio.Event()
         """Cleared, it holds up the start of the agent."""
-        self.booting.set()
+        self.starting.set()
         self.start_failure: SandboxAgentError | None = None
         """Why the agent does not start."""
-        self.inventory = SessionListing(self.hub)
+        self.listing = SessionListing(self.hub)
         supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
         catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
-        self.forward = Dispatcher(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
-        settings, loading = SessionSettings(self.hub, self.forward), LoadSession(self.hub, self.forward)
-        ending = CloseSession(self.hub, self.forward, self.turns)
+        self.dispatcher = Dispatcher(self.hub, supervisor, catalog, 120, pool, is_directory, disk_patience)
+        settings, loading = SessionSettings(self.hub, self.dispatcher), LoadSession(self.hub, self.dispatcher)
+        ending = CloseSession(self.hub, self.dispatcher, self.turns)
         attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)
-        parts = (self.inventory, settings, loading, ending, attachments)
-        methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts, pool)
+        parts = (self.listing, settings, loading, ending, attachments)
+        methods = SessionMethods(self.hub, self.dispatcher, self.turns, self.agent_events.release, *parts, pool)
         views: Any = None
-        extensions = ExtensionMethods(self.hub, self.forward, ending, self.inventory, views, views)
+        extensions = ExtensionMethods(self.hub, self.dispatcher, ending, self.listing, views, views)
         own = methods.table() | extensions.table()
-        self.from_client = Requests(self.hub, self.forward, self.turns, methods.prompt, own, 120)
-        self.housekeeping = TimeoutLoop(self.hub, 120, 1800, 60, 1800)
+        self.requests = Requests(self.hub, self.dispatcher, self.turns, methods.prompt, own, 120)
+        self.timeout_loop = TimeoutLoop(self.hub, 120, 1800, 60, 1800)
         self.agents.append(FakeAgent(self, "a-1", self.capabilities))
         self.client = self.hub.connections.open("a")
         self.session = self.add_session(session)
@@ -220,7 +220,7 @@ class World:
         return self.agents[-1].running if self.agents[-1] is not None else None
 
     async def _process(self, _: object) -> RunningAgent:
-        await self.booting.wait()
+        await self.starting.wait()
         if self.start_failure is not None:
             raise self.start_failure
         if self.agents[-1] is None:
@@ -234,7 +234,7 @@ class World:
 
     def hears(self, blob: bytes) -> None:
         """Lines of the agent, as they came."""
-        self.from_agent.receive(self.running, blob)
+        self.agent_events.receive(self.running, blob)
 
     async def has_logged(self, position: int) -> None:
         """Wait until the log has come so far; `run` bounds it."""
@@ -261,7 +261,7 @@ class World:
 
         async def answer() -> Any:
             request = envelope(id=id, method=method, params=params)
-            result = await self.from_client.submit(self.client, request, key)
+            result = await self.requests.submit(self.client, request, key)
             if result.session_opened is not None:
                 result.session_opened()
             return result
@@ -272,7 +272,7 @@ class World:
         return self.request("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}]}, id)
 
     async def notify(self, method: str, **params: Any) -> None:
-        await self.from_client.notify(self.client, envelope(method=method, params=params))
+        await self.requests.notify(self.client, envelope(method=method, params=params))
 
     async def started(self) -> "FakeAgent":
         """The process that runs, as soon as one does."""

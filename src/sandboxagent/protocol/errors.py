@@ -28,6 +28,7 @@ SandboxAgentError
 ├── NobodyAsked               404  a response to an id that no agent asked
 ├── AlreadyAnswered           409  a response to an id that is settled
 ├── WrongAnswer               422  an answer that does not fit what the agent asked
+├── CheckFailed               503  what a part of the server had to agree to could not be checked, so it is refused
 │
 │ Agents
 ├── MissingAgent              400  initialize names no agent
@@ -554,6 +555,15 @@ class SessionDamaged(SandboxAgentError):
         super().__init__(
             f"session {session_id} cannot be read: its record was damaged on disk; GET /v1/health says more",
             sessionId=session_id,
+        )
+
+
+class CheckFailed(SandboxAgentError):
+    slug, title, status = "check-failed", "Check Failed", 503
+
+    def __init__(self, what: str, by: str) -> None:
+        super().__init__(
+            f"{by} could not check {what}, so nothing was done; repeat the request, or see the server's log", by=by
         )
 
 

@@ -112,7 +112,7 @@ def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
         # What a client has asked is in the session's history alone.
         asked = Chunk(1, [b'{"asked":1}'], Direction.FROM_CLIENT, "s", connection_channel(opened.tag), 0.0)
         say(cluster, "n", asked)
-        await gateway.connections.ordering.caught_up(opened, "n", cluster.streams["EV"].position, "s")
+        await gateway.connections.ordering.wait_sent(opened, "n", cluster.streams["EV"].position, "s")
         assert opened.last_event == said
         assert await read_until(gateway.read(opened), SESSION) == [SESSION]
 
@@ -131,7 +131,7 @@ def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_t
         speak(cluster, "n", "s", SESSION)
         gateway.feed.follow(session_channel("s"), other)
         await gateway.feed.complete([session_channel("s")])
-        waiting = asyncio.create_task(gateway.connections.ordering.caught_up(opened, "n", attached_at, "s"))
+        waiting = asyncio.create_task(gateway.connections.ordering.wait_sent(opened, "n", attached_at, "s"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()
@@ -151,14 +151,14 @@ def test_an_answer_waits_for_updates_of_its_session_also_when_another_session_is
         opened, other = await gateway.open("n"), await gateway.open("n")
         await gateway.connections.add_node(opened, "n")
         attach(cluster, "n", opened.tag, "a")
-        await gateway.connections.ordering.caught_up(opened, "n", cluster.streams["EV"].position, "a")
+        await gateway.connections.ordering.wait_sent(opened, "n", cluster.streams["EV"].position, "a")
         cluster.held = []
         speak(cluster, "n", "a", SESSION)
         said_at = cluster.streams["EV"].position
         speak(cluster, "n", "b", OWN)
         gateway.feed.follow(session_channel("b"), other)
         await gateway.feed.complete([session_channel("b")])
-        waiting = asyncio.create_task(gateway.connections.ordering.caught_up(opened, "n", said_at, "a"))
+        waiting = asyncio.create_task(gateway.connections.ordering.wait_sent(opened, "n", said_at, "a"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not waiting.done()

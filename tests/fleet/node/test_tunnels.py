@@ -38,7 +38,7 @@ class Intake:
     """The way in of a node, which notes what comes by it."""
 
     def __init__(self, own: World) -> None:
-        self._own = own.from_client
+        self._own = own.requests
         self.submitted: list[tuple[str, str | None]] = []
 
     def submit(

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxagent.adapters.opencode.paths import ACCESS
 from sandboxagent.protocol.errors import BadRequest, ForbiddenOrigin, Misdirected, SandboxAgentError, Unauthorized
 from sandboxagent.server.http.asgi import Scope
 from sandboxagent.server.http.auth import Auth
 
 TOKEN = "hush"
 APP = "https://app.example"
-AUTH = Auth(TOKEN, "127.0.0.1", {"box.example"}, (APP,), public_health=False)
+AUTH = Auth(TOKEN, "127.0.0.1", {"box.example"}, (APP,), public_health=False, accesses=(ACCESS,))
 BEARER = ("authorization", f"Bearer {TOKEN}")
 HOST = ("host", "localhost")
 

@@ -142,10 +142,10 @@ def test_a_client_is_admitted_once_and_not_after_its_socket_is_gone() -> None:
         first, second = (
             BufferedTransport(Untaken(), asyncio.get_running_loop(), lambda: admitted.append("yes")) for _ in range(2)
         )
-        first.admit()
-        first.admit()
+        first.mark_authenticated()
+        first.mark_authenticated()
         second.closed()
-        second.admit()
+        second.mark_authenticated()
         assert admitted == ["yes"]
 
     asyncio.run(main())

@@ -46,7 +46,7 @@ def one(wait: Wait, *, anonymous: bool = True) -> tuple[Pretended, Clock]:
     sockets, socket = Sockets(LIMITS), Pretended(wait)
     sockets.add(socket)
     if not anonymous:
-        sockets.admit(socket)
+        sockets.mark_authenticated(socket)
     return socket, Clock(sockets)
 
 
@@ -103,7 +103,7 @@ def test_the_oldest_that_showed_no_token_are_closed_first() -> None:
     all_of_them = [Pretended() for _ in range(7)]
     for socket in all_of_them:
         sockets.add(socket)
-    sockets.admit(all_of_them[0])
+    sockets.mark_authenticated(all_of_them[0])
     assert not any(socket.aborted for socket in all_of_them), "they have a moment to show one"
     sockets.tick(time.monotonic())
     assert [socket.aborted for socket in all_of_them] == [False, True, True, False, False, False, False]
@@ -115,7 +115,7 @@ def test_no_burst_keeps_more_than_twice_as_many_open() -> None:
     clients = [Pretended() for _ in range(10)]
     for client in clients:
         sockets.add(client)
-        sockets.admit(client)
+        sockets.mark_authenticated(client)
     strangers = [Pretended() for _ in range(100)]
     for stranger in strangers:
         sockets.add(stranger)
@@ -148,7 +148,7 @@ def test_a_server_is_in_use_while_a_socket_that_showed_the_token_is_open() -> No
     sockets.add(stranger)
     sockets.add(client)
     assert not sockets.in_use
-    sockets.admit(client)
+    sockets.mark_authenticated(client)
     assert sockets.in_use
     sockets.remove(client)
     assert not sockets.in_use

@@ -267,7 +267,7 @@ def test_an_answer_waits_until_its_client_was_handed_the_events_before_it(world:
         await client.drain()
         assert client.stream is not None
         position = await say(world, "s")
-        waiting = asyncio.ensure_future(client.stream.caught_up(position))
+        waiting = asyncio.ensure_future(client.stream.wait_sent(position))
         await asyncio.sleep(0)
         assert not waiting.done()
         await client.read()
@@ -286,7 +286,7 @@ def test_an_answer_does_not_wait_long_for_a_client_that_does_not_read(world: Str
         assert client.stream is not None
         position = await say(world, "s")
         async with asyncio.timeout(BOUND):
-            await client.stream.caught_up(position)
+            await client.stream.wait_sent(position)
         assert position not in client.received
 
     world.run(step())

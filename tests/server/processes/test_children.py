@@ -21,9 +21,9 @@ ESCAPING_AGENT = Path(__file__).parents[2] / "support" / "escaping_agent.py"
 
 SERVER = """
 import subprocess, sys, time
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.processes.cgroup import open_cgroup
-children = Children(sys.argv[1], open_cgroup(sys.argv[1]))
+children = ProcessTrees(sys.argv[1], open_cgroup(sys.argv[1]))
 with children.spawning("agent"):
     agent = subprocess.Popen(
         sys.argv[2:], env=children.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -35,9 +35,9 @@ time.sleep(60)
 
 PID_1 = """
 import os, subprocess, sys, time
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 print(os.getpid())
-children = Children("owner")
+children = ProcessTrees("owner")
 with children.spawning("agent"):
     agent = subprocess.Popen(
         sys.argv[1:], env=children.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -613,12 +613,12 @@ def test_a_dead_first_thread_does_not_hide_a_process(agents: Agents) -> None:
 
 WALKS = """
 import asyncio, json, os, signal, subprocess, sys, threading
-from sandboxagent.server.processes.children import Children
+from sandboxagent.server.processes.children import ProcessTrees
 walks = {"here": 0, "elsewhere": 0}
 def hook(event, arguments):
     if event == "os.scandir" and arguments[0] == "/proc":
         walks["here" if threading.current_thread() is threading.main_thread() else "elsewhere"] += 1
-children = Children("walks-" + str(os.getpid()))
+children = ProcessTrees("walks-" + str(os.getpid()))
 def start(key):
     with children.spawning(key):
         agent = subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, **children.environment()},

@@ -167,7 +167,7 @@ def test_an_alias_of_a_session_at_rest_or_of_an_earlier_run_is_no_other_sessions
             await opened(own, asking_for(requestedSessionId="mine"))
             own.hub.close_connection(own.client, "left")
             own.hub.report_changes(float("inf"))
-            while own.hub.store._stirred:
+            while own.hub.store._active:
                 own.hub.drop_idle()
                 await own.log.flushed()
             assert not own.hub.store._aliases

@@ -12,7 +12,7 @@ CALL: dict[str, Any] = {"id": "r", "method": "x/echo", "params": {"sessionId": "
 PROMPT: dict[str, Any] = {"id": "p", "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}
 
 
-def forward(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[Any]:
+def submit(world: World, request: dict[str, Any], key: str | None) -> asyncio.Future[Any]:
     """The answer to a request that can be passed on."""
     reply = world.requests.submit(world.client, envelope(**request), key)
 
@@ -27,7 +27,7 @@ def forward(world: World, request: dict[str, Any], key: str | None) -> asyncio.F
 def test_an_answer_comes_back(request_: dict[str, Any], key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            answered = forward(one, request_, key)
+            answered = submit(one, request_, key)
             await one.agent.answers(request_["method"], {"stopReason": "end_turn"})
 
             assert result_of(await answered) == {"stopReason": "end_turn"}
@@ -38,7 +38,7 @@ def test_an_answer_comes_back(request_: dict[str, Any], key: str | None) -> None
 def test_one_that_joins_under_the_key_gets_the_same_answer() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = forward(one, CALL, "k")
+            answered = submit(one, CALL, "k")
             joined = one.request(CALL["method"], CALL["params"], CALL["id"], "k")
             await one.agent.answers("x/echo", {"a": 1})
 
@@ -51,7 +51,7 @@ def test_one_that_joins_under_the_key_gets_the_same_answer() -> None:
 def test_an_answer_that_comes_late_is_kept_under_the_key() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = forward(one, CALL, "k")
+            answered = submit(one, CALL, "k")
             request = await one.process.request("x/echo")
             one.now += 200
             one.timeout_loop.tick()
@@ -70,7 +70,7 @@ def test_an_answer_that_comes_late_is_kept_under_the_key() -> None:
 def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back() -> None:
     async def main() -> None:
         async with world() as one:
-            answered = forward(one, PROMPT, "k")
+            answered = submit(one, PROMPT, "k")
             one.agent.crashes()
             await (await one.started()).answers("session/resume")
             await one.agent.answers("session/prompt", {"stopReason": "end_turn"})
@@ -85,7 +85,7 @@ def test_what_is_wrong_with_a_request_is_its_answer_under_the_key() -> None:
         async with world(queue=0) as one:
             running = one.prompt()
             await one.process.request("session/prompt")
-            refused = await forward(one, PROMPT, "k")
+            refused = await submit(one, PROMPT, "k")
             again = await one.request(PROMPT["method"], PROMPT["params"], PROMPT["id"], "k")
 
             assert error_of(refused)["data"]["type"] == "prompt-queue-full"
@@ -99,7 +99,7 @@ def test_what_is_wrong_with_a_request_is_its_answer_under_the_key() -> None:
 def test_a_server_that_stops_lets_its_client_know(key: str | None) -> None:
     async def main() -> None:
         async with world() as one:
-            answered = forward(one, CALL, key)
+            answered = submit(one, CALL, key)
             await one.process.request("x/echo")
             one.hub.calls.fail_all(ShuttingDown())
 

@@ -57,7 +57,7 @@ async def visit(own: World, name: str) -> None:
 async def rest(own: World) -> None:
     """Until nothing is left to be done."""
     own.hub.report_changes(float("inf"))
-    while own.hub.store._stirred:
+    while own.hub.store._active:
         own.hub.drop_idle()
         await own.log.flushed()
         await asyncio.sleep(0)
@@ -365,7 +365,7 @@ def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: 
             facts = SessionFacts(
                 session_id=name, agent_session_id=name, agent="a", cwd="/", created_at=at, updated_at=at, ended=True
             )
-            group.sessions[name], group.cards[name] = msgspec.json.encode(facts), index_entry(facts)
+            group.sessions[name], group.index[name] = msgspec.json.encode(facts), index_entry(facts)
         database = Database(path)
         database.write(group)
         database.close()

@@ -267,7 +267,7 @@ def test_an_answer_that_comes_after_the_turn_was_abandoned_changes_nothing() -> 
             prompt = await started(own, "one", "1")
             request = await own.process.request(PROMPT)
 
-            own.turns.abandon(own.session)
+            own.turns.force_end(own.session)
             assert result_of(await prompt) == CANCELLED
             own.says(id=request["id"], result={"stopReason": "end_turn"})
 

@@ -19,6 +19,7 @@ from sandboxagent.adapters.opencode.events import EventBus
 from sandboxagent.adapters.opencode.file_routes import HostFiles, OpenCodeFileRoutes
 from sandboxagent.adapters.opencode.hub_client import HubClient
 from sandboxagent.adapters.opencode.params import Reading, Table, answer
+from sandboxagent.adapters.opencode.paths import PREFIX
 from sandboxagent.adapters.opencode.pending import OpenRequests
 from sandboxagent.adapters.opencode.providers import Providers
 from sandboxagent.adapters.opencode.server_routes import ServerRoutes
@@ -36,8 +37,6 @@ from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.terminals import Terminals
 
 logger = logging.getLogger(__name__)
-
-PREFIX = "/opencode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +158,5 @@ def make_bridge(
         OpenCodeFileRoutes(reading, files).table(),
     )
     hub.log.follow_history(transcripts)
-    hub.observe(requests)
+    hub.observers.add(requests)
     return OpenCodeBridge(app, bus, bridge_sessions.has_draft)

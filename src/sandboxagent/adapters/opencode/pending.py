@@ -34,6 +34,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Object, list_at, parse, text_at
 from sandboxagent.protocol.errors import AlreadyAnswered, NobodyAsked, SandboxAgentError, WrongAnswer
+from sandboxagent.server.sessions.observers import Observer
 from sandboxagent.server.sessions.pending import PendingRequest, RequestFormat, render
 from sandboxagent.server.sessions.session import Session
 
@@ -43,7 +44,7 @@ _SPEECH = RequestFormat(questions=True)
 T = TypeVar("T")
 
 
-class OpenRequests:
+class OpenRequests(Observer):
     """Permissions and questions. The hub calls it when one is asked, and when it is settled."""
 
     def __init__(self, client: HubClient, transcripts: Transcripts, bus: EventBus) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 from starlette.requests import Request
 
+from sandboxagent.adapters.opencode.paths import HEALTH, PREFIX, is_opencode
 from sandboxagent.core.threads import Pool, Pools
 from sandboxagent.fleet.bus.subjects import is_name
 from sandboxagent.fleet.gateway.registry import NodeRegistry
@@ -37,7 +38,7 @@ from sandboxagent.server.http.acp import PATH as ACP
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import BaseApp
 from sandboxagent.server.http.asgi import Receive, Scope, Send, header, json_headers, respond
-from sandboxagent.server.http.auth import OPENCODE, OPENCODE_HEALTH, Auth, is_opencode
+from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.posts import Post
 from sandboxagent.server.http.routes import make_control_app
@@ -81,7 +82,7 @@ class Forwarding:
         if at is None:
             node, target = self._choose_for_opencode(scope), scope["raw_path"]
         else:
-            node, target = _read_name(unquote(at["node"].decode("latin-1"))), OPENCODE.encode() + (at["rest"] or b"")
+            node, target = _read_name(unquote(at["node"].decode("latin-1"))), PREFIX.encode() + (at["rest"] or b"")
         await self.flows.proxy(node, {**scope, "raw_path": target, "query_string": query}, receive, send)
 
     def _choose(self, scope: Scope) -> str:
@@ -99,7 +100,7 @@ class Forwarding:
 
     def _choose_for_opencode(self, scope: Scope) -> str:
         """OpenCode's programs know no nodes: the one that has all sessions of the directory, or the only one."""
-        if scope["path"] == OPENCODE_HEALTH and self.registry.leases:
+        if scope["path"] == HEALTH and self.registry.leases:
             return min(self.registry.leases)
         query = read_query(Request(scope))
         if "node" in query:
@@ -137,13 +138,13 @@ T = TypeVar("T")
 def describe_forwarded() -> list[Endpoint]:
     """Endpoints that nodes answer, with `node`: handlers are those of a server that has nothing, and are not called."""
     # Much to import, for a document that is seldom read.
+    from sandboxagent.server.file_api.archives import Archives
+    from sandboxagent.server.file_api.routes import FileRoutes, Paths
+    from sandboxagent.server.file_api.search import SearchRoute
+    from sandboxagent.server.file_api.watch import Watching
     from sandboxagent.server.files.search import Searches
     from sandboxagent.server.files.upload import UploadLimits
     from sandboxagent.server.files.watch import Watches
-    from sandboxagent.server.http.archives import Archives
-    from sandboxagent.server.http.files import FileRoutes, Paths
-    from sandboxagent.server.http.search import SearchRoute
-    from sandboxagent.server.http.watch import Watching
 
     paths, pool = _absent(Paths), Pool("none", 1)
     views = Views(

@@ -11,6 +11,7 @@ import time
 import msgspec
 import uvloop
 
+from sandboxagent.adapters.opencode.paths import ACCESS
 from sandboxagent.core.settings import Settings
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet import messages
@@ -145,7 +146,7 @@ async def _serve_on(
     shared = (connections, calls, streams, delivery, websockets, lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
-    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health, (ACCESS,))
     views = GatewayViews(
         name,
         registry,

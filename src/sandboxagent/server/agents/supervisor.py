@@ -14,6 +14,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from sandboxagent.core.gates import Gate
 from sandboxagent.protocol.errors import (
     AgentBootFailed,
     AgentNotInstalled,
@@ -59,6 +60,7 @@ class Supervisor:
         self._listener = listener
         self._starter = starter
         self._provide = provide
+        self.before_start: Gate[Agent, Mapping[str, str]] = Gate("the start of an agent's process")
         self._status: dict[str, AgentStatus] = {}
         self._closing = asyncio.Event()
 
@@ -131,6 +133,9 @@ class Supervisor:
             status.starting = None
 
     async def _start(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
+        wait = self.before_start.ask(agent, environment)
+        if wait is not None:
+            await wait
         for _ in range(MAX_START_TRIES):
             launch = await self._provide(agent)
             if self._closing.is_set():

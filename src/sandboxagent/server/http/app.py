@@ -1,11 +1,12 @@
-"""Check each request, and pass it to `/v1/rpc`, `/acp`, health, OpenCode's API or the route table.
+"""Check each request, and pass it to `/v1/rpc`, `/acp`, health, a capability's app or the route table.
 
 No error leaves as anything but a problem document.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 import msgspec
 
@@ -27,7 +28,7 @@ from sandboxagent.server.http.asgi import (
     send_problem,
     transport,
 )
-from sandboxagent.server.http.auth import Auth, is_opencode
+from sandboxagent.server.http.auth import Access, Auth
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.posts import Post, PostHead, make_problem
 from sandboxagent.server.http.rpc import PATH as RPC
@@ -139,7 +140,7 @@ def _add_headers(send: Send, headers: Headers) -> Send:
 class App(BaseApp):
     """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait.
 
-    `opencode` does the same for the routes of OpenCode's programs.
+    `apps` do the same for the paths of capabilities.
     """
 
     def __init__(
@@ -148,17 +149,15 @@ class App(BaseApp):
         rpc: Rpc,
         acp: Acp,
         health: HealthCheck,
-        opencode: Callable[[], Asgi],
+        apps: Sequence[tuple[Access, Callable[[], Asgi]]],
         control: Callable[[], Asgi],
     ) -> None:
         super().__init__(auth)
         self._rpc = rpc
         self._acp = acp
         self._health = health
-        self._make_opencode = opencode
-        self._opencode: Asgi | None = None
-        self._make_control = control
-        self._control: Asgi | None = None
+        self._apps = [(access, cache(make)) for access, make in apps]
+        self._control = cache(control)
 
     def transport_of(self, path: str) -> Rpc | Acp | None:
         if path == RPC:
@@ -173,11 +172,6 @@ class App(BaseApp):
         elif path == "/v1/health" and scope["method"] == "GET":
             body = msgspec.json.encode(self._health.view())
             await respond(send, 200, json_headers(body), body)
-        elif is_opencode(path):
-            if self._opencode is None:
-                self._opencode = self._make_opencode()
-            await self._opencode(scope, receive, send)
         else:
-            if self._control is None:
-                self._control = self._make_control()
-            await self._control(scope, receive, send)
+            make = next((make for access, make in self._apps if access.has(path)), self._control)
+            await make()(scope, receive, send)

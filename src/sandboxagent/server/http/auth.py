@@ -49,11 +49,23 @@ _SINGLE = (
     raw(IDEMPOTENCY_KEY),
 )
 """Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
-OPENCODE, OPENCODE_HEALTH = "/opencode", "/global/health"
-"""Where OpenCode's programs call; the second is beside the first, because its web page drops the path of a server."""
-_PRIVATE = ("/v1/", "/acp/", f"{OPENCODE}/")
-_PRIVATE_PATHS = ("/acp", OPENCODE, OPENCODE_HEALTH)
-"""What only those with the token may call."""
+_PRIVATE = ("/v1/", "/acp/")
+_PRIVATE_PATHS = ("/acp",)
+"""What only those with the token may call, beside the paths of capabilities."""
+
+
+class Access(Struct, frozen=True):
+    """Paths that a capability answers itself. Only clients with the token may call them."""
+
+    path: str
+    """This path and all beneath it."""
+    health: str | None = None
+    """One more path, which `--public-health` opens to everyone."""
+    passwords: bool = False
+    """The token may also be the password of Basic authentication, in a header or as `auth_token` in the query."""
+
+    def has(self, path: str) -> bool:
+        return path in (self.path, self.health) or path.startswith(f"{self.path}/")
 
 
 class Auth(Struct, frozen=True):
@@ -64,6 +76,7 @@ class Auth(Struct, frozen=True):
     allowed_hosts: Collection[str]
     cors_origins: Collection[str]
     public_health: bool
+    accesses: tuple[Access, ...] = ()
 
     def check(self, scope: Scope) -> bool:
         """Whether the client has shown that it may call, on a route that asks for that.
@@ -85,10 +98,14 @@ class Auth(Struct, frozen=True):
     def _needs_token(self, scope: Scope) -> bool:
         """Whether the request is one that only those with the token may make."""
         path = scope["path"]
-        public = not (path in _PRIVATE_PATHS or path.startswith(_PRIVATE)) or (
-            self.public_health and path in ("/v1/health", OPENCODE_HEALTH)
-        )
-        return not public and not self.is_preflight(scope)
+        access = self._access(path)
+        if access is None and path not in _PRIVATE_PATHS and not path.startswith(_PRIVATE):
+            return False
+        healths = ("/v1/health", access.health if access else None)
+        return not (self.public_health and path in healths) and not self.is_preflight(scope)
+
+    def _access(self, path: str) -> Access | None:
+        return next((access for access in self.accesses if access.has(path)), None)
 
     def cors(self, scope: Scope) -> Headers:
         """Headers that let a page of an allowed origin read the response."""
@@ -141,17 +158,13 @@ class Auth(Struct, frozen=True):
             given = _token_among_subprotocols(header(scope, b"sec-websocket-protocol") or b"")
         else:
             scheme, _, given = (authorization or b"").partition(b" ")
-            if is_opencode(scope["path"]) and scheme.lower() != b"bearer":
+            access = self._access(scope["path"])
+            if access is not None and access.passwords and scheme.lower() != b"bearer":
                 given = _password(given.strip() if scheme.lower() == b"basic" else _query_token(scope))
             else:
                 given = given.strip() if scheme.lower() == b"bearer" else b""
         if not given or not hmac.compare_digest(given, self.token.encode()):
             raise Unauthorized
-
-
-def is_opencode(path: str) -> bool:
-    """Whether a path is one that OpenCode's programs call."""
-    return path in (OPENCODE, OPENCODE_HEALTH) or path.startswith(f"{OPENCODE}/")
 
 
 def _query_token(scope: Scope) -> bytes:

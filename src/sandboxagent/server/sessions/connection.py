@@ -323,16 +323,6 @@ class Connection(Struct, eq=False):
 logger = logging.getLogger(__name__)
 
 
-class SessionObserver(Protocol):
-    """Is notified when a session or a connection ends. Its methods must not raise."""
-
-    def session_over(self, session: Session) -> None:
-        """No process holds it any more."""
-        ...
-
-    def connection_closed(self, connection: Connection) -> None: ...
-
-
 class Connections:
     """The table. Every connection follows its own channel, those of its agents, and those of its sessions."""
 

@@ -1,42 +1,17 @@
-"""Answer the `_sandboxagent/*` methods: attach, history, metadata, ending, files, and the HTTP views.
-
-The file API is among them, for files that fit into an envelope.
-"""
+"""Answer the `_sandboxagent/*` methods: attach, history, metadata, ending, and the HTTP views."""
 
 import asyncio
-import base64
-import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from sandboxagent.core.threads import Pool, Pools
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE, Envelope, Object, notification, success, text_at
-from sandboxagent.protocol.errors import BadPath, BadRequest, FileTooLarge, InvalidParams
+from sandboxagent.protocol.envelope import Envelope, Object, notification, success, text_at
+from sandboxagent.protocol.errors import BadRequest, InvalidParams
 from sandboxagent.protocol.extensions import AgentParams, ChangesParams, EventsRange
-from sandboxagent.protocol.files import (
-    Content,
-    DeleteParams,
-    Done,
-    EntriesParams,
-    Moved,
-    MoveParams,
-    PathParams,
-    ReadParams,
-    SearchParams,
-    StatParams,
-    WriteParams,
-    Written,
-)
 from sandboxagent.protocol.json_bounds import excess
 from sandboxagent.server.agents.installs import AgentInstalls, read_install_request
 from sandboxagent.server.agents.views import AgentViews
-from sandboxagent.server.files.changes import delete, make_directory, move
-from sandboxagent.server.files.entries import IncomingFile, WriteCondition, etag, read_entry, read_page
-from sandboxagent.server.files.roots import Roots, encode_name, file_problems
 from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import Dispatcher, Method
@@ -237,130 +212,3 @@ async def wait_for_change(changes: Changes, cursor: str, patience: float) -> Non
         return
     finally:
         take_back()
-
-
-if TYPE_CHECKING:
-    from sandboxagent.server.files.search import Searches
-
-CARRIED = 8 << 20
-"""Bytes of a file that an envelope may carry."""
-
-Params = TypeVar("Params", bound="PathParams")
-
-
-class FileMethods(Struct, frozen=True):
-    """The methods. All of their work is done in threads."""
-
-    hub: Hub
-    roots: Roots
-    max_file: int | None
-    pools: Pools
-    searches: "Callable[[], Searches]"
-    """Made on first use."""
-
-    def table(self) -> dict[str, Method]:
-        return {
-            methods.READ_FILE: self._method(ReadParams, self._read),
-            methods.WRITE_FILE: self._method(WriteParams, self._write),
-            methods.LIST_ENTRIES: self._method(EntriesParams, self._entries),
-            methods.STAT: self._method(StatParams, self._stat),
-            methods.MAKE_DIRECTORY: self._method(PathParams, self._mkdir),
-            methods.MOVE: self._move,
-            methods.SEARCH: self._search,
-            methods.DELETE_FILE: self._method(DeleteParams, self._delete, self.pools.trees),
-        }
-
-    def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:
-        async def method(connection: Connection, envelope: Envelope) -> Answer:
-            is_large = len(envelope.line) > LARGE
-            asked = await self.pools.files.run(_params, envelope, type) if is_large else _params(envelope, type)
-            path = self._absolute(asked.path, asked.session_id)
-            return await _answer_in_thread(envelope, lambda: work(path, asked), pool or self.pools.files)
-
-        return method
-
-    def _absolute(self, path: str, session_id: str | None) -> str:
-        if not path:
-            raise BadPath(path, "a path has at least one character")
-        directory = None if session_id is None else self.hub.session(session_id).facts.cwd
-        return self.roots.absolute(path, directory)
-
-    def _read(self, path: str, asked: "ReadParams") -> Content:
-        with file_problems(path), self.roots.confined.open(path) as file:
-            facts = os.fstat(file.fileno())
-            wanted = CARRIED + 1 if asked.length is None else min(asked.length, CARRIED + 1)
-            content = bytearray()
-            # Some files, those of /proc for one, give less at a time than was asked for.
-            while part := os.pread(file.fileno(), wanted - len(content), asked.offset + len(content)):
-                content += part
-        if len(content) > CARRIED:
-            raise _too_large(path, "GET /v1/fs/file")
-        return Content(encode_name(path), base64.b64encode(content).decode(), facts.st_size, etag(facts))
-
-    def _write(self, path: str, asked: "WriteParams") -> Written:
-        if len(asked.content) > CARRIED:
-            raise _too_large(path, "PUT /v1/fs/file")
-        incoming = IncomingFile(self.roots, path, WriteCondition(), self.max_file)
-        try:
-            incoming.write([asked.content])
-            return incoming.finish()
-        finally:
-            incoming.close()
-
-    def _entries(self, path: str, asked: "EntriesParams") -> object:
-        return read_page(self.roots.confined, path, asked.cursor, asked.limit)
-
-    def _stat(self, path: str, asked: "StatParams") -> object:
-        return read_entry(self.roots.confined, path, follow=asked.follow)
-
-    def _mkdir(self, path: str, asked: "PathParams") -> Done:
-        make_directory(self.roots, path)
-        return Done(encode_name(path))
-
-    def _delete(self, path: str, asked: "DeleteParams") -> Done:
-        delete(self.roots, path, recursive=asked.recursive, stopped=self.roots.stopped)
-        return Done(encode_name(path))
-
-    async def _move(self, connection: Connection, envelope: Envelope) -> Answer:
-        asked = _params(envelope, MoveParams)
-        source, target = (self._absolute(path, asked.session_id) for path in (asked.source, asked.target))
-
-        def work() -> Moved:
-            move(self.roots, source, target, overwrite=asked.overwrite, stopped=self.roots.stopped)
-            return Moved(encode_name(source), encode_name(target))
-
-        return await _answer_in_thread(envelope, work, self.pools.trees)
-
-    async def _search(self, connection: Connection, envelope: Envelope) -> Answer:
-        from sandboxagent.server.files.search import Query
-
-        asked = _params(envelope, SearchParams)
-        path, searches = self._absolute(asked.path, asked.session_id), self.searches()
-        wanted = Query(asked.text, asked.name, asked.regex, asked.case, asked.hidden, asked.ignored)
-        try:
-            found = await searches.find(searches.prepare(path, wanted, asked.limit), path)
-        except BadRequest as error:
-            raise InvalidParams(str(error), **error.fields) from error
-        return await _answer_in_thread(envelope, lambda: found, self.pools.files)
-
-
-T = TypeVar("T")
-
-
-def _params(envelope: Envelope, type: type[T]) -> T:
-    try:
-        return msgspec.convert(envelope.params(), type)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"{envelope.method}: {error}", method=envelope.method) from None
-
-
-async def _answer_in_thread(envelope: Envelope, work: Callable[[], object], pool: Pool) -> Answer:
-    """The result as a line, made in a thread as well: a file may be large."""
-    assert envelope.id is not None
-    id = envelope.id
-    return Answer(await pool.run(lambda: success(id, work())))
-
-
-def _too_large(path: str, route: str) -> FileTooLarge:
-    meaning = f"more than the {CARRIED} bytes that an envelope carries; use {route}"
-    return FileTooLarge(encode_name(path), meaning, limit=CARRIED, route=route)

@@ -35,6 +35,7 @@ from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.budgets import KEPT_COST
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.observers import Observer
 from sandboxagent.server.sessions.pending import CANCEL, Outcome
 from sandboxagent.server.sessions.session import Process, Session
 from sandboxagent.server.sessions.terminals import Asker, ExitStatus, Terminal, TerminalCommand, Terminals
@@ -57,7 +58,7 @@ _DECLARED = {methods.READ_TEXT_FILE: ("fs", "readTextFile"), methods.WRITE_TEXT_
 """What a client declares when it answers a method; `terminal` for all others."""
 
 
-class HostRequests:
+class HostRequests(Observer):
     """Serves agents. None of it may raise into the pipe's callback."""
 
     def __init__(
@@ -94,7 +95,7 @@ class HostRequests:
         """Of the threads, what one agent process may have; the rest of what it asks for waits, in order."""
         self._turns: dict[str, asyncio.Lock] = {}
         """Files of a session are read and written in the order in which they were asked for."""
-        hub.watch(self)
+        hub.observers.add(self)
 
     # What happens
 
@@ -127,7 +128,7 @@ class HostRequests:
         """An agent process is dead: so are its terminals."""
         self._terminals.end_process(running.key)
 
-    def session_over(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         self._terminals.end_session(session.id)
         self._turns.pop(session.id, None)
 

@@ -10,6 +10,7 @@ from functools import partial
 
 from msgspec import Raw, Struct
 
+from sandboxagent.core.gates import Gate
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Envelope, Object, notification, with_param
 from sandboxagent.protocol.errors import RpcError, UnknownSession
@@ -19,7 +20,7 @@ from sandboxagent.server.log.log import Log
 from sandboxagent.server.sessions.activity import Changes
 from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.calls import Call, Calls
-from sandboxagent.server.sessions.connection import Connection, Connections, SessionObserver
+from sandboxagent.server.sessions.connection import Connection, Connections
 from sandboxagent.server.sessions.held_updates import HeldUpdates
 from sandboxagent.server.sessions.lifecycle import (
     AT_REST,
@@ -30,10 +31,10 @@ from sandboxagent.server.sessions.lifecycle import (
     Event,
     server_stopped,
 )
+from sandboxagent.server.sessions.observers import Observers
 from sandboxagent.server.sessions.pending import (
     MAX_OPEN,
     Decider,
-    Observer,
     Outcome,
     PendingRequest,
     PendingRequests,
@@ -42,7 +43,7 @@ from sandboxagent.server.sessions.pending import (
     write_refusal,
 )
 from sandboxagent.server.sessions.reply import Answer
-from sandboxagent.server.sessions.session import Process, Session, SessionFacts
+from sandboxagent.server.sessions.session import Process, Prompt, Session, SessionFacts
 from sandboxagent.server.sessions.store import SessionStore
 
 logger = logging.getLogger(__name__)
@@ -83,8 +84,9 @@ class Hub:
         self.changes = Changes()
         self.connections = Connections(log, monotonic, self.pending)
         self.store = SessionStore(log, clock)
-        self._watchers: list[SessionObserver] = []
-        self._observers: list[Observer] = []
+        self.observers = Observers()
+        self.before_session: Gate[Connection, Envelope] = Gate("a new session")
+        self.before_prompt: Gate[Session, Prompt] = Gate("a prompt")
         self._namings: list[Callable[[str], bool]] = []
         self._unreported: dict[str, float] = {}
         self.held_updates = HeldUpdates(self.budgets, monotonic, self.record_updates)
@@ -92,12 +94,6 @@ class Hub:
         for session in self.store.not_ended():
             # An earlier server left it running: its process is gone, and the log does not say so yet.
             self.mark_interrupted(session)
-
-    def watch(self, watcher: SessionObserver) -> None:
-        self._watchers.append(watcher)
-
-    def observe(self, observer: Observer) -> None:
-        self._observers.append(observer)
 
     def watch_names(self, is_name: Callable[[str], bool]) -> None:
         """No session gets an id by which a part above the hub means another session: `is_name` says so."""
@@ -111,8 +107,8 @@ class Hub:
             return
         for session_id in self.connections.close(connection, reason):
             self.store.load_by_id(session_id)
-        for watcher in self._watchers:
-            watcher.connection_closed(connection)
+        for hear in self.observers.connection_closed:
+            hear(connection)
 
     # Sessions
 
@@ -171,7 +167,7 @@ class Hub:
         )
         session = Session(facts, process=running)
         self.store.add(session)
-        self.store.hold(session, running)
+        self._hold(session, running)
         return session
 
     def move(
@@ -183,7 +179,7 @@ class Hub:
             match effect:
                 case Effect.HOLD:
                     assert session.process is not None
-                    self.store.hold(session, session.process)
+                    self._hold(session, session.process)
                 case Effect.RELEASE:
                     self._release(session, before)
                 case Effect.SAVE:
@@ -215,8 +211,8 @@ class Hub:
         self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
-        for observer in self._observers:
-            observer.session_deleted(session)
+        for hear in self.observers.session_deleted:
+            hear(session)
 
     def _forget(self, session: Session) -> None:
         for connection in list(self.connections.attached(session)):
@@ -402,8 +398,8 @@ class Hub:
                 self._deliver_request(connection, pending)
             else:
                 pending.asked.add(connection.tag)
-        for observer in self._observers:
-            observer.request_opened(pending)
+        for hear in self.observers.request_opened:
+            hear(pending)
         return pending
 
     def record_request(self, pending: PendingRequest) -> None:
@@ -418,8 +414,8 @@ class Hub:
         """Send a request that is already recorded to all clients that may answer it."""
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
-        for observer in self._observers:
-            observer.request_opened(pending)
+        for hear in self.observers.request_opened:
+            hear(pending)
 
     def belongs_to_other(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
@@ -457,8 +453,8 @@ class Hub:
         line = make_decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
-        for observer in self._observers:
-            observer.request_settled(pending, line)
+        for hear in self.observers.request_settled:
+            hear(pending, line)
         if answer is None:
             return
         if by.kind == "client" and by.reason is not None:
@@ -516,8 +512,13 @@ class Hub:
 
     # Tables behind them
 
+    def _hold(self, session: Session, process: Process) -> None:
+        self.store.hold(session, process)
+        for hear in self.observers.session_opened:
+            hear(session)
+
     def _release(self, session: Session, process: Process | None) -> None:
         if process is not None:
             self.store.release(session, process)
-        for watcher in self._watchers:
-            watcher.session_over(session)
+        for hear in self.observers.session_ended:
+            hear(session)

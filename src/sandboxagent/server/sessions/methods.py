@@ -133,6 +133,7 @@ class SessionMethods(Struct, frozen=True):
         wished = read_wished_mode(asked)
         environment, checked = take_environment(envelope)
         self._check_log()
+        await self._ask_to_open(connection, envelope)
         alias = self._alias(asked)
         try:
             running = await self.dispatcher.spawn(agent, environment)
@@ -145,6 +146,12 @@ class SessionMethods(Struct, frozen=True):
             self.hub.store.free_alias(alias)
             raise
         return await self._apply(asked, wished, answer)
+
+    async def _ask_to_open(self, connection: Connection, envelope: Envelope) -> None:
+        """Capabilities may refuse a new session."""
+        wait = self.hub.before_session.ask(connection, envelope)
+        if wait is not None:
+            await wait
 
     async def _begin(
         self,
@@ -259,6 +266,7 @@ class SessionMethods(Struct, frozen=True):
     async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
         if "cwd" in envelope.params():
             await self.dispatcher.directory(envelope.params())
+        await self._ask_to_open(connection, envelope)
         running, session = await self.dispatcher.process(connection, envelope)
         require_advertised(running, envelope.method)
         assert session is not None

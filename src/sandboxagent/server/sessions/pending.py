@@ -7,7 +7,7 @@ the other, or both.
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 from msgspec import Raw, Struct, field
 
@@ -291,20 +291,6 @@ class PendingRequest(Struct, eq=False):
     def _options(self, kind: str) -> list[str]:
         offered = objects_at(self.read(), "options")
         return [id for option in offered if option.get("kind") == kind and (id := text_at(option, "optionId"))]
-
-
-class Observer(Protocol):
-    """Sees what waits for people, and sessions that are deleted. Its methods must not raise."""
-
-    def request_opened(self, pending: PendingRequest) -> None:
-        """People may answer it from now on."""
-        ...
-
-    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
-        """It has its outcome; `decision` is what attached clients get to read of it."""
-        ...
-
-    def session_deleted(self, session: Session) -> None: ...
 
 
 class Settled(Struct):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -88,9 +88,19 @@ class Requests:
         self._default_agent = default_agent
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
-        self._extensions = advertise([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
+        self._announced = _ANNOUNCED
+        self._extensions = self._advertise()
         self._idempotency = Idempotency(hub.log, request_timeout)
         self._tasks = Tasks()
+
+    def add_methods(self, own: Mapping[str, Method], announced: Sequence[str] = ()) -> None:
+        """Answer more methods here. `announced` are notifications that clients may receive."""
+        self._own |= own
+        self._announced = (*self._announced, *announced)
+        self._extensions = self._advertise()
+
+    def _advertise(self) -> Object:
+        return advertise([name for name in (*self._own, *self._announced) if name.startswith("_")])
 
     async def open(
         self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None

@@ -304,10 +304,17 @@ class Session(Struct, eq=False, weakref=True):
 
     def start_next(self) -> Prompt | None:
         """Make the first prompt that waits the running one; None when there is none, or it has to go on waiting."""
+        if self.next_prompt is not None:
+            self.running = self.waiting.pop(0)
+            return self.running
+        return None
+
+    @property
+    def next_prompt(self) -> Prompt | None:
+        """The first prompt that waits, when nothing of the session's own hinders it from running."""
         if self.state is not HELD or self.running is not None or not self.waiting:
             return None
-        self.running = self.waiting.pop(0)
-        return self.running
+        return self.waiting[0]
 
     def finish(self, prompt: Prompt) -> None:
         """Take a prompt out, whether it runs or waits."""

@@ -4,10 +4,12 @@ A prompt waits while another runs, and while its session is on its way back to a
 """
 
 import asyncio
+from collections.abc import Awaitable
 
 import msgspec
 from msgspec import Raw, Struct
 
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     Envelope,
@@ -45,6 +47,8 @@ class _Turn(Struct, eq=False):
     reply: Reply
     call: Call | None = None
     """Once the agent has it."""
+    checked: bool | None = None
+    """Whether capabilities agree that it starts; None until they are asked."""
     ended: asyncio.Future[None] | None = None
     """For those that wait for its end without an interest in the answer."""
 
@@ -56,6 +60,7 @@ class Turns:
         self._hub = hub
         self._queue_limit = queue_limit
         self._turns: dict[Prompt, _Turn] = {}
+        self._tasks = Tasks()
 
     def check(self, session: Session) -> None:
         """Raises QueueFull or InvalidRequest when it is already clear that a prompt cannot run."""
@@ -73,9 +78,45 @@ class Turns:
 
     def advance(self, session: Session) -> None:
         """Start the next prompt, if a process holds the session and no other prompt runs."""
+        if self._hub.before_prompt.checks and not self._may_start(session):
+            return
         prompt = session.start_next()
         if prompt is not None:
             self._start(session, prompt)
+
+    def _may_start(self, session: Session) -> bool:
+        """Whether capabilities agree to the next prompt. If they need time, a task waits for them, and starts it."""
+        prompt = session.next_prompt
+        if prompt is None:
+            return False
+        turn = self._turns[prompt]
+        if turn.checked is None:
+            turn.checked = False
+            try:
+                wait = self._hub.before_prompt.ask(session, prompt)
+            except SandboxAgentError as error:
+                self._fail(session, prompt, error)
+                return False
+            if wait is not None:
+                self._tasks.run(self._wait_for_checks(session, prompt, turn, wait), f"check {prompt.turn_id}")
+                return False
+            turn.checked = True
+        return turn.checked
+
+    async def _wait_for_checks(self, session: Session, prompt: Prompt, turn: _Turn, wait: Awaitable[None]) -> None:
+        try:
+            await wait
+        except SandboxAgentError as error:
+            # It may have been cancelled meanwhile.
+            if prompt in self._turns:
+                self._fail(session, prompt, error)
+        else:
+            turn.checked = True
+            self.advance(session)
+
+    def _fail(self, session: Session, prompt: Prompt, error: SandboxAgentError) -> None:
+        line = failure(self._turns[prompt].client_id, error)
+        self._answer(session, prompt, line, {"error": _error(parse(line))})
 
     def drop(self, session: Session, prompt: Prompt, error: SandboxAgentError) -> None:
         """Remove a prompt that cannot start, and record why; the caller raises the error."""
@@ -125,8 +166,7 @@ class Turns:
     def fail_waiting(self, session: Session, error: RpcError) -> None:
         """The process is gone: what waits for its turn fails like the turn that ran."""
         for prompt in list(session.waiting):
-            line = failure(self._turns[prompt].client_id, error)
-            self._answer(session, prompt, line, {"error": _error(parse(line))})
+            self._fail(session, prompt, error)
 
     def show(self, session: Session) -> None:
         """Show the running prompt to all attached clients but its sender, unless the agent echoes prompts itself."""
@@ -153,6 +193,8 @@ class Turns:
         self._hub.save(session)
         started = self._hub.tell_turn(session, turn_id, prompt.prompt_id, {"state": "started"})
         session.turn_started_at = started.at
+        for hear in self._hub.observers.turn_started:
+            hear(session, turn_id)
         session.unechoed = prompt
         if process.echoes_prompts is False:
             self.show(session)
@@ -214,6 +256,8 @@ class Turns:
         self._hub.save(session)
         self._hub.record(session, line, direction)
         position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
+        for hear in self._hub.observers.turn_ended:
+            hear(session, prompt.turn_id, end)
         self.advance(session)
         return Answer(line, position)
 

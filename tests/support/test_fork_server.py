@@ -6,28 +6,28 @@ from pathlib import Path
 import pytest
 
 from sandboxagent.core.discovery import read_server_record
-from tests.support.forkery import Forkery, forkery
+from tests.support.fork_server import Forkery, fork_server
 from tests.support.running import BOUND, alive, eventually
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_what_was_forked_ends_with_the_tests_however_they_end(killed: bool, tmp_path: Path) -> None:
-    forkery = Forkery()
+    fork_server = Forkery()
     places = ["--data-dir", str(tmp_path / "data"), "--config-dir", str(tmp_path)]
     with (tmp_path / "out").open("w") as out, Path(os.devnull).open() as nothing:
         descriptors = [nothing.fileno(), out.fileno(), out.fileno()]
-        server = forkery.fork(["server", "--port", "0", "--no-persist", *places], os.environ, descriptors)
+        server = fork_server.fork(["server", "--port", "0", "--no-persist", *places], os.environ, descriptors)
     eventually(lambda: "listening" in (tmp_path / "out").read_text(), "the start of the server")
 
     if killed:
-        forkery._process.kill()
-    forkery._close()
+        fork_server._process.kill()
+    fork_server._close()
 
     eventually(lambda: not alive(server.pid), "the end of the server")
 
 
 def test_a_stand_in_has_the_streams_the_directory_and_the_exit_code_of_the_program(tmp_path: Path) -> None:
-    command = [*forkery().stand_in, "agents", "nonsense"]
+    command = [*fork_server().stand_in, "agents", "nonsense"]
 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
 
@@ -52,7 +52,7 @@ def test_a_file_in_python_has_its_arguments_and_its_neighbours_and_every_warning
     (tmp_path / "neighbour.py").write_text("WORD = 'hello'")
     file = tmp_path / "program.py"
     file.write_text("import sys, neighbour\nprint(neighbour.WORD, input(), sys.argv)\nleft = open(__file__)\nexit(3)\n")
-    command = [*forkery().python, str(file), "word"]
+    command = [*fork_server().python, str(file), "word"]
 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, input="you\n")
 
@@ -71,7 +71,7 @@ def test_a_stand_in_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
 def stand_in(directory: Path) -> "subprocess.Popen[bytes]":
     """A server that listens."""
     places = ["--data-dir", str(directory / "data"), "--config-dir", str(directory)]
-    command = [*forkery().stand_in, "server", "--port", "0", *places]
+    command = [*fork_server().stand_in, "server", "--port", "0", *places]
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert started.stdout is not None
     assert b"listening" in started.stdout.readline()

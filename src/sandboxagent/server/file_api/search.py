@@ -16,9 +16,9 @@ from sandboxagent.protocol.errors import (
     TooMany,
 )
 from sandboxagent.protocol.files import Found, Match, SearchEnding
+from sandboxagent.server.file_api.routes import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.files.search import Query, Search, Searches
 from sandboxagent.server.http.downloads import Streamed
-from sandboxagent.server.http.files import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.http.views import Endpoint, json_response, read_query, read_switch
 
 NDJSON = "application/x-ndjson"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rerun_alone import MOST, chosen_of
 from tests.support.running import BOUND
-from tests.support.second_look import MOST, chosen_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = """
@@ -34,7 +34,7 @@ def was_tried(name):
 def run(directory: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
     """A run of pytest in a project of its own."""
     (directory / "pytest.ini").write_text("[pytest]\nmarkers = measures\n")
-    (directory / "conftest.py").write_text('pytest_plugins = ["tests.support.second_look"]\n')
+    (directory / "conftest.py").write_text('pytest_plugins = ["tests.support.rerun_alone"]\n')
     (directory / "test_it.py").write_text(tests)
     # The plugins of others take half of the time.
     plugins = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}

@@ -10,9 +10,9 @@ import pytest
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import BadRequest, FileTooLarge
+from sandboxagent.server.file_api.routes import BLOCK, receive_file
 from sandboxagent.server.files.entries import IncomingFile, WriteCondition
 from sandboxagent.server.files.roots import Roots
-from sandboxagent.server.http.files import BLOCK, receive_file
 from tests.support.client import run
 
 POOL = Pool("test", 4)

@@ -27,6 +27,7 @@ from sandboxagent.protocol.errors import (
     UnsupportedMediaType,
 )
 from sandboxagent.protocol.files import Uploaded
+from sandboxagent.server.file_api.routes import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.download import bundle
 from sandboxagent.server.files.flow import Abandoned, Inflow, Outflow
@@ -34,7 +35,6 @@ from sandboxagent.server.files.roots import file_problems
 from sandboxagent.server.files.upload import UploadLimits, receive
 from sandboxagent.server.http.asgi import transport
 from sandboxagent.server.http.downloads import Streamed
-from sandboxagent.server.http.files import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.http.views import Endpoint, json_response, read_query
 
 SILENCE_TIMEOUT = 60.0

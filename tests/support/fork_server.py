@@ -4,7 +4,7 @@ Most of what a server or a command costs is importing its modules: half a second
 forked here is as much a process of its own as one that was started anew: it has its own sockets, signals, files and
 end. Tests about the command line or the imports of a program start it anew.
 
-The forking program (`python -I forkery.py <fd>`) reads requests from a socket, each with the file descriptors for
+The forking program (`python -I fork_server.py <fd>`) reads requests from a socket, each with the file descriptors for
 stdin, stdout and stderr. It writes a message for each process that it has forked, and one for each that has ended.
 Programs that tests start, such as a suite in TypeScript, ask it at an address: `forked.py` is the program that they
 start in place of the real one.
@@ -50,10 +50,10 @@ _SLICE = 0.05
 class Forked:
     """A process that was forked for us, as `subprocess.Popen` would show it."""
 
-    def __init__(self, forkery: "Forkery", pid: int) -> None:
+    def __init__(self, fork_server: "Forkery", pid: int) -> None:
         self.pid = pid
         self.stdout: IO[str] | None = None
-        self._forkery = forkery
+        self._forkery = fork_server
 
     @property
     def returncode(self) -> int | None:
@@ -159,7 +159,7 @@ class Forkery:
 
 
 @cache
-def forkery() -> Forkery:
+def fork_server() -> Forkery:
     """The one of this process."""
     return Forkery()
 
@@ -169,7 +169,7 @@ def forkery() -> Forkery:
 
 _IMPORTED = (
     "sandboxagent.server.main",
-    "sandboxagent.server.http.files",
+    "sandboxagent.server.file_api.routes",
     "sandboxagent.cli.main",
     "sandboxagent.cli.commands.server",
     "sandboxagent.cli.commands.run",
@@ -319,7 +319,7 @@ def _report_ends(forked: dict[int, socket.socket]) -> None:
 
 
 def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
-    """Be as a program that was started with this request; and end with the forkery, however that ends."""
+    """Be as a program that was started with this request; and end with the fork_server, however that ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     for number in (signal.SIGCHLD, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)

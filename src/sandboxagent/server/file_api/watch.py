@@ -14,10 +14,10 @@ from sandboxagent.protocol.errors import (
     WatchesExhausted,
 )
 from sandboxagent.protocol.files import ChangesEvent
+from sandboxagent.server.file_api.routes import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.files.watch import Watch, Watches
 from sandboxagent.server.http.asgi import EVENT_STREAM
 from sandboxagent.server.http.downloads import Streamed
-from sandboxagent.server.http.files import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.http.views import Endpoint, read_query, read_switch
 
 

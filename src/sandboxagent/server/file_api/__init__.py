@@ -1,0 +1,1 @@
+"""Serve the files of this machine over HTTP and JSON-RPC."""

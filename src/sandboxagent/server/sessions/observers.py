@@ -1,0 +1,82 @@
+"""Tell parts above the hub what happens in sessions, each on its own: one that fails harms no other."""
+
+import logging
+from collections.abc import Callable
+from typing import ParamSpec
+
+from sandboxagent.protocol.envelope import Object
+from sandboxagent.server.sessions.connection import Connection
+from sandboxagent.server.sessions.pending import PendingRequest
+from sandboxagent.server.sessions.session import Session
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+class Observer:
+    """What may be heard. Override what you need: nothing else is called. Every method returns at once."""
+
+    def session_opened(self, session: Session) -> None:
+        """A process holds it from now on: it is new, or it is back."""
+
+    def session_ended(self, session: Session) -> None:
+        """No process holds it any more."""
+
+    def session_deleted(self, session: Session) -> None: ...
+
+    def turn_started(self, session: Session, turn_id: str) -> None: ...
+
+    def turn_ended(self, session: Session, turn_id: str, end: Object) -> None:
+        """`end` has `stopReason` or `error`."""
+
+    def request_opened(self, pending: PendingRequest) -> None:
+        """People may answer it from now on."""
+
+    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
+        """It has its outcome; `decision` is the notification for attached clients, if there is one."""
+
+    def connection_closed(self, connection: Connection) -> None: ...
+
+
+class Observers:
+    """Whom to call for each event. What nobody overrides costs nothing."""
+
+    def __init__(self) -> None:
+        self.session_opened: list[Callable[[Session], None]] = []
+        self.session_ended: list[Callable[[Session], None]] = []
+        self.session_deleted: list[Callable[[Session], None]] = []
+        self.turn_started: list[Callable[[Session, str], None]] = []
+        self.turn_ended: list[Callable[[Session, str, Object], None]] = []
+        self.request_opened: list[Callable[[PendingRequest], None]] = []
+        self.request_settled: list[Callable[[PendingRequest, bytes | None], None]] = []
+        self.connection_closed: list[Callable[[Connection], None]] = []
+
+    def add(self, observer: Observer) -> None:
+        kind = type(observer)
+        if kind.session_opened is not Observer.session_opened:
+            self.session_opened.append(_contained(observer.session_opened))
+        if kind.session_ended is not Observer.session_ended:
+            self.session_ended.append(_contained(observer.session_ended))
+        if kind.session_deleted is not Observer.session_deleted:
+            self.session_deleted.append(_contained(observer.session_deleted))
+        if kind.turn_started is not Observer.turn_started:
+            self.turn_started.append(_contained(observer.turn_started))
+        if kind.turn_ended is not Observer.turn_ended:
+            self.turn_ended.append(_contained(observer.turn_ended))
+        if kind.request_opened is not Observer.request_opened:
+            self.request_opened.append(_contained(observer.request_opened))
+        if kind.request_settled is not Observer.request_settled:
+            self.request_settled.append(_contained(observer.request_settled))
+        if kind.connection_closed is not Observer.connection_closed:
+            self.connection_closed.append(_contained(observer.connection_closed))
+
+
+def _contained(hear: Callable[P, None]) -> Callable[P, None]:
+    def contained(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            hear(*args, **kwargs)
+        except Exception:
+            logger.exception("observer failed event=%s", getattr(hear, "__qualname__", hear))
+
+    return contained

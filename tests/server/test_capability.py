@@ -1,0 +1,135 @@
+"""The seam for what stands beside the hub: what a capability brings, hears and refuses, and a server without one."""
+
+import re
+from pathlib import Path
+
+import httpx
+
+import sandboxagent
+from tests.support.client import META, Client, run
+from tests.support.running import BOUND, Server, eventually, scripted
+
+SOURCE = Path(sandboxagent.__file__).parent
+BRIDGE = "sandboxagent.adapters.opencode.capability:OpenCodeApi"
+FILES = "sandboxagent.server.file_api.capability:FileApi"
+EXAMPLE = "tests.server.example_capability:TurnLimit"
+MODULE = "tests.support.capable"
+
+
+def server_with(*capabilities: str) -> Server:
+    """Its agent `forbidden` is one that the example refuses to start."""
+    return Server(
+        anew=True,
+        module=MODULE,
+        agents={"forbidden": scripted()},
+        environment={"TEST_CAPABILITIES": ",".join(capabilities)},
+        gateway=False,
+    )
+
+
+def get(server: Server, path: str, token: str | None = None) -> httpx.Response:
+    return httpx.get(
+        server.url + path,
+        headers={"authorization": f"Bearer {server.token if token is None else token}"},
+        trust_env=False,
+        timeout=BOUND,
+    )
+
+
+async def extensions(server: Server) -> set[str]:
+    """The methods and notifications that `initialize` tells."""
+    greeting = await Client(server).initialize()
+    return set(greeting["result"]["agentCapabilities"]["_meta"][META]["extensions"]["methods"])
+
+
+async def take_a_turn(client: Client) -> None:
+    session = await client.new_session()
+    result = await client.result("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]})
+    assert result["stopReason"] == "end_turn"
+
+
+def test_a_server_without_the_bridge_imports_nothing_of_it_and_misses_nothing() -> None:
+    async def main() -> None:
+        with server_with(FILES, EXAMPLE) as server:
+            async with Client(server) as client:
+                await take_a_turn(client)
+                assert (await client.result("_sandboxagent/fs/stat", {"path": server.work}))["entryType"] == "directory"
+            assert get(server, "/v1/agents").status_code == 200
+            assert get(server, "/v1/fs/entries?path=/").status_code == 200
+            assert get(server, "/opencode/session").status_code == 404
+            loaded = get(server, "/turns").json()["modules"]
+            assert "sandboxagent.server.file_api.routes" in loaded
+            # What the list in build.py names; the app behind it is never made.
+            bridge = {name for name in loaded if name.startswith("sandboxagent.adapters.opencode.")}
+            assert bridge == {"sandboxagent.adapters.opencode.capability", "sandboxagent.adapters.opencode.paths"}
+
+    run(main())
+
+
+def test_only_the_list_in_build_knows_the_capabilities_of_a_server() -> None:
+    known = re.compile(r"^from sandboxagent\.(?:adapters\.opencode|server\.file_api)\.", re.MULTILINE)
+    modules = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in (SOURCE / "server").rglob("*.py")}
+    importers = {name for name, text in modules.items() if known.search(text)}
+
+    assert {name for name in importers if not name.startswith("server/file_api/")} == {"server/build.py"}
+
+
+def test_a_server_without_the_file_api_has_neither_its_routes_nor_its_methods() -> None:
+    async def main() -> None:
+        with server_with(BRIDGE) as server:
+            async with Client(server) as client:
+                await take_a_turn(client)
+                assert (await client.error("_sandboxagent/fs/stat", {"path": "/"}))["code"] == -32601
+            assert "_sandboxagent/fs/stat" not in await extensions(server)
+            assert get(server, "/v1/fs/entries?path=/").status_code == 410
+            assert not [path for path in get(server, "/openapi.json").json()["paths"] if path.startswith("/v1/fs/")]
+
+    run(main())
+
+
+def test_a_capability_brings_paths_routes_methods_and_notifications() -> None:
+    async def main() -> None:
+        with server_with(FILES, BRIDGE, EXAMPLE) as server:
+            assert {"_sandboxagent/turns/count", "_sandboxagent/turns/limit"} <= await extensions(server)
+            async with Client(server) as client:
+                assert await client.result("_sandboxagent/turns/count") == {"ended": 0}
+            assert get(server, "/turns").status_code == 200
+            assert get(server, "/turns", token="wrong").status_code == 401
+            document = get(server, "/openapi.json").json()
+            assert document["paths"]["/v1/turns"]["get"]["summary"] == "How many turns are over."
+
+    run(main())
+
+
+def test_a_capability_hears_turns_and_reads_the_log_from_its_own_cursor() -> None:
+    async def main() -> None:
+        with server_with(EXAMPLE) as server:
+            async with Client(server) as client:
+                await take_a_turn(client)
+                await take_a_turn(client)
+                assert await client.result("_sandboxagent/turns/count") == {"ended": 2}
+            eventually(lambda: get(server, "/v1/turns").json() == {"ended": 2, "logged": 2})
+
+    run(main())
+
+
+def test_a_capability_refuses_a_session_a_prompt_and_a_process() -> None:
+    async def main() -> None:
+        with server_with(EXAMPLE) as server:
+            async with Client(server) as client:
+                refused = await client.call("session/new", {"cwd": "/", "mcpServers": []})
+                assert "no session in /" in refused["error"]["message"]
+
+                session = await client.new_session()
+                prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "too dear"}]}
+                refused = await client.call("session/prompt", prompt)
+                assert "too dear" in refused["error"]["message"]
+                await take_a_turn(client)
+
+            params = {"protocolVersion": 1, "clientCapabilities": {}, "_meta": {META: {"agent": "forbidden"}}}
+            introduction = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
+            response = await Client(server, "forbidden").post(introduction)
+            assert response.status_code == 400
+            assert "not allowed here" in response.text
+
+    run(main())
