@@ -314,11 +314,10 @@ function __sandbox_agent_complete
         case files directories
             set -l flag (string match -r '^--[^=]*=' -- $current)
             set -l path (string replace -r '^--[^=]*=' '' -- $current)
-            if test $answer[1] = files
-                printf '%s\n' "$flag"(__fish_complete_path "$path")
-            else
-                printf '%s\n' "$flag"(__fish_complete_directories "$path" '')
-            end
+            # Not by __fish_complete_path: before fish 4 it knows neither quotes nor ~ nor variables.
+            set -l paths (complete -C "'' $path")
+            test $answer[1] = directories; and set paths (string match -- '*/' $paths)
+            printf '%s\n' "$flag"$paths
         case words remote
             test (count $answer) -gt 1; and printf '%s\n' $answer[2..-1]
     end
