@@ -7,10 +7,9 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sandboxagent.cli.output import harmless
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser
@@ -26,8 +25,7 @@ _REMOTE = "REMOTE"
 _HELP = "Show this help."
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """What could stand there, each with a few words about it; or that it is a path, which shells know best.
 
     A path of another machine is `remote`: its words may end with a slash, and then go on.
