@@ -343,6 +343,7 @@ def desk(place: Place) -> Place:
     program.chmod(0o755)
     (place.home / "token.txt").touch()
     (place.home / "toys and more").mkdir()
+    (place.home / "toys and more/inside.txt").touch()
     return place
 
 
@@ -411,6 +412,19 @@ def test_a_shell_completes_what_is_typed(desk: Place, command: list[str], setup:
 
 
 @pytest.mark.parametrize(("command", "setup"), [BASH, ZSH], ids=["bash", "zsh"])
+def test_a_shell_completes_paths_by_its_own_rules(desk: Place, command: list[str], setup: str) -> None:
+    lines = {
+        "sandbox-agent server --token-file ~/tok\t": f"{desk.home}/token.txt",
+        "sandbox-agent server --token-file $HOME/tok\t": f"{desk.home}/token.txt",
+        "sandbox-agent server --data-dir ~/to\t": f"{desk.home}/toys and more",
+    }
+
+    called = typed(desk, [shell(command[0]), *command[1:]], setup, lines)
+
+    assert [path for *_, path in called] == list(lines.values())
+
+
+@pytest.mark.parametrize(("command", "setup"), [BASH, ZSH], ids=["bash", "zsh"])
 def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], setup: str) -> None:
     with Server() as server:
         furnish(server)
@@ -433,7 +447,12 @@ def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], se
         ("sandbox-agent server --log-level=deb", ["--log-level=debug"]),
         ("sandbox-agent server --token-file tok", ["token.txt"]),
         ("sandbox-agent server --token-file=tok", ["--token-file=token.txt"]),
+        ("sandbox-agent server --token-file ~/tok", ["~/token.txt"]),
+        ("sandbox-agent server --token-file=$HOME/tok", ["--token-file=$HOME/token.txt"]),
+        ("sandbox-agent server --token-file 'toys and more/in", ["toys and more/inside.txt"]),
+        ("sandbox-agent server --token-file toys\\ and\\ more/in", ["toys and more/inside.txt"]),
         ("sandbox-agent server --data-dir to", ["toys and more/"]),
+        ("sandbox-agent server --data-dir ~/t", ["~/toys and more/"]),
         ("sandbox-agent server --data-dir=to", ["--data-dir=toys and more/"]),
         ("bin/sandbox-agent comp", ["completion\tset up completion in a shell"]),
     ],

@@ -7,10 +7,9 @@ import argparse
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sandboxagent.cli.output import harmless
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser
@@ -26,8 +25,7 @@ _REMOTE = "REMOTE"
 _HELP = "Show this help."
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """What could stand there, each with a few words about it; or that it is a path, which shells know best.
 
     A path of another machine is `remote`: its words may end with a slash, and then go on.
@@ -314,11 +312,10 @@ function __sandbox_agent_complete
         case files directories
             set -l flag (string match -r '^--[^=]*=' -- $current)
             set -l path (string replace -r '^--[^=]*=' '' -- $current)
-            if test $answer[1] = files
-                printf '%s\n' "$flag"(__fish_complete_path "$path")
-            else
-                printf '%s\n' "$flag"(__fish_complete_directories "$path" '')
-            end
+            # Not by __fish_complete_path: before fish 4 it knows neither quotes nor ~ nor variables.
+            set -l paths (complete -C "'' $path")
+            test $answer[1] = directories; and set paths (string match -- '*/' $paths)
+            printf '%s\n' "$flag"$paths
         case words remote
             test (count $answer) -gt 1; and printf '%s\n' $answer[2..-1]
     end
