@@ -14,7 +14,8 @@ from typing import Any
 
 from sandboxagent.core.threads import Pool
 from sandboxagent.server.http.body import WebSocketTransport
-from sandboxagent.server.http.ports import Delivery, HubClients
+from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from sandboxagent.server.log.database import Database

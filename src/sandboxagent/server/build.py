@@ -31,8 +31,9 @@ from sandboxagent.server.http.app import App
 from sandboxagent.server.http.asgi import App as Asgi
 from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.body import WebSocketTransport
+from sandboxagent.server.http.deliver import Delivery
 from sandboxagent.server.http.health import HealthCheck
-from sandboxagent.server.http.ports import Delivery, HubClients
+from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from sandboxagent.server.log.log import Limits, Log

@@ -17,7 +17,7 @@ from sandboxagent.fleet.node.connections import PATH
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import notification, parse, request, success
 from sandboxagent.protocol.errors import NodeUnreachable
-from sandboxagent.server.http.ports import Delivery
+from sandboxagent.server.http.deliver import Delivery
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from sandboxagent.server.log.event import Chunk
 from tests.fleet.gateway.gateways import Socket, tell

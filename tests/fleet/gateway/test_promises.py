@@ -18,7 +18,7 @@ from sandboxagent.fleet.records import position_of
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import failure, parse, request, success
 from sandboxagent.protocol.errors import LogUnavailable, NodeUnreachable, UnknownSession
-from sandboxagent.server.http.ports import Delivery
+from sandboxagent.server.http.deliver import Delivery
 from tests.fleet.gateway.gateways import attach, tell
 from tests.fleet.gateway.scripted_nodes import (
     ACCEPTED,

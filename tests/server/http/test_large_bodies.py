@@ -16,7 +16,8 @@ from sandboxagent.protocol.envelope import LARGE
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.asgi import Receive, Scope, Send
 from sandboxagent.server.http.body import WebSocketTransport
-from sandboxagent.server.http.ports import Delivery, HubClients
+from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
 from tests.support.in_process import READ, PretendedSocket, Site, head

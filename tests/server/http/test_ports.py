@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sandboxagent.protocol.errors import AgentTimeout, ShuttingDown, TooMany
-from sandboxagent.server.http.ports import Delivery, HubClients
+from sandboxagent.server.http.deliver import Delivery
+from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.sessions.reply import Reply
 from tests.support.logs import until
 from tests.support.world import World, envelope, run, world

@@ -31,8 +31,9 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.protocol.headers import WITH_IDS
 from sandboxagent.server.http.asgi import Receive, Scope, Send, header, is_gone, transport, write_part
+from sandboxagent.server.http.deliver import Delivery
 from sandboxagent.server.http.encoding import TextFrames
-from sandboxagent.server.http.ports import Clients, Delivery, RequestHandler
+from sandboxagent.server.http.ports import Clients, RequestHandler
 from sandboxagent.server.http.posts import Post
 from sandboxagent.server.http.stream import REPLACED, Stream, Streams
 from sandboxagent.server.sessions.connection import Connection
