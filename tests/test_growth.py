@@ -37,6 +37,7 @@ from sandboxagent.server.agents.lines import LineSplitter, StderrTail
 from sandboxagent.server.files.entries import parse_tags
 from sandboxagent.server.http import asgi, auth, body, downloads, framing, websocket
 from sandboxagent.server.http.downloads import Version
+from sandboxagent.server.http.head import HeadMemo
 from sandboxagent.server.log import event
 from sandboxagent.server.permissions import commands, patterns
 from sandboxagent.server.permissions.budget import TooMuch, Work
@@ -305,7 +306,7 @@ LINES: dict[str, Parser] = {
 }
 HEADS: dict[str, Parser] = {
     "a head": read_head,
-    "what is learnt of a head": lambda text: framing.learn_head(text.encode()[:4096], []),
+    "what is learnt of a head": lambda text: HeadMemo.of(text.encode()[:4096], []),
     "Accept": lambda text: asgi.check_accept(text.encode(), "application/json"),
     "Content-Type": lambda text: asgi.check_json(text.encode()),
     "Prefer": lambda text: asgi.wants_async(text.encode()),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import httptools
 
-from sandboxagent.server.http.framing import HeadMemo, learn_head
+from sandboxagent.server.http.head import HeadMemo
 from tests.support.cutting import Proxy
 
 
@@ -35,7 +35,7 @@ def learned(post: bytes) -> HeadMemo | None:
     """The head of a POST, as a socket remembers it."""
     head, parsed = post[: post.index(b"\r\n\r\n") + 4], _Headers()
     httptools.HttpRequestParser(parsed).feed_data(head)
-    return learn_head(head, parsed.found)
+    return HeadMemo.of(head, parsed.found)
 
 
 def check_repeats(posts: Sequence[bytes]) -> None:

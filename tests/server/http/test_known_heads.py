@@ -5,7 +5,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sandboxagent.server.http.framing import MAX_MEMO_HEAD, learn_head
+from sandboxagent.server.http.head import MAX_MEMO_HEAD, HeadMemo
 
 BODY = b'{"jsonrpc":"2.0"}'
 
@@ -26,7 +26,7 @@ def head(*lines: str) -> bytes:
 
 
 def learned(head: bytes):
-    return learn_head(head, Parsed(head).headers)
+    return HeadMemo.of(head, Parsed(head).headers)
 
 
 ORDERS = [

@@ -39,7 +39,7 @@ class HostFiles:
     pool: Pool
 
     def read(self, path: str, directory: str, limit: int = MAX_FILE_BYTES) -> bytes:
-        """A file in a directory. Raises FileProblem, or Refused for a large one."""
+        """A file in a directory. Raises FileProblem, or BridgeError for a large one."""
         with file_problems(path), self.roots.within((directory,)).open(path) as file:
             content = file.read(limit + 1)
         if len(content) > limit:

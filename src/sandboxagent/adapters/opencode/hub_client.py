@@ -57,7 +57,7 @@ class HubClient:
             self.hub.close_connection(connection, "done")
 
     async def call(self, agent: str, method: str, params: Object) -> Object:
-        """The result of a request, once it is on disk. Raises Refused, or what is wrong with the exchange."""
+        """The result of a request, once it is on disk. Raises BridgeError, or what is wrong with the exchange."""
         async with self.connected(agent) as connection:
             answer = await self._requests.submit(connection, self._make(method, params))
             await self.hub.log.committed(answer.commit)
@@ -148,7 +148,7 @@ def _look_at(task: "asyncio.Task[None]") -> None:
 
 
 def read_result(response: Envelope) -> Object:
-    """Raises Refused for an error."""
+    """Raises BridgeError for an error."""
     if response.succeeded:
         return response.result()
     error = response.error()

@@ -30,7 +30,7 @@ class Reading:
     """The directory of requests that name none."""
 
     async def body(self, request: Request, type: type[T]) -> T:
-        """Raises Refused and BodyTooLarge."""
+        """Raises BridgeError and BodyTooLarge."""
         data = bytearray()
         async for part in request.stream():
             data += part
@@ -42,7 +42,7 @@ class Reading:
             raise BridgeError(400, f"the body is not what is expected here: {error}") from None
 
     def named_directory(self, request: Request) -> str | None:
-        """The directory that a request names; None when it names none. Raises Refused."""
+        """The directory that a request names; None when it names none. Raises BridgeError."""
         given = query(request).get("directory")
         if not given:
             header = request.scope["headers_by_name"].get(DIRECTORY)
@@ -52,7 +52,7 @@ class Reading:
         return _check(given)
 
     def directory(self, request: Request) -> str:
-        """The directory that a request is about. Raises Refused."""
+        """The directory that a request is about. Raises BridgeError."""
         return self.named_directory(request) or _check(self.base)
 
 
@@ -77,7 +77,7 @@ def query(request: Request) -> dict[str, str]:
 
 
 def read_number(request: Request, name: str) -> int | None:
-    """A whole number in the query. Raises Refused."""
+    """A whole number in the query. Raises BridgeError."""
     given = query(request).get(name)
     if not given:
         return None

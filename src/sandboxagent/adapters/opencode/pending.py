@@ -113,7 +113,7 @@ class OpenRequests(Observer):
     # Replying
 
     async def reply_permission(self, id: str, said: str, message: str | None) -> None:
-        """Raises Refused."""
+        """Raises BridgeError."""
         pending = self._find(id, "Permission")
         reply = read_reply(said)
         result = answer_permission(pending, reply, message)

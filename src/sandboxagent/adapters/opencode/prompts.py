@@ -62,7 +62,7 @@ def read_note(params: Object) -> PromptNote:
 
 
 def make_blocks(parts: list[Object], *, images: bool, embeds: bool) -> tuple[list[Object], list[str | None]]:
-    """The content of a prompt, and the ids that its client gave to the parts. Raises Refused.
+    """The content of a prompt, and the ids that its client gave to the parts. Raises BridgeError.
 
     `images` and `embeds` say whether the agent takes images, and files that are part of the prompt.
     """

@@ -90,7 +90,7 @@ def _find_patterns(call: ToolCall) -> list[str]:
 
 
 def read_reply(said: str) -> Reply:
-    """What a client replies. Raises Refused."""
+    """What a client replies. Raises BridgeError."""
     reply = REPLIES.get(said)
     if reply is None:
         raise BridgeError(400, f"a permission is answered by once, always or reject, not by {said[:40]!r}")
@@ -98,7 +98,7 @@ def read_reply(said: str) -> Reply:
 
 
 def answer_permission(pending: PendingRequest, reply: Reply, message: str | None) -> Object:
-    """The result for the agent: one of its own options. Raises Refused when none of them means the reply."""
+    """The result for the agent: one of its own options. Raises BridgeError when none of them means the reply."""
     options = objects_at(pending.request.params(), "options")
     for kind in _KINDS[reply]:
         for option in options:

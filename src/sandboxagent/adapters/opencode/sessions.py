@@ -154,7 +154,7 @@ class BridgeSessions:
     # Finding
 
     def find(self, id: str) -> Session | Draft:
-        """Raises Refused."""
+        """Raises BridgeError."""
         found = find_session(self._hub, id, self._clock()) or self._drafts.find(id)
         return refuse_session(id) if found is None else found
 
@@ -235,7 +235,7 @@ class BridgeSessions:
     # Making and changing
 
     def create(self, directory: str, asked: NewSession) -> SessionInfo:
-        """Raises Refused, and then leaves no draft."""
+        """Raises BridgeError, and then leaves no draft."""
         if asked.parent_id is not UNSET:
             self.find(asked.parent_id)
         if asked.model:
@@ -305,7 +305,7 @@ class BridgeSessions:
     # Prompting
 
     async def prompt(self, id: str, body: PromptBody) -> tuple[Session, Prompted]:
-        """Take a prompt; raises Refused when it is not taken."""
+        """Take a prompt; raises BridgeError when it is not taken."""
         if body.no_reply:
             raise BridgeError(400, "noReply is not supported: over ACP, an agent answers every prompt")
         note = PromptNote(messageID=await self._check_message_id(id, body.message_id or None))

@@ -59,7 +59,7 @@ class Shells:
     """Session → its terminals."""
 
     async def run(self, id: str, body: ShellBody) -> Message:
-        """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
+        """Run a command to its end; what it wrote is in the session's log then. Raises BridgeError."""
         self.bridge_sessions.find(id)
         if not self.is_on:
             raise BridgeError(400, OFF)
@@ -88,7 +88,7 @@ class Shells:
         return message
 
     async def _judge(self, session: Session, command: str) -> None:
-        """Raises Refused for what a rule rejects, or may."""
+        """Raises BridgeError for what a rule rejects, or may."""
         decision = await self.ruling.judge(session, command)
         if decision.action == "reject":
             logger.info("command of a person refused session=%s", session.id)

@@ -285,7 +285,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open.discard(fd)
         if self._dead.done() and not self._open & {STDOUT, STDERR}:
-            self._finish()
+            self._loop.call_soon(self._finish)
 
     def process_exited(self) -> None:
         self._dead.set_result(None)
@@ -300,7 +300,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             self.resume_reading()
             self._loop.call_later(DRAIN_TIMEOUT, self._finish)
         else:
-            self._finish()
+            self._loop.call_soon(self._finish)
 
 
 class StderrLog:

@@ -5,10 +5,6 @@ Pure.
 The parser cannot stop in the middle of what it was given, and a request costs far more memory than its bytes. So it is
 given a piece at a time, and no piece goes beyond the end of a request. Bytes that never become a body (heads, blank
 lines, trailers, extensions of chunks) are counted, and bounded.
-
-A client repeats its head on a socket, request after request, but for two values in it. One that was parsed and checked
-is recognized by its bytes around the length of the body and the idempotency key (`HeadMemo`): what was found out about
-it still holds, and it is not parsed again.
 """
 
 import re
@@ -16,7 +12,6 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from sandboxagent.protocol.errors import BadRequest, HeadersTooLarge
-from sandboxagent.protocol.headers import IDEMPOTENCY_KEY, raw
 
 MAX_HEAD = 64 << 10
 """Bytes of a request line and its headers: they come before the client has shown a token."""
@@ -25,14 +20,8 @@ CHUNK_ALLOWANCE = 16
 CHUNKS = 1000
 """Chunks of a body after which others have their turn: each costs as much as any other, however small it is."""
 MAX_HEADERS = 200
-MAX_MEMO_HEAD = 4096
-"""Bytes of a head that is remembered: there is one for each socket."""
 _BLANK_LINE = b"\r\n\r\n"
 _BLANK_LINES = re.compile(rb"[\r\n]+")
-_LENGTH, _KEY = b"content-length", raw(IDEMPOTENCY_KEY)
-_VALUES = re.compile(rb"\r\n(content-length|idempotency-key): ?([!-~]+)(?=\r\n)", re.IGNORECASE)
-_ANY_KEY = re.compile(rb"[!-~]{1,256}")
-_DIGITS = 9
 
 
 class RequestPart(Enum):
@@ -159,57 +148,3 @@ def _check_transfer_encoding(version: str, headers: Sequence[tuple[bytes, bytes]
     for name, value in headers:
         if name == b"transfer-encoding" and (version != "1.1" or value.lower() != b"chunked"):
             raise BadRequest("Transfer-Encoding must be chunked, and nothing else, in HTTP/1.1")
-
-
-class HeadMemo:
-    """A head, and where its values stand."""
-
-    __slots__ = ("_between", "_end", "_is_key_first", "_start")
-
-    def __init__(self, start: bytes, between: bytes | None, end: bytes, *, is_key_first: bool) -> None:
-        self._start = start
-        self._between = between
-        """Between two values; None when there is no key."""
-        self._end = end
-        self._is_key_first = is_key_first
-
-    def read(self, data: bytes) -> tuple[int, int, bytes | None] | None:
-        """Where the body of a request begins and ends that has this head, and its key; None for all other bytes."""
-        if not data.startswith(self._start):
-            return None
-        begin = len(self._start)
-        end = data.find(b"\r", begin)
-        length, key = data[begin:end], None
-        if self._between is not None:
-            if not data.startswith(self._between, end):
-                return None
-            begin = end + len(self._between)
-            end = data.find(b"\r", begin)
-            key = data[begin:end]
-            if self._is_key_first:
-                length, key = key, length
-            if _ANY_KEY.fullmatch(key) is None:
-                return None
-        if not data.startswith(self._end, end):
-            return None
-        begin = end + len(self._end)
-        return (begin, begin + int(length), key) if length.isdigit() and len(length) <= _DIGITS else None
-
-
-def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> HeadMemo | None:
-    """Remember a head, which was parsed into these headers; None for one that is long or unusual."""
-    if len(head) > MAX_MEMO_HEAD:
-        return None
-    found = list(_VALUES.finditer(head))
-    values = [(match[1].lower(), match[2]) for match in found]
-    names = [name for name, _ in values]
-    if values != [each for each in headers if each[0] in (_LENGTH, _KEY)]:
-        # The parser has read it in another way.
-        return None
-    if names == [_LENGTH]:
-        return HeadMemo(head[: found[0].start(2)], None, head[found[0].end(2) :], is_key_first=False)
-    if names in ([_LENGTH, _KEY], [_KEY, _LENGTH]):
-        first, second = found
-        between = head[first.end(2) : second.start(2)]
-        return HeadMemo(head[: first.start(2)], between, head[second.end(2) :], is_key_first=names[0] == _KEY)
-    return None

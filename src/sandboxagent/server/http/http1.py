@@ -33,15 +33,13 @@ from sandboxagent.server.http.asgi import (
 from sandboxagent.server.http.framing import (
     CHUNKS,
     HEAD,
-    MAX_MEMO_HEAD,
     Framing,
-    HeadMemo,
     body_length,
     check_head,
-    learn_head,
     offers_websocket,
     without_upgrade,
 )
+from sandboxagent.server.http.head import MAX_MEMO_HEAD, HeadMemo
 from sandboxagent.server.http.posts import Post, PostHead
 from sandboxagent.server.http.sockets import BufferedTransport, Flag, FlowControl, Sockets, Wait
 
@@ -614,7 +612,7 @@ class Http1(asyncio.Protocol):
     def _remember(self, head: bytes, says: PostHead) -> None:
         """Take requests that repeat this head without parsing it."""
         if says.refusal is None and not says.more:
-            known = learn_head(head, self._headers)
+            known = HeadMemo.of(head, self._headers)
             self._known = None if known is None else (known, says)
 
     # Answers
