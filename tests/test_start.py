@@ -33,7 +33,7 @@ LATER = {
     "sandboxagent.server.http.views": "routes beside /v1/rpc, /acp and health",
     "sandboxagent.server.http.websocket": "a WebSocket's",
     "sandboxagent.fleet.node": "a fleet's",
-    "sandboxagent.adapters.opencode": "OpenCode's programs'",
+    "sandboxagent.adapters.opencode.app": "OpenCode's programs'",
     "starlette": "routes beside /v1/rpc, /acp and health",
     "tarfile": "archives'",
     "unittest": "nothing's",

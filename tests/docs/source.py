@@ -14,12 +14,12 @@ SOURCE = ROOT / "src" / "sandboxagent"
 
 @cache
 def answered_methods() -> frozenset[str]:
-    """The keys of every table of methods of sessions."""
+    """The keys of every table of methods, of the hub's and of capabilities'."""
     return frozenset(_answered())
 
 
 def _answered() -> Iterator[str]:
-    for module in trees((SOURCE / "server" / "sessions").glob("*.py")):
+    for module in trees((SOURCE / "server").rglob("*.py")):
         for function in ast.walk(module):
             if isinstance(function, ast.FunctionDef) and function.name == "table":
                 for node in ast.walk(function):

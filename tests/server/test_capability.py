@@ -133,3 +133,12 @@ def test_a_capability_refuses_a_session_a_prompt_and_a_process() -> None:
             assert "not allowed here" in response.text
 
     run(main())
+
+
+def test_the_example_of_the_architecture_is_the_one_that_is_tested() -> None:
+    """Each line of it stands in the example."""
+    page = (SOURCE.parent.parent / "docs" / "architecture.md").read_text()
+    shown = page[page.index("class TurnLimit(Capability):") :]
+    example = {line.strip() for line in (Path(__file__).parent / "example_capability.py").read_text().splitlines()}
+
+    assert [line for line in shown[: shown.index("```")].splitlines() if line.strip() not in example] == []

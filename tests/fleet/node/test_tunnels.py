@@ -70,7 +70,7 @@ class Node:
         self.rpc = Rpc(*parts, delivery, WebSocketTransport(*parts, delivery, lines, MOST), lines, MOST)
         other: Any = None
         auth = Auth(TOKEN, "127.0.0.1", (), (), public_health=False)
-        self._app = App(auth, self.rpc, other, other, lambda: echo, lambda: echo)
+        self._app = App(auth, self.rpc, other, other, [], lambda: echo)
 
     async def join(self) -> None:
         await self._fleet.join("n1", partial(self._app.answer_gateway, {}), read_post=self._app.read_gateway_post)

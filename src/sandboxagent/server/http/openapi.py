@@ -22,6 +22,7 @@ from sandboxagent.protocol.errors import (
     BadRequest,
     BatchNotSupported,
     BodyTooLarge,
+    CheckFailed,
     ForbiddenOrigin,
     HeadersTooLarge,
     IdempotencyMismatch,
@@ -53,7 +54,7 @@ _POST_PROBLEMS = (
     *(NotAnEnvelope, MissingConnection, MissingAgent, UnknownConnection, NobodyAsked, NotAcceptable),
     *(AlreadyAnswered, IdempotencyMismatch, BodyTooLarge, UnsupportedMediaType, WrongAnswer),
     *INSTALL_PROBLEMS,
-    *(AgentBootFailed, AgentTimeout, LogUnavailable),
+    *(AgentBootFailed, AgentTimeout, CheckFailed, LogUnavailable),
 )
 _ACP_PROBLEMS = (
     *(NotAnEnvelope, MissingConnection, UnknownConnection, NotAcceptable, BodyTooLarge, UnsupportedMediaType),
