@@ -286,7 +286,15 @@ def test_the_server_itself_needs_neither_bars_nor_a_client_nor_what_its_first_re
     assert "sandboxagent.server.agents.install.installer" in loaded
     later = {"http.client", "httpx", "importlib.metadata", "rich", "starlette", "zipfile"}
     assert later & set(loaded) == set()
-    rooms = ("adapters.opencode.app", "adapters.mock", "adapters.amp", "client", "fleet.bus", "fleet.gateway", "fleet.node")
+    rooms = (
+        "adapters.opencode.app",
+        "adapters.mock",
+        "adapters.amp",
+        "client",
+        "fleet.bus",
+        "fleet.gateway",
+        "fleet.node",
+    )
     rooms += ("server.http.openapi", "server.http.ui", "server.http.views")
     assert [name for name in loaded if name.startswith(tuple(f"sandboxagent.{room}" for room in rooms))] == []
 
