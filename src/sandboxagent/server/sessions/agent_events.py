@@ -49,7 +49,7 @@ from sandboxagent.protocol.errors import (
     RpcError,
     UnknownSession,
 )
-from sandboxagent.protocol.json_bounds import MIN_DEEP, excess, opens_little
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_VALUES, MIN_DEEP, excess
 from sandboxagent.server.agents.credentials import find_missing_credentials
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.log.event import Direction, agent_channel, connection_channel, split_lines
@@ -92,8 +92,8 @@ _BRACE, _END_BRACE = b"{}"
 _EMPTY_LINES = b"\n\n"
 MAX_UNPARSED = 100
 """Bad lines of one read that clients see one by one."""
-_MANY = 4096
-"""Bytes from which on lines are looked at one by one: most are too short to be out of bounds."""
+_TOO_MANY = MAX_DEPTH + 1
+"""Brackets of a kind that are counted: more make no difference."""
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
@@ -555,13 +555,13 @@ def _look_at(blob: bytes) -> _LookedAt:
     else: what is large is looked at in a thread.
     """
     try:
-        size = len(blob)
-        if size > MIN_DEEP and (size > _MANY or not opens_little(blob)):
+        if is_large := len(blob) > MAX_VALUES:
+            # Before it is read: a value takes fifty times its bytes.
             _check_bounds(blob)
         if not blob.isascii():
             check_utf8(blob)
         peeks = peek_lines(blob)
-    except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope):
+    except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope, RecursionError):
         return _look_closely(blob)
     lines = split_lines(blob, len(peeks))
     lines.pop()
@@ -571,6 +571,11 @@ def _look_at(blob: bytes) -> _LookedAt:
     for line in lines:
         if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
             return _look_closely(blob)
+        # Spelled out, and not `opens_little`: this runs for every line of every agent.
+        if not is_large and (size := len(line)) > MIN_DEEP:
+            few = line.replace(b"{", b"", _TOO_MANY).replace(b"[", b"", _TOO_MANY)
+            if size - len(few) > MAX_DEPTH and excess(line) is not None:
+                return _look_closely(blob)
     if needs_check(blob, len(lines)):
         return *_disarm_lines(lines, peeks), None
     return lines, peeks, 0, None
