@@ -26,6 +26,8 @@ LATER = {
     "sandboxagent.client": "the SDK",
     "sandboxagent.cli.chat": "other commands",
     "sandboxagent.fleet.gateway": "a gateway's",
+    "sandboxagent.server.agents.install.download": "installs",
+    "sandboxagent.server.agents.install.registry_entries": "installs, once there is a registry's copy",
     "sandboxagent.server.files.search": "the file API's",
     "sandboxagent.server.files.upload": "the file API's",
     "sandboxagent.server.http.routes": "routes beside /v1/rpc, /acp and health",

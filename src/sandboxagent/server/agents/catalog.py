@@ -7,6 +7,7 @@ paths, never a value. Instructions, for people, are made from the manifest.
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -17,9 +18,11 @@ from sandboxagent.protocol.views import AgentFacts, Artifact, InstallFacts, Sour
 from sandboxagent.server.agents.credentials import find_credentials, has_credentials
 from sandboxagent.server.agents.install.record import Record, Store
 from sandboxagent.server.agents.install.registry import Registry
-from sandboxagent.server.agents.install.registry_entries import RegistryEntry
 from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent, Manifest, is_id
+
+if TYPE_CHECKING:
+    from sandboxagent.server.agents.install.registry_entries import RegistryEntry
 
 
 class Catalog(Struct, frozen=True):
@@ -106,7 +109,7 @@ class Catalog(Struct, frozen=True):
         """Whether it can be had, as far as we know: what we have no package for, the registry may have."""
         return agent.supported or self.record(agent) is not None or any(map(self._kept_entry, agent.registry))
 
-    def _kept_entry(self, slug: str) -> RegistryEntry | None:
+    def _kept_entry(self, slug: str) -> "RegistryEntry | None":
         """What the registry's copy has, without network."""
         snapshot = self.registry.cached()
         return snapshot.entries.get(slug) if snapshot else None
@@ -144,7 +147,7 @@ def _installed(record: Record) -> Agent:
     return _registry_agent(record.agent, record.title, record.description)
 
 
-def _listed(entry: RegistryEntry) -> Agent:
+def _listed(entry: "RegistryEntry") -> Agent:
     return _registry_agent(entry.id, entry.name, entry.description)
 
 

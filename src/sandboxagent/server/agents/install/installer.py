@@ -13,7 +13,7 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
@@ -34,10 +34,12 @@ from sandboxagent.server.agents.install.packages import Packages
 from sandboxagent.server.agents.install.plan import Job, Plan, Wanted, make_plan
 from sandboxagent.server.agents.install.record import FOLDER, NODE, PYTHON, SHIMS, Record, Store, now
 from sandboxagent.server.agents.install.registry import Registry, Snapshot
-from sandboxagent.server.agents.install.registry_entries import BinaryTarget, current_platform, this_machine
 from sandboxagent.server.agents.install.tools import Runner, bundled_node, read_tool_settings
 from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent, Package
+
+if TYPE_CHECKING:
+    from sandboxagent.server.agents.install.registry_entries import BinaryTarget
 
 logger = logging.getLogger(__name__)
 
@@ -208,6 +210,8 @@ class Installer:
     async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
         job.tell("resolving", "looking it up in the ACP registry")
         snapshot, note = await self._snapshot(agent)
+        from sandboxagent.server.agents.install.registry_entries import this_machine
+
         chosen = make_plan(agent, snapshot, note, wanted, this_machine())
         folder = self._store.begin(agent.id)
         try:
@@ -236,13 +240,15 @@ class Installer:
         return snapshot, snapshot.problem
 
     async def _assemble(self, agent: Agent, chosen: Plan, folder: Path, job: Job) -> Record:
+        from sandboxagent.server.agents.install.registry_entries import npm_platform
+
         settings = await asyncio.to_thread(read_tool_settings, self._environ)
         environment = settings.environment
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
         # The machine's own certificates, as pip and uv take them: behind a proxy Node's bundled ones do not do.
         environment.setdefault("NODE_USE_SYSTEM_CA", "1")
-        packages = Packages(self._runner, settings, agent.id, folder, this_machine().npm)
+        packages = Packages(self._runner, settings, agent.id, folder, npm_platform())
         return await Assembly(agent, chosen, folder, packages, job, self._require_hashes).record()
 
     async def _verify_record(self, agent: Agent, record: Record) -> Record:
@@ -301,6 +307,8 @@ class Assembly(Struct, frozen=True):
         env = dict(self.plan.env)
         if self.agent.native is not None:
             artifacts += await self._native(env)
+        from sandboxagent.server.agents.install.registry_entries import current_platform
+
         return Record(
             agent=self.agent.id,
             folder=self.folder.name,
@@ -349,7 +357,7 @@ class Assembly(Struct, frozen=True):
             raise InstallFailed(f"the package {package.name} has no program {self.plan.program}", agent=self.agent.id)
         return script
 
-    async def _unpack(self, target: BinaryTarget) -> tuple[Path, str]:
+    async def _unpack(self, target: "BinaryTarget") -> tuple[Path, str]:
         from sandboxagent.server.agents.install.archive import extract, fetch
 
         name = target.archive.rpartition("/")[2].partition("?")[0]

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -11,13 +11,15 @@ from msgspec.structs import replace
 from sandboxagent.protocol.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 from sandboxagent.protocol.views import Progress, Stage
 from sandboxagent.server.agents.install.registry import Snapshot
-from sandboxagent.server.agents.install.registry_entries import (
-    BinaryTarget,
-    Machine,
-    PackageDistribution,
-    RegistryEntry,
-)
 from sandboxagent.server.agents.manifest import Agent, Package
+
+if TYPE_CHECKING:
+    from sandboxagent.server.agents.install.registry_entries import (
+        BinaryTarget,
+        Machine,
+        PackageDistribution,
+        RegistryEntry,
+    )
 
 # It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
 _VERSION = r"(?i)(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}"
@@ -45,7 +47,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     packages: tuple[Package, ...] = ()
     native: Package | None = None
-    archive: BinaryTarget | None = None
+    archive: "BinaryTarget | None" = None
     slug: str | None = None
     note: str | None = None
 
@@ -53,7 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return f"Plan({self.program}, {self.version})"
 
 
-def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: Machine) -> Plan:
+def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: "Machine") -> Plan:
     """Decide. `note` says what is wrong with the snapshot, or why there is none.
 
     Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
@@ -66,7 +68,7 @@ def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted:
     return replace(chosen, native=_plan_native(agent, wanted, machine), note=note)
 
 
-def _find_entry(agent: Agent, snapshot: Snapshot) -> RegistryEntry | None:
+def _find_entry(agent: Agent, snapshot: Snapshot) -> "RegistryEntry | None":
     return next((snapshot.entries[slug] for slug in agent.registry if slug in snapshot.entries), None)
 
 
@@ -79,7 +81,7 @@ def _process_version(agent: Agent, wanted: Wanted) -> str | None:
     return wanted.agent
 
 
-def _plan_native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | None:
+def _plan_native(agent: Agent, wanted: Wanted, machine: "Machine") -> Package | None:
     native = agent.native
     version = native and (wanted.agent or native.version)
     if native is None or version is None:
@@ -88,7 +90,7 @@ def _plan_native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | No
     return Package(name, version, program=native.program, integrity=_pin(native.integrity, native.version, version))
 
 
-def _from_registry(agent: Agent, entry: RegistryEntry, process: str | None, machine: Machine) -> Plan | None:
+def _from_registry(agent: Agent, entry: "RegistryEntry", process: str | None, machine: "Machine") -> Plan | None:
     """What the registry has for the machine; packages first, because an index vouches for what it hands out."""
     ways = entry.distribution
     if ways.npx is not None:
@@ -114,7 +116,7 @@ def _from_registry(agent: Agent, entry: RegistryEntry, process: str | None, mach
 
 
 def _from_package(
-    agent: Agent, entry: RegistryEntry, way: PackageDistribution, index: Literal["npm", "pypi"], process: str | None
+    agent: Agent, entry: "RegistryEntry", way: "PackageDistribution", index: Literal["npm", "pypi"], process: str | None
 ) -> Plan:
     name, version = way.name, process or way.version or entry.version
     # Of @scope/name[extra], the program is called name.
@@ -132,7 +134,7 @@ def _from_package(
     )
 
 
-def _from_manifest(agent: Agent, entry: RegistryEntry | None, process: str | None, machine: Machine) -> Plan:
+def _from_manifest(agent: Agent, entry: "RegistryEntry | None", process: str | None, machine: "Machine") -> Plan:
     if not agent.packages:
         if entry is not None:
             raise UnsupportedPlatform(agent.id, machine.registry, sorted(entry.distribution.binary))

@@ -10,25 +10,17 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from sandboxagent.protocol.errors import RegistryUnavailable
-from sandboxagent.server.agents.install.download import Download, NotFetched, download, redact_url
-from sandboxagent.server.agents.install.registry_entries import (
-    BinaryTarget,
-    Content,
-    Distribution,
-    NotARegistry,
-    PackageDistribution,
-    RegistryEntry,
-    parse,
-)
 
-__all__ = ["BinaryTarget", "Distribution", "PackageDistribution", "Registry", "RegistryEntry", "Snapshot"]
+if TYPE_CHECKING:
+    from sandboxagent.server.agents.install.download import Download
+    from sandboxagent.server.agents.install.registry_entries import Content, RegistryEntry
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +33,7 @@ RETRY_INTERVAL = 30.0
 class Snapshot(Struct, frozen=True):
     """The registry as it was at one time."""
 
-    entries: Mapping[str, RegistryEntry]
+    entries: "Mapping[str, RegistryEntry]"
     origin: Origin
     fetched_at: float
     """When it was last known to be the registry's newest, by the clock on the wall."""
@@ -67,7 +59,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Copy(Struct, frozen=True):
     document: bytes
-    content: Content
+    content: "Content"
     facts: _Facts
     origin: Origin
 
@@ -91,7 +83,8 @@ class Registry:
         is_url = "://" in location or location.lower().startswith("file:")
         self._url = location if is_url else Path(location).absolute().as_uri()
         self._scheme = self._url.partition(":")[0].lower()
-        self._shown = redact_url(location) if is_url else location
+        self._location = location
+        self._is_url = is_url
         self._document = cache / "registry.json"
         self._metadata = cache / "registry.metadata.json"
         self._timeout = timeout
@@ -146,7 +139,17 @@ class Registry:
         if not task.cancelled():
             task.exception()  # If all callers have gone, nothing else retrieves it.
 
+    @property
+    def _shown(self) -> str:
+        """The location, for people to read."""
+        from sandboxagent.server.agents.install.download import redact_url
+
+        return redact_url(self._location) if self._is_url else self._location
+
     async def _refresh(self) -> Snapshot:
+        from sandboxagent.server.agents.install.download import NotFetched
+        from sandboxagent.server.agents.install.registry_entries import NotARegistry
+
         try:
             copy = await self._fetch(self._copy)
         except (NotFetched, NotARegistry) as failed:
@@ -171,6 +174,9 @@ class Registry:
     # --- fetching -----------------------------------------------------------------------------------------------------
 
     async def _fetch(self, known: _Copy | None) -> _Copy:
+        from sandboxagent.server.agents.install.download import NotFetched, download
+        from sandboxagent.server.agents.install.registry_entries import parse
+
         origin = "file" if self._scheme == "file" else "live"
         conditions = {} if known is None else _conditions(known.facts)
         accept = (200, 304) if conditions else (200,)
@@ -196,7 +202,9 @@ class Registry:
         )
         return _Copy(document, content, facts, origin)
 
-    async def _whole(self, found: Download) -> bytes:
+    async def _whole(self, found: "Download") -> bytes:
+        from sandboxagent.server.agents.install.download import NotFetched
+
         coding = found.headers.get("Content-Encoding", "identity")
         if coding.lower() != "identity":
             raise NotFetched(f"it is encoded with {coding!r:.40}, which was not requested")
@@ -211,6 +219,10 @@ class Registry:
 
     def _load(self) -> _Copy | None:
         """The copy on disk; None when there is none, when it is broken, or when it is of another location."""
+        if not self._metadata.exists():
+            return None
+        from sandboxagent.server.agents.install.registry_entries import NotARegistry, parse
+
         try:
             facts = msgspec.json.decode(_read(self._metadata, self._max_bytes), type=_Facts)
             document = _read(self._document, self._max_bytes)
