@@ -13,6 +13,7 @@ LATER = {
     "anyio": "Starlette's",
     "click": "nothing's",
     "dataclasses": "nothing's: structs are made with a tenth of the work, and do not import it",
+    "email.utils": "downloads'",
     "h11": "the SDK's, and calls of gateways",
     "httpx": "the SDK's, and installs",
     "importlib.metadata": "installs",

@@ -5,12 +5,13 @@ import gc
 import json
 import weakref
 from collections.abc import Awaitable, Callable
+from email.utils import formatdate
 
 import pytest
 
 from sandboxagent.server.http.asgi import Receive, Scope, Send, respond
 from sandboxagent.server.http.framing import MAX_HEAD
-from sandboxagent.server.http.http1 import Cycle
+from sandboxagent.server.http.http1 import Cycle, format_date
 from tests.support.in_process import READ, PretendedSocket, Site, head
 
 SMALL = b"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -414,3 +415,12 @@ def test_only_the_token_makes_a_socket_a_clients(request_bytes: bytes, admitted:
         assert socket.transport.closed is not admitted
 
     on_site(test)
+
+
+# --- the date ---------------------------------------------------------------------------------------------------------
+
+
+def test_date_of_an_answer_is_written_as_http_has_it() -> None:
+    some_each_day = range(0, 4 * 366 * 86_400, 86_400 + 3_661)
+
+    assert [second for second in some_each_day if format_date(second) != formatdate(second, usegmt=True)] == []

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 from urllib.parse import unquote
@@ -67,6 +66,8 @@ LAST_ANSWERS_TIMEOUT = 1.0
 
 _KEY = raw(IDEMPOTENCY_KEY)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _UNSAFE = re.compile(rb"[\x00\r\n]")
 """What would end a header, and begin one that nobody meant."""
 
@@ -123,8 +124,15 @@ class HttpServer:
         """The header that says when an answer was made."""
         second = int(time.time())
         if second != self._second:
-            self._second, self._date = second, b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+            self._second, self._date = second, b"date: %b\r\n" % format_date(second).encode()
         return self._date
+
+
+def format_date(second: int) -> str:
+    """Write a time as HTTP has it. Spelled out, because `email.utils` takes two milliseconds of every start."""
+    at = time.gmtime(second)
+    day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
+    return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
 
 
 def _leave_to_app(_: Scope) -> None:
