@@ -7,7 +7,7 @@
 import { launched } from "../../tests/browser/chromium.mjs";
 
 const { url, token, chunks, lines, envelopes, sessions, seconds, rounds, events, peer, patience } = JSON.parse(process.argv[2]);
-const PATIENCE = 300_000;
+const TIMEOUT = 300_000;
 
 /** A client of the server, as simple as can be. */
 class Client {
@@ -90,7 +90,7 @@ async function framesOf(page, work) {
 
 async function opened(browser, address) {
   const page = await browser.newPage({ viewport: { width: 1440, height: 900 } });
-  page.setDefaultTimeout(PATIENCE);
+  page.setDefaultTimeout(TIMEOUT);
   await page.addInitScript(RECORDER);
   await page.goto(address);
   return page;
@@ -111,7 +111,7 @@ async function firstLoad(browser, address, isThere) {
     if (["Document", "Script", "Stylesheet"].includes(kinds.get(requestId))) code.bytes += encodedDataLength;
   });
   await page.goto(address, { waitUntil: "commit" });
-  await page.waitForFunction(isThere, undefined, { polling: "raf", timeout: PATIENCE });
+  await page.waitForFunction(isThere, undefined, { polling: "raf", timeout: TIMEOUT });
   const interactive = await page.evaluate(() => performance.now());
   await page.waitForLoadState("networkidle").catch(() => undefined);
   await context.close();

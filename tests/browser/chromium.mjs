@@ -35,7 +35,7 @@ const ARGUMENTS = [
   "--disable-component-update",
   "--disable-sync",
 ];
-const PATIENCE = 60_000;
+const TIMEOUT = 60_000;
 
 /** Text needs a font, and a machine without a screen may have none. */
 const FONTS = `<?xml version="1.0"?>
@@ -61,7 +61,7 @@ async function first() {
   for (const candidate of [onPath, packaged, packagedWithLibraries]) {
     try {
       const options = await candidate();
-      return [options, await chromium.launch({ ...options, args: ARGUMENTS, timeout: PATIENCE })];
+      return [options, await chromium.launch({ ...options, args: ARGUMENTS, timeout: TIMEOUT })];
     } catch (error) {
       complaints.push(summary(error));
     }

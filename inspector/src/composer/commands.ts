@@ -2,7 +2,7 @@
 
 import type { AvailableCommand } from "@agentclientprotocol/sdk";
 
-const MOST = 50;
+const MAX_COMMANDS = 50;
 
 /** The commands that a text may become; undefined when it is no command being typed. */
 export function matching(
@@ -15,7 +15,7 @@ export function matching(
   const wanted = (typed[1] ?? "").toLowerCase();
   const named = commands.filter(({ name }) => name.toLowerCase().includes(wanted));
   const first = named.filter(({ name }) => name.toLowerCase().startsWith(wanted));
-  const found = [...first, ...named.filter((each) => !first.includes(each))].slice(0, MOST);
+  const found = [...first, ...named.filter((each) => !first.includes(each))].slice(0, MAX_COMMANDS);
   return found.length > 0 ? found : undefined;
 }
 

@@ -11,7 +11,7 @@ interface Toast {
 }
 
 const LASTS = 4_000;
-const MOST = 3;
+const MAX_TOASTS = 3;
 const listeners = new Set<() => void>();
 let shown: readonly Toast[] = [];
 let last = 0;
@@ -19,7 +19,7 @@ let last = 0;
 /** Shows a text for a few seconds. */
 export function toast(text: string, tone: Toast["tone"] = "plain"): void {
   const one = { id: (last += 1), text, tone };
-  change([...shown, one].slice(-MOST));
+  change([...shown, one].slice(-MAX_TOASTS));
   setTimeout(() => change(shown.filter((each) => each !== one)), tone === "bad" ? 2 * LASTS : LASTS);
 }
 

@@ -6,7 +6,7 @@ import type { Entry, Files } from "sandboxagent";
 import { type Loaded, useLoaded } from "../server/index.js";
 
 /** More than a person looks through; the rest is named as a number. */
-const MOST = 5_000;
+const MAX_ENTRIES = 5_000;
 
 export interface Listing {
   readonly entries: readonly Entry[];
@@ -23,7 +23,7 @@ async function list(files: Files, path: string): Promise<Listing> {
   const entries: Entry[] = [];
   let truncated = false;
   for await (const entry of files.list(path)) {
-    if (entries.length === MOST) {
+    if (entries.length === MAX_ENTRIES) {
       truncated = true;
       break;
     }

@@ -14,7 +14,7 @@ const WINDOW = 16 * 1024 * 1024;
 /** Pages that are read at once. */
 const AT_ONCE = 2;
 /** Pages that wait to be read: those that were wanted last, as what was scrolled past is not wanted any more. */
-const MOST_WANTED = 4;
+const MAX_WANTED = 4;
 
 /** Reads entries again: all between two ids, both exclusive. */
 export type ReadAgain = (after: number, before: number) => Promise<readonly Entry[]>;
@@ -116,7 +116,7 @@ export class Pages {
     const at = this.#wanted.indexOf(number);
     if (at >= 0) this.#wanted.splice(at, 1);
     this.#wanted.push(number);
-    if (this.#wanted.length > MOST_WANTED) this.#wanted.shift();
+    if (this.#wanted.length > MAX_WANTED) this.#wanted.shift();
     this.#readNext();
   }
 

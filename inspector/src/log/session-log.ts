@@ -13,7 +13,7 @@ import { Rows } from "./rows.js";
 import type { SessionView } from "./view.js";
 
 /** How many views are kept, from which those in between are made. Each may have the text of a long message up to its moment. */
-const MOST_KEPT = 32;
+const MAX_KEPT = 32;
 /** How many views at a moment are kept besides. */
 const RECENT = 16;
 
@@ -163,7 +163,7 @@ export class SessionLog {
     this.#folded += 1;
     if (this.#folded % this.#step !== 0) return;
     this.#kept.push(this.#fold.view());
-    if (this.#kept.length <= MOST_KEPT) return;
+    if (this.#kept.length <= MAX_KEPT) return;
     this.#kept = this.#kept.filter((_, index) => index % 2 === 0);
     this.#step *= 2;
   }

@@ -89,7 +89,7 @@ export function terminalChange(method: string, result: Json): Partial<Terminal> 
 }
 
 /** How much of a terminal's output is kept, from its end. */
-const LONGEST_OUTPUT = 1024 * 1024;
+const MAX_OUTPUT = 1024 * 1024;
 
 /**
  * A terminal of an agent's own, after an update of a tool call that says something of it; undefined when it does not.
@@ -116,8 +116,8 @@ export function ownTerminal(
   return {
     ...known,
     cwd: textAt(info, "cwd") ?? known.cwd,
-    output: written.slice(-LONGEST_OUTPUT),
-    truncated: known.truncated || written.length > LONGEST_OUTPUT,
+    output: written.slice(-MAX_OUTPUT),
+    truncated: known.truncated || written.length > MAX_OUTPUT,
     exit: isExit ? { exitCode: numberAt(exit, "exit_code") ?? null, signal: textAt(exit, "signal") ?? null } : known.exit,
     events: known.events.with(event),
   };

@@ -12,7 +12,7 @@ import styles from "./mission.module.css";
 import type { Waiting } from "./open-questions.js";
 
 /** Requests that are shown at once. */
-const MOST = 12;
+const MAX_QUESTIONS = 12;
 
 export interface QuestionsProps {
   readonly waiting: readonly Waiting[];
@@ -26,7 +26,7 @@ export function Questions({ waiting, onAnswer }: QuestionsProps): ReactNode {
   // A card that is still there says it itself.
   const missed = failed && !waiting.some(({ asked }) => asked.key === failed.to.asked.key) ? failed : undefined;
   if (waiting.length === 0 && missed === undefined) return null;
-  const shown = all ? waiting : waiting.slice(0, MOST);
+  const shown = all ? waiting : waiting.slice(0, MAX_QUESTIONS);
   const answer = async (to: Waiting, given: Answer): Promise<void> => {
     setFailed(undefined);
     try {

@@ -26,7 +26,7 @@ const CHEAPEST_AGENT = "mock";
 /** Milliseconds between two tries to find a server. */
 const PAUSE = 1_500;
 /** A person may wait for long; the page says meanwhile that it is trying. */
-const PATIENCE = 10 * 60_000;
+const TIMEOUT = 10 * 60_000;
 
 export class ServerConnection {
   readonly view: Store<ConnectionView> = new Store<ConnectionView>({ state: "connecting" });
@@ -53,7 +53,7 @@ export class ServerConnection {
         ...(token !== undefined && { token }),
         agent: CHEAPEST_AGENT,
         name: "inspector",
-        reconnectTimeout: PATIENCE,
+        reconnectTimeout: TIMEOUT,
         // All are left open, for the person to answer.
         ...requests.handlers,
       });

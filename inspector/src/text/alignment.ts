@@ -20,9 +20,9 @@ interface Part {
 }
 
 /** Insertions and deletions that are looked for one by one between two lines that stay. */
-const MOST_EDITS = 300;
+const MAX_EDITS = 300;
 /** Steps of such searches in all; one for n edits takes n². */
-const MOST_STEPS = 150_000;
+const MAX_STEPS = 150_000;
 /** A part between unique lines may have unique lines of its own, and so on. */
 const DEEPEST = 8;
 
@@ -36,7 +36,7 @@ class Alignment {
   readonly runs: Run[] = [];
   readonly #olds: readonly string[];
   readonly #news: readonly string[];
-  #steps = MOST_STEPS;
+  #steps = MAX_STEPS;
 
   constructor(olds: readonly string[], news: readonly string[]) {
     this.#olds = olds;
@@ -97,7 +97,7 @@ class Alignment {
       this.#replace(part);
       return;
     }
-    const most = Math.min(MOST_EDITS, Math.floor(Math.sqrt(this.#steps)));
+    const most = Math.min(MAX_EDITS, Math.floor(Math.sqrt(this.#steps)));
     const found = diffArrays(olds, news, { maxEditLength: most });
     if (found === undefined) {
       this.#steps -= most ** 2;

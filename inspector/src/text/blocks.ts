@@ -12,11 +12,11 @@ export interface Block {
 }
 
 /** Beyond this, a block that is still open is no longer looked at for its structure. */
-const LONGEST_OPEN = 256 * 1024;
+const MAX_OPEN = 256 * 1024;
 /** Blocks of blocks of blocks: a parser that recurses must not be led down endlessly. */
 const DEEPEST = 24;
 /** More marks of emphasis, links and code than this in one paragraph are no markup. */
-const MOST_MARKS = 1_000;
+const MAX_MARKS = 1_000;
 
 /** Splits a text that is appended to. Asked with a text that does not begin with the one before, it starts anew. */
 export class GrowingBlocks {
@@ -62,7 +62,7 @@ export function blocksOf(text: string): readonly Block[] {
 /** Whether a block is one that a parser might take for ever over, or overflow its stack with. */
 export function isAbsurd(raw: string): boolean {
   return (
-    TOO_DEEP.test(raw) || (raw.length > MOST_MARKS && raw.split(NEXT_RUN).some((run) => marksIn(run) > MOST_MARKS))
+    TOO_DEEP.test(raw) || (raw.length > MAX_MARKS && raw.split(NEXT_RUN).some((run) => marksIn(run) > MAX_MARKS))
   );
 }
 
@@ -72,11 +72,11 @@ const NEXT_RUN = /\n(?=[ \t]*(?:\n|[-+*>#|]|\d{1,9}[.)]))|\|/;
 
 /** Characters that may be markup: the time to find out which of them are grows with their square. */
 function marksIn(run: string): number {
-  return run.length > MOST_MARKS ? (run.match(/[_*`~[\]<!\\@]/g)?.length ?? 0) : 0;
+  return run.length > MAX_MARKS ? (run.match(/[_*`~[\]<!\\@]/g)?.length ?? 0) : 0;
 }
 
 function split(text: string): string[] {
-  if (text.length > LONGEST_OPEN || isAbsurd(text)) return paragraphs(text);
+  if (text.length > MAX_OPEN || isAbsurd(text)) return paragraphs(text);
   try {
     const raws: string[] = [];
     for (const token of new Lexer({ gfm: true }).blockTokens(text)) {
@@ -95,7 +95,7 @@ function split(text: string): string[] {
 function paragraphs(text: string): string[] {
   const parts: string[] = [];
   for (const part of text.split(/(?<=\n[ \t]*\n)/)) {
-    for (let at = 0; at < part.length; at += LONGEST_OPEN) parts.push(part.slice(at, at + LONGEST_OPEN));
+    for (let at = 0; at < part.length; at += MAX_OPEN) parts.push(part.slice(at, at + MAX_OPEN));
   }
   return parts;
 }

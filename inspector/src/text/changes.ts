@@ -38,7 +38,7 @@ export interface Word {
 
 const CONTEXT = 3;
 /** Comparing words of longer lines helps no reader. */
-const LONGEST_LINE = 600;
+const MAX_LINE = 600;
 
 /** The lines of two texts; `undefined` is a file that was not there. */
 export function linesOf(before: string | undefined, after: string): Line[] {
@@ -139,7 +139,7 @@ export function counterparts(lines: readonly Line[]): ReadonlyMap<Line, Line> {
 
 /** The words of a line, marked where they differ; undefined when the lines have too little in common to say. */
 export function wordsOf(line: Line, other: Line | undefined): readonly Word[] | undefined {
-  if (!other || line.text.length > LONGEST_LINE || other.text.length > LONGEST_LINE) return undefined;
+  if (!other || line.text.length > MAX_LINE || other.text.length > MAX_LINE) return undefined;
   const [removed, added] = line.kind === "removed" ? [line, other] : [other, line];
   const known = comparisons.get(removed);
   const parts = known?.added === added ? known.parts : diffWordsWithSpace(removed.text, added.text, { maxEditLength: 200 });

@@ -15,7 +15,7 @@ const ROW = 20;
 /** Few enough rows are simply there: they can be searched in the page, selected and printed. */
 const PLAIN = 150;
 /** Characters of a line that are shown. */
-const LONGEST_LINE = 2_000;
+const MAX_LINE = 2_000;
 /** Colouring more than so many characters would be felt. */
 const BEYOND_LANGUAGES = 100_000;
 
@@ -208,7 +208,7 @@ function Side({
 
 function Text({ line, other, colours }: { line: Line; other: Line | undefined; colours: Colours }): ReactNode {
   const words = line.kind === "same" ? undefined : wordsOf(line, other);
-  const coloured = words === undefined && line.text.length <= LONGEST_LINE ? colours(line) : undefined;
+  const coloured = words === undefined && line.text.length <= MAX_LINE ? colours(line) : undefined;
   return (
     <>
       <span className="diff-sign" aria-label={line.kind === "same" ? undefined : line.kind}>
@@ -228,7 +228,7 @@ function Text({ line, other, colours }: { line: Line; other: Line | undefined; c
         ) : coloured && isSame(coloured, line.text) ? (
           <ColouredPieces line={coloured} />
         ) : (
-          <SafeText text={line.text} limit={LONGEST_LINE} />
+          <SafeText text={line.text} limit={MAX_LINE} />
         )}
       </span>
     </>

@@ -28,9 +28,9 @@ export interface Screen {
 
 /** Characters that are looked at, lines that are kept, and styles that change within a line before they are ignored. */
 const LONGEST = 1_048_576;
-const MOST_LINES = 20_000;
-const MOST_RUNS = 400;
-const LONGEST_LINE = 10_000;
+const MAX_LINES = 20_000;
+const MAX_RUNS = 400;
+const MAX_LINE = 10_000;
 
 const PLAIN: Style = {};
 // CSI, OSC, DCS and the other strings, then every other escape of two or three characters.
@@ -53,9 +53,9 @@ export function screenOf(output: string): Screen {
     else if (all === "\b") writer.column = Math.max(0, writer.column - 1);
     else if (final === "m") writer.style = restyled(writer.style, parameters ?? "");
     else if (final === "K") writer.erase(Number(parameters) || 0);
-    else if (final === "G") writer.column = Math.min(Math.max(0, (Number(parameters) || 1) - 1), LONGEST_LINE);
+    else if (final === "G") writer.column = Math.min(Math.max(0, (Number(parameters) || 1) - 1), MAX_LINE);
     else if (final === "C")
-      writer.column = Math.min(writer.column + Math.min(Number(parameters) || 1, 1_000), LONGEST_LINE);
+      writer.column = Math.min(writer.column + Math.min(Number(parameters) || 1, 1_000), MAX_LINE);
     else if (final === "D") writer.column = Math.max(0, writer.column - (Number(parameters) || 1));
   }
   if (after < text.length) writer.write(text.slice(after));
@@ -77,7 +77,7 @@ class Writer {
 
   write(text: string): void {
     const line = this.#lines.at(-1) as Run[];
-    const room = LONGEST_LINE - this.column;
+    const room = MAX_LINE - this.column;
     const written = text.length > room ? text.slice(0, Math.max(0, room)) : text;
     this.#dropped += text.length - written.length;
     if (written === "") return;
@@ -95,7 +95,7 @@ class Writer {
     this.column = 0;
     this.#length = 0;
     // In large steps, because each step moves all lines.
-    if (this.#lines.length > 2 * MOST_LINES) this.#dropped += lengthOf(this.#lines.splice(0, MOST_LINES));
+    if (this.#lines.length > 2 * MAX_LINES) this.#dropped += lengthOf(this.#lines.splice(0, MAX_LINES));
   }
 
   /** 0: what follows, 1: what comes before, 2: all of the line. */
@@ -108,8 +108,8 @@ class Writer {
   }
 
   screen(cut: number): Screen {
-    if (this.#lines.length > MOST_LINES)
-      this.#dropped += lengthOf(this.#lines.splice(0, this.#lines.length - MOST_LINES));
+    if (this.#lines.length > MAX_LINES)
+      this.#dropped += lengthOf(this.#lines.splice(0, this.#lines.length - MAX_LINES));
     return { lines: this.#lines, omitted: cut + this.#dropped };
   }
 
@@ -124,7 +124,7 @@ class Writer {
 
 function append(line: Run[], run: Run): void {
   const last = line.at(-1);
-  if (last && (last.style === run.style || line.length >= MOST_RUNS))
+  if (last && (last.style === run.style || line.length >= MAX_RUNS))
     line[line.length - 1] = { text: last.text + run.text, style: last.style };
   else line.push(run);
 }

@@ -3,7 +3,7 @@
 import type { SessionLog } from "../log/session-log.js";
 
 /** Milliseconds that a pause between two events takes at most: you do not wait for an agent twice. */
-const LONGEST_PAUSE = 1_000;
+const MAX_PAUSE = 1_000;
 /** Milliseconds between events of the same time, so that each can be seen. */
 const SHORTEST_PAUSE = 2;
 
@@ -47,6 +47,6 @@ export class Player {
   #pause(index: number): number {
     const [before, after] = [this.#log.rows.timeAt(index - 1), this.#log.rows.timeAt(index)];
     if (before === undefined || after === undefined) return SHORTEST_PAUSE;
-    return Math.min(LONGEST_PAUSE, Math.max(SHORTEST_PAUSE, after - before));
+    return Math.min(MAX_PAUSE, Math.max(SHORTEST_PAUSE, after - before));
   }
 }

@@ -189,7 +189,7 @@ function Track({ count, length, log, past, to, step, turn }: TrackProps): ReactN
 }
 
 /** Most turns and marks that can be told apart on a screen. */
-const MOST = 400;
+const MAX_MARKS = 400;
 
 const Past = memo(function Past({ past, length }: Pick<TrackProps, "past" | "length">): ReactNode {
   return (
@@ -211,9 +211,9 @@ const Past = memo(function Past({ past, length }: Pick<TrackProps, "past" | "len
 });
 
 function thinned<Each>(all: readonly Each[]): readonly Each[] {
-  if (all.length <= MOST) return all;
-  const every = all.length / MOST;
-  return Array.from({ length: MOST }, (_, index) => all[Math.floor(index * every)] as Each);
+  if (all.length <= MAX_MARKS) return all;
+  const every = all.length / MAX_MARKS;
+  return Array.from({ length: MAX_MARKS }, (_, index) => all[Math.floor(index * every)] as Each);
 }
 
 function percent(part: number, whole: number): string {

@@ -40,7 +40,7 @@ const KINDS = new Set<unknown>([
   "switch_mode",
   "other",
 ]);
-const LONGEST_VALUE = 200_000;
+const MAX_VALUE = 200_000;
 
 /** What a request asks for; `known` is what was said of the same tool call before. */
 export function actionOf(asked: ToolCallUpdate, known?: Partial<ToolCallUpdate>): Action {
@@ -116,8 +116,8 @@ function inputsOf(input: unknown, used: ReadonlySet<string>): Action["inputs"] {
 
 function shown(value: unknown): string {
   const whole = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  return whole.length > LONGEST_VALUE
-    ? `${whole.slice(0, LONGEST_VALUE)}… (${whole.length - LONGEST_VALUE} more characters)`
+  return whole.length > MAX_VALUE
+    ? `${whole.slice(0, MAX_VALUE)}… (${whole.length - MAX_VALUE} more characters)`
     : whole;
 }
 

@@ -3,7 +3,7 @@
 import { createContext } from "react";
 
 const KEPT = "inspector.answered";
-const MOST = 500;
+const MAX_KEPT = 500;
 
 /** Keys of the requests in the session that is shown. */
 export const AnsweredHere = createContext<ReadonlySet<string>>(new Set());
@@ -11,7 +11,7 @@ export const AnsweredHere = createContext<ReadonlySet<string>>(new Set());
 /** Remembers that a request was answered from here. */
 export function rememberAnswer(sessionId: string, key: string): void {
   try {
-    sessionStorage.setItem(KEPT, JSON.stringify([...all(), [sessionId, key]].slice(-MOST)));
+    sessionStorage.setItem(KEPT, JSON.stringify([...all(), [sessionId, key]].slice(-MAX_KEPT)));
   } catch {
     // A browser that keeps nothing only makes us say a name in place of "you".
   }

@@ -17,7 +17,7 @@ export type Answer =
   | { readonly type: "reject"; readonly reason?: string };
 
 /** How long an answer waits for a request that this client has seen in the log but was not asked yet, in milliseconds. */
-const PATIENCE = 10_000;
+const TIMEOUT = 10_000;
 
 /** The request that a person answered does not wait any more; the answer went nowhere. */
 export class SettledAlready extends Error {
@@ -79,7 +79,7 @@ export async function requestFor(open: OpenRequests, sessionId: string, asked: A
     const timer = setTimeout(() => {
       stop();
       reject(new SettledAlready());
-    }, PATIENCE);
+    }, TIMEOUT);
     const stop = (): void => {
       unsubscribe();
       clearTimeout(timer);

@@ -13,7 +13,7 @@ import { type Field as FormField, type Value, contentOf, fieldsOf, missing } fro
 import type { AnswerProps } from "./permission-answer.js";
 
 /** Up to so many choices are shown at once; more are a list to open. */
-const MOST_SHOWN = 8;
+const MAX_SHOWN = 8;
 
 export function FormAnswer({ asked, busy, answer, keys, compact }: AnswerProps<AskedForm>): ReactNode {
   const fields = useMemo(() => fieldsOf(asked.schema), [asked.schema]);
@@ -129,7 +129,7 @@ function OneField({ field, value, set, error, busy, keys }: OneFieldProps): Reac
       </label>
     );
   }
-  if (field.type === "many" || (field.type === "one" && field.choices.length <= MOST_SHOWN)) {
+  if (field.type === "many" || (field.type === "one" && field.choices.length <= MAX_SHOWN)) {
     return <Choosing field={field} label={label} value={value} set={set} error={error} busy={busy} keys={keys} />;
   }
   return (

@@ -23,13 +23,13 @@ interface PermissionAnswerProps extends AnswerProps<AskedPermission> {
 }
 
 /** More options than keys could choose from are still shown. */
-const MOST = 40;
+const MAX_OPTIONS = 40;
 
 export function PermissionAnswer({ asked, tool, busy, answer, keys, compact }: PermissionAnswerProps): ReactNode {
   const action = useMemo(() => actionOf(asked.toolCall, tool && knownOf(tool)), [asked.toolCall, tool]);
   const isChanged = useIsChanged(action, asked.key);
   const [explaining, setExplaining] = useState(false);
-  const options = asked.options.slice(0, MOST);
+  const options = asked.options.slice(0, MAX_OPTIONS);
   const only = (kind: string): string | undefined => {
     const [first, ...others] = options.filter((option) => option.kind === kind);
     return others.length === 0 ? first?.optionId : undefined;

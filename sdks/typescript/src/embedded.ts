@@ -14,9 +14,9 @@ import type { Logger } from "./log.js";
 
 const READY = "sandbox-agent listening on ";
 /** Milliseconds to be ready; to end with its stdin; to end after SIGTERM. */
-const START_PATIENCE = 30_000;
-const STOP_PATIENCE = 5_000;
-const TERM_PATIENCE = 2_000;
+const START_TIMEOUT = 30_000;
+const STOP_TIMEOUT = 5_000;
+const TERM_TIMEOUT = 2_000;
 /** Characters that are kept of what it last wrote to stderr, and of a first line that does not end. */
 const TAIL = 16_384;
 /** What start() itself says to the server. */
@@ -121,8 +121,8 @@ class Server {
     let timer: ReturnType<typeof setTimeout> | undefined;
     const late = new Promise<never>((_, reject) => {
       timer = setTimeout(() => {
-        reject(new StartFailed(`the server was not ready within ${START_PATIENCE / 1000} seconds`, this.#stderr));
-      }, START_PATIENCE);
+        reject(new StartFailed(`the server was not ready within ${START_TIMEOUT / 1000} seconds`, this.#stderr));
+      }, START_TIMEOUT);
     });
     const over = this.#exited.then((): never => {
       if (this.#failure) throw new StartFailed(this.#notStarted(this.#failure), "", { cause: this.#failure });
@@ -145,11 +145,11 @@ class Server {
   async #end(): Promise<void> {
     this.#child.ref();
     this.#child.stdin.end();
-    if (await this.#within(STOP_PATIENCE)) return;
+    if (await this.#within(STOP_TIMEOUT)) return;
     this.#child.kill("SIGTERM");
-    if (await this.#within(TERM_PATIENCE)) return;
+    if (await this.#within(TERM_TIMEOUT)) return;
     this.#child.kill("SIGKILL");
-    await this.#within(TERM_PATIENCE);
+    await this.#within(TERM_TIMEOUT);
   }
 
   async #within(milliseconds: number): Promise<boolean> {

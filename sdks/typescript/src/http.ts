@@ -38,7 +38,7 @@ const UNSENT = new Set([
 ]);
 
 const FIRST_PAUSE = 100;
-const LONGEST_PAUSE = 5_000;
+const MAX_PAUSE = 5_000;
 
 /** One server, by its address. */
 export class Http {
@@ -109,7 +109,7 @@ export class Http {
   /** JSON that may be asked for any number of times: a server that is away is waited for. */
   async read<T>(path: string, query: HttpCall["query"] = {}): Promise<T> {
     const end = Date.now() + this.patience;
-    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, MAX_PAUSE)) {
       try {
         return await this.json<T>("GET", path, { query });
       } catch (error) {

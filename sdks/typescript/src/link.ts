@@ -18,7 +18,7 @@ const CONNECTION = "X-ACP-Connection-Id";
 const LAST_EVENT = "X-ACP-Last-Event-Id";
 /** Milliseconds between two tries to reach the server again. */
 const FIRST_PAUSE = 100;
-const LONGEST_PAUSE = 5_000;
+const MAX_PAUSE = 5_000;
 /** Milliseconds after which a WebSocket that once worked is tried again, while HTTP does its work. */
 const SOCKET_AGAIN = 30_000;
 /** A try that lasted this long, while the server gave signs of life, was no sign of its absence. */
@@ -236,7 +236,7 @@ export class Link {
         failingSince ??= triedAt;
         if (now - failingSince >= this.#patience) throw asLost(error, this.#http.url);
         await this.#sleep(Math.min(pause, this.#patience), signal);
-        pause = Math.min(2 * pause, LONGEST_PAUSE);
+        pause = Math.min(2 * pause, MAX_PAUSE);
       }
     }
   }
@@ -334,7 +334,7 @@ export class Link {
         continue;
       }
       await this.#sleep(pause * (0.5 + Math.random() / 2));
-      pause = Math.min(2 * pause, LONGEST_PAUSE);
+      pause = Math.min(2 * pause, MAX_PAUSE);
     }
   }
 

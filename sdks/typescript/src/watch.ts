@@ -5,7 +5,7 @@ import type { Http, HttpCall } from "./http.js";
 import { eventsOf } from "./sse.js";
 
 const FIRST_PAUSE = 100;
-const LONGEST_PAUSE = 5_000;
+const MAX_PAUSE = 5_000;
 
 /** What became of a path. */
 export interface Change {
@@ -96,7 +96,7 @@ export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
       lostAt ??= Date.now();
       if (Date.now() - lostAt > this.#http.patience) throw failure;
       await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
-      pause = Math.min(2 * pause, LONGEST_PAUSE);
+      pause = Math.min(2 * pause, MAX_PAUSE);
     }
   }
 
