@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from sandboxagent.protocol.envelope import (
+    MIN_DEEP,
     Kind,
     address,
     has_prompt,
@@ -25,6 +26,7 @@ from sandboxagent.protocol.envelope import (
     with_param,
 )
 from sandboxagent.protocol.errors import NotAnEnvelope
+from sandboxagent.protocol.json_bounds import MAX_DEPTH
 from sandboxagent.server.sessions.sanitize import needs_check, strip_server_fields
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -430,6 +432,18 @@ def test_ids_that_no_parser_takes_stay_apart() -> None:
     one, other = rb'"\ud800\u0041"', rb'"\ud801\u0041"'
     assert same_id(one) != same_id(other)
     assert same_id(one) == same_id(one)
+
+
+@pytest.mark.requirement("3.deep-nesting-400")
+def test_shortest_envelope_that_nests_too_deep_is_refused() -> None:
+    head = b'{"jsonrpc":"2.0","id":1,"error":'
+    shortest = head + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
+    fitting = head + b"[" * (MAX_DEPTH - 1) + b"]" * (MAX_DEPTH - 1) + b"}"
+
+    assert len(shortest) == MIN_DEEP
+    with pytest.raises(NotAnEnvelope, match=f"deeper than {MAX_DEPTH} levels"):
+        parse(shortest)
+    parse(fitting)
 
 
 @pytest.mark.parametrize("which", ['"method":"NAME"', '"method":"x","params":{"sessionId":"NAME"}'])

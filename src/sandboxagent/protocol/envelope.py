@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from sandboxagent.protocol.errors import NotAnEnvelope, SandboxAgentError
-from sandboxagent.protocol.json_bounds import MIN_DEEP, excess, excess_of_answer
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
@@ -218,6 +218,8 @@ _STAND_IN = b"\\ufffd"
 _PIECE = 64 << 10
 LARGE = 1 << 20
 """Bytes from which on envelopes are read in a thread."""
+MIN_DEEP = 2 * (MAX_DEPTH + 1) + len('"jsonrpc":"2.0","id":1,"error":')
+"""Bytes below which no envelope nests too deep: its brackets and the shortest members of one take as many."""
 MAX_NAME = 1024
 """Characters of a method, or of a session's id."""
 MAX_HALVES = 10_000
@@ -263,7 +265,7 @@ def _whole(text: bytes) -> bytes:
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
     """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
     size = len(body)
-    if size > MIN_DEEP and (reason := measure(body)) is not None:
+    if size >= MIN_DEEP and (reason := measure(body)) is not None:
         raise NotAnEnvelope(reason)
     try:
         if not body.isascii():

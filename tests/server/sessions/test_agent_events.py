@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sandboxagent.protocol.json_bounds import MAX_DEPTH
 from sandboxagent.server.agents.lines import Stderr
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.sessions.agent_events import BUFFER_BYTES, MAX_UNPARSED, UNPARSED_BYTES
@@ -65,6 +66,7 @@ def test_updates_are_kept_byte_for_byte_and_in_order() -> None:
     run(main())
 
 
+SHORTEST_TOO_DEEP = b'{"jsonrpc":"2.0","id":1,"error":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
 BAD = [
     b"no json",
     b"[1, 2]",
@@ -76,6 +78,7 @@ BAD = [
     b'{"jsonrpc": "2.0", "id": {}, "result": 1}',
     b"\xff\xfe",
     b"[" * 3000,
+    SHORTEST_TOO_DEEP,
     b'{"jsonrpc": "2.0", "method": "x"} {"jsonrpc": "2.0", "method": "y"}',
 ]
 

@@ -21,6 +21,7 @@ from sandboxagent.protocol.envelope import (
     LARGE,
     MAX_NAME,
     META,
+    MIN_DEEP,
     REQUEST,
     RESPONSE,
     Envelope,
@@ -49,7 +50,7 @@ from sandboxagent.protocol.errors import (
     RpcError,
     UnknownSession,
 )
-from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_VALUES, MIN_DEEP, excess
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, MAX_VALUES, excess
 from sandboxagent.server.agents.credentials import find_missing_credentials
 from sandboxagent.server.agents.process import Exit
 from sandboxagent.server.log.event import Direction, agent_channel, connection_channel, split_lines
@@ -572,7 +573,7 @@ def _look_at(blob: bytes) -> _LookedAt:
         if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
             return _look_closely(blob)
         # Spelled out, and not `opens_little`: this runs for every line of every agent.
-        if not is_large and (size := len(line)) > MIN_DEEP:
+        if not is_large and (size := len(line)) >= MIN_DEEP:
             few = line.replace(b"{", b"", _TOO_MANY).replace(b"[", b"", _TOO_MANY)
             if size - len(few) > MAX_DEPTH and excess(line) is not None:
                 return _look_closely(blob)
