@@ -66,6 +66,28 @@ def _compile(compiler: str, name: str) -> Path:
     return binary
 
 
+def check_out(revision: str) -> Path:
+    """Extract the sources of a revision of this repository into the cache, unless they are there.
+
+    Raises:
+        Unavailable: git does not know the revision.
+    """
+    asked = ["git", "-C", str(ROOT), "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+    if found.returncode != 0:
+        raise Unavailable(f"git knows no revision {revision}")
+    checkout = CACHE / "earlier" / found.stdout.strip()
+    if not (checkout / "pyproject.toml").exists():
+        archive = subprocess.run(
+            ["git", "-C", str(ROOT), "archive", found.stdout.strip(), "src", "pyproject.toml"],
+            capture_output=True,
+            check=True,
+        )
+        checkout.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["tar", "x", "-C", str(checkout)], input=archive.stdout, check=True)
+    return checkout
+
+
 def install_peer() -> Path:
     """The peer's program, installed into the cache when it is not there yet.
 

@@ -173,6 +173,7 @@ def _idle_stream(place: Place, count: int) -> float:
     """KiB that one idle stream costs where it is read."""
     session = Client(place.prompts, place.token).new_session(place.folder)
     streams: list[socket.socket] = []
+    before = 0
     try:
         for number in range(WARM_UP + count):
             if number == WARM_UP:

@@ -47,7 +47,7 @@ class Client:
         text = response.read()
         if connection := response.headers.get("X-ACP-Connection-Id"):
             self.headers["X-ACP-Connection-Id"] = connection
-        answer = json.loads(text) if response.status == 200 else {}
+        answer: dict[str, dict[str, object]] = json.loads(text) if response.status == 200 else {}
         if "result" not in answer:
             raise Failed(f"{method} was answered {response.status}: {text[:300].decode(errors='replace')}")
         return answer["result"]

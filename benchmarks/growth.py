@@ -26,7 +26,7 @@ from sandboxagent.server.log.event import Chunk, Direction, session_channel
 from sandboxagent.server.log.journal import Group
 from sandboxagent.server.log.recovery import open_database
 from sandboxagent.server.sessions.session import SessionFacts
-from sandboxagent.server.sessions.store import card_of
+from sandboxagent.server.sessions.store import index_entry
 
 CLIENTS = 8
 """Of the open sessions, so many take turns."""
@@ -231,7 +231,7 @@ def _fill(path: Path, filled: int, events: int) -> None:
             counted_through=start + events,
         )
         group.sessions[name] = msgspec.json.encode(facts)
-        group.cards[name] = card_of(facts)
+        group.index[name] = index_entry(facts)
     for first in range(filled, events, BATCH):
         for number in range(first, min(first + BATCH, events)):
             name = names[number // RUN % SESSIONS_IN_LOG]

@@ -8,10 +8,6 @@ from dataclasses import dataclass, field
 from scenarios import Case, Losses, Run, Sample
 from servers import Failed
 
-HEADER = ["scenario", "ours", "peer", "ours/peer, median (min–max)", "expected", "lost, ours / peer"]
-
-NOTES_HEADER = ["scenario", "figure", "ours", "peer", "ours/peer"]
-
 LEGEND = """\
 Each figure is the median of its rounds; the ratio is taken round by round. ↓: lower is better; otherwise higher is.
 Events/s are events that arrived, over all readers together, divided by the time from sending the prompt to the last
@@ -33,19 +29,21 @@ is a session and nothing else. The first update counts from the prompt; a start 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All runs of a scenario, in pairs: round i of ours and round i of the peer."""
+    """All runs of a scenario, in pairs: round i of ours and round i of the program beside it."""
 
     name: str
     expected: str
     case: Case
     ours: Sequence[Run]
-    peer: Sequence[Run]
+    other: Sequence[Run]
 
 
 @dataclass(slots=True)
 class Report:
     facts: list[str]
-    peer_missing: str | None
+    other: str
+    """The name of the program beside ours."""
+    other_missing: str | None
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     alone: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     files: list[list[str]] = field(default_factory=list[list[str]])
@@ -59,13 +57,16 @@ class Report:
     def text(self) -> str:
         """The whole report as Markdown."""
         parts = ["# Benchmark results", "", *(f"- {line}" for line in self.facts)]
-        if self.peer_missing is not None:
-            parts.append(f"- peer not available: {self.peer_missing}")
+        other = self.other
+        if self.other_missing is not None:
+            parts.append(f"- {other} not available: {self.other_missing}")
         if self.outcomes:
-            parts += ["", *table(HEADER, [self._row(outcome) for outcome in self.outcomes]), "", LEGEND]
+            header = ["scenario", "ours", other, f"ours/{other}, median (min–max)", "expected", f"lost, ours / {other}"]
+            parts += ["", *table(header, [self._row(outcome) for outcome in self.outcomes]), "", LEGEND]
             notes = [row for outcome in self.outcomes for row in _note_rows(outcome)]
             if notes:
-                parts += ["", "## Side figures (medians)", "", *table(NOTES_HEADER, notes)]
+                header = ["scenario", "figure", "ours", other, f"ours/{other}"]
+                parts += ["", "## Side figures (medians)", "", *table(header, notes)]
         if self.files:
             parts += ["", "## Files", "", *table(self.files[0], self.files[1:]), "", FILES_LEGEND]
         if self.sdk:
@@ -74,7 +75,7 @@ class Report:
         if self.alone:
             rows = [list(row) for row in self.alone]
             parts += ["", "## Ours alone (informational)", "", *table(["what", "figure"], rows)]
-        failures = [line for outcome in self.outcomes for line in _failures(outcome)]
+        failures = [line for outcome in self.outcomes for line in _failures(outcome, other)]
         if failures:
             parts += ["", "## Failures", "", *(f"- {line}" for line in failures)]
         return "\n".join(parts) + "\n"
@@ -85,12 +86,12 @@ class Report:
         return self.files_clean and self.sdk_clean and are_clean(runs)
 
     def _row(self, outcome: Outcome) -> list[str]:
-        peer, ratio = _value(outcome.case, outcome.peer), _ratio(outcome)
-        if self.peer_missing is not None:
-            peer, ratio = "n/a", "n/a: peer not available"
-        missing = f"{losses(outcome.ours)} / {losses(outcome.peer)}"
+        other, ratio = _value(outcome.case, outcome.other), _ratio(outcome)
+        if self.other_missing is not None:
+            other, ratio = "n/a", f"n/a: {self.other} not available"
+        missing = f"{losses(outcome.ours)} / {losses(outcome.other)}"
         title = f"{outcome.case.title} (`{outcome.name}`)"
-        return [title, _value(outcome.case, outcome.ours), peer, ratio, outcome.expected, missing]
+        return [title, _value(outcome.case, outcome.ours), other, ratio, outcome.expected, missing]
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -127,9 +128,9 @@ def _value(case: Case, runs: Sequence[Run]) -> str:
 
 def _ratio(outcome: Outcome, value: Callable[[Sample], float] = lambda sample: sample.value) -> str:
     """Round by round."""
-    pairs = zip(outcome.ours, outcome.peer, strict=False)
+    pairs = zip(outcome.ours, outcome.other, strict=False)
     both = [(value(a), value(b)) for a, b in pairs if isinstance(a, Sample) and isinstance(b, Sample)]
-    ratios = [ours / peer for ours, peer in both if peer > 0]
+    ratios = [ours / other for ours, other in both if other > 0]
     return spread(ratios) if ratios else "–"
 
 
@@ -152,7 +153,7 @@ def losses(runs: Sequence[Run]) -> str:
 
 
 def _note_rows(outcome: Outcome) -> list[list[str]]:
-    by_side = [samples(outcome.ours), samples(outcome.peer)]
+    by_side = [samples(outcome.ours), samples(outcome.other)]
     names = list(dict.fromkeys(name for side in by_side for sample in side for name in sample.notes))
     rows: list[list[str]] = []
     for name in names:
@@ -164,7 +165,7 @@ def _note_rows(outcome: Outcome) -> list[list[str]]:
     return rows
 
 
-def _failures(outcome: Outcome) -> list[str]:
-    sides = [*(("ours", run) for run in outcome.ours), *(("peer", run) for run in outcome.peer)]
+def _failures(outcome: Outcome, other: str) -> list[str]:
+    sides = [*(("ours", run) for run in outcome.ours), *((other, run) for run in outcome.other)]
     counts = Counter((name, str(run)) for name, run in sides if isinstance(run, Failed))
     return [f"{outcome.name}, {name}, {count} ×: {failure}" for (name, failure), count in counts.items()]

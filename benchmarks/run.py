@@ -16,10 +16,10 @@ import growth
 import machine
 import sdk
 import soak
-from build import HERE, Tools, Unavailable, compile_tools, install_peer
+from build import HERE, Tools, Unavailable, check_out, compile_tools, install_peer
 from report import Outcome, Report, table
 from scenarios import SCENARIOS, Run, Sample, Scenario
-from servers import Failed, Ours, Peer, Program
+from servers import Earlier, Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
@@ -57,15 +57,21 @@ def main() -> int:
     programs: list[Program] = [ours]
     missing = None
     try:
-        peer = Peer(install_peer(), tools.agent)
-        _warm_up(peer)
-        programs.append(peer)
+        programs.append(_other(tools, arguments.against))
+        _warm_up(programs[-1])
     except (Unavailable, Failed) as reason:
+        if arguments.against is not None:
+            _say(f"cannot measure: {reason}")
+            return 1
+        programs = [ours]
         missing = str(reason)
         _say(f"peer not available, measuring ours alone: {missing}")
     rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
     facts.append(f"rounds: {rounds}, interleaved" + (", small numbers (`--quick`)" if arguments.quick else ""))
-    report = Report(facts, missing)
+    if arguments.against is not None:
+        facts = [fact for fact in facts if not fact.startswith("peer")]
+        facts.append(f"earlier: the sources of {arguments.against}, with the libraries of today")
+    report = Report(facts, "peer" if arguments.against is None else "earlier", missing)
     bystanders, pace = machine.Bystanders(), machine.Pace()
     for scenario in SCENARIOS:
         if not arguments.names or scenario.name in arguments.names:
@@ -169,20 +175,26 @@ def _compare(
     scenario: Scenario, programs: list[Program], tools: Tools, rounds: int, pace: machine.Pace, *, quick: bool
 ) -> Outcome:
     """Both programs in turn, round after round, so that a change of the machine's mood hits both."""
-    runs: dict[str, list[Run]] = {"ours": [], "peer": []}
+    runs: list[list[Run]] = [[], []]
     case = scenario.quick if quick else scenario.full
     for round_number in range(1, rounds + 1):
-        for program in programs:
+        for program, its_runs in zip(programs, runs, strict=False):
             pace.take()
             run = case.run(program, tools)
-            runs[program.name].append(run)
+            its_runs.append(run)
             figure = f"{run.value:,.2f} {case.unit}" if isinstance(run, Sample) else f"failed: {run}"
             _say(f"{scenario.name} round {round_number}/{rounds} {program.name}: {figure}")
-    return Outcome(scenario.name, scenario.expected, case, runs["ours"], runs["peer"])
+    expected = "–" if any(isinstance(program, Earlier) for program in programs) else scenario.expected
+    return Outcome(scenario.name, expected, case, *runs)
+
+
+def _other(tools: Tools, revision: str | None) -> Program:
+    return Peer(install_peer(), tools.agent) if revision is None else Earlier(tools.agent, check_out(revision))
 
 
 class Arguments(argparse.Namespace):
     names: list[str]
+    against: str | None
     quick: bool
     rounds: int | None
     write: bool
@@ -196,7 +208,14 @@ def _arguments() -> Arguments:
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
     parser.add_argument("--rounds", type=int, help=f"rounds per scenario (default {ROUNDS}; 1 with --quick)")
     parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
+    parser.add_argument("--against", metavar="REVISION", help="beside an earlier revision of ours, not the peer")
     arguments = parser.parse_args(namespace=Arguments())
+    if arguments.against is not None:
+        if arguments.write:
+            parser.error(f"{RESULTS.name} has the ratios to the peer: leave out --write or --against")
+        arguments.names = arguments.names or [scenario.name for scenario in SCENARIOS]
+        if unfit := [name for name in arguments.names if name not in {scenario.name for scenario in SCENARIOS}]:
+            parser.error(f"--against compares no {', '.join(unfit)}")
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -227,6 +228,27 @@ class Ours(Program):
         method = "_sandboxagent/session/attach"
         for target in targets:
             running.call(target, {"jsonrpc": "2.0", "id": 3, "method": method, "params": {"sessionId": session}})
+
+
+class Earlier(Ours):
+    """This project's server as it was at an earlier revision, with the libraries of today."""
+
+    name = "earlier"
+
+    def __init__(self, agent: Path, checkout: Path) -> None:
+        super().__init__(agent)
+        scripts = tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["scripts"]
+        module, _, function = scripts["sandbox-agent"].partition(":")
+        self._script = checkout / "sandbox-agent.py"
+        self._script.write_text(f"import sys\nfrom {module} import {function}\nsys.exit({function}())\n")
+        self._checkout = checkout
+
+    def command(self, port: int, folder: Path) -> list[str]:
+        return [sys.executable, str(self._script), *super().command(port, folder)[1:]]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        own = {"PYTHONPATH": str(self._checkout / "src"), "PYTHONPYCACHEPREFIX": str(self._checkout / "pycache")}
+        return {**super().environment(folder), **own}
 
 
 class Peer(Program):
