@@ -1,4 +1,4 @@
-"""Define what both ends of the wire know.
+"""Define the protocol that the server and its clients share.
 
-Pure: it imports nothing of ours.
+This package imports no other package of the project.
 """

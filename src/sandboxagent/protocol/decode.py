@@ -1,7 +1,7 @@
-"""Read what peers send as types of ACP, as leniently as ACP wants it.
+"""Read decoded JSON as types of ACP, as leniently as ACP asks for.
 
-ACP's schema marks members that are not worth failing for: one that cannot be read is left at its default, and a list
-goes without the items that cannot be read. A newer agent's kind of tool call is no reason to lose the call.
+ACP's schema marks members that must not make a message unreadable. Such a member gets its default when it cannot be
+read, and such a list loses only the items that cannot be read. So a tool call of an unknown kind is still a tool call.
 """
 
 import types
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def read(value: object, type: type[T]) -> T:
-    """Decoded JSON as a type of ACP; raises msgspec.ValidationError when it cannot be read, however leniently."""
+    """Read decoded JSON as a type of ACP. Raises msgspec.ValidationError if it cannot be read even leniently."""
     try:
         return _convert(value, type)
     except ValidationError:
@@ -36,12 +36,12 @@ def read(value: object, type: type[T]) -> T:
 
 
 def to_json(value: Acp) -> Object:
-    """A type of ACP as the JSON object that goes on the wire."""
+    """Convert a value of an ACP type to the JSON object for the wire."""
     return cast("Object", msgspec.to_builtins(value))
 
 
 def to_upstream(value: Acp) -> "BaseModel":
-    """The same as a model of the package `acp`, for code that wants those. Importing them takes most of a second."""
+    """Convert a value to the model of the package `acp` with the same name. That import takes most of a second."""
     import acp.schema
 
     model: type[BaseModel] = getattr(acp.schema, type(value).__name__)
@@ -53,7 +53,10 @@ def _convert(value: object, type: type[T]) -> T:
 
 
 def _tell_apart(type: type, value: object) -> object:
-    """Structs without a tag: the first that fits. What may be anything comes here, too."""
+    """Decode a union of structs without a tag as the first struct that fits.
+
+    Values of type `object` stay as they are.
+    """
     if type is object:
         return value
     if type is UntaggedResource:
@@ -69,14 +72,14 @@ def _tell_apart(type: type, value: object) -> object:
 
 
 def _mend(value: object, hint: object) -> object:
-    """A value without the parts that cannot be read and that its type can do without."""
+    """Return a value without the unreadable parts that its type can do without."""
     struct = _struct_for(value, hint)
     if struct is not None:
         return _mend_members(cast("Object", value), struct)
     item = _item_type(hint)
     if item is not None and isinstance(value, list):
         return [_mend(each, item) for each in cast("list[object]", value)]
-    # To JSON, 2.0 is a whole number.
+    # JSON does not distinguish 2.0 from 2.
     if isinstance(value, float) and value.is_integer() and _takes_whole_numbers_only(hint):
         return int(value)
     return value
@@ -104,7 +107,7 @@ def _alternatives(hint: object) -> tuple[object, ...]:
 
 
 def _struct_for(value: object, hint: object) -> type[Acp] | None:
-    """The struct that an object is, by its tag where there is one."""
+    """Return the struct that matches an object, by its tag if the struct has one."""
     if not isinstance(value, dict):
         return None
     for each in _alternatives(hint):
@@ -116,7 +119,7 @@ def _struct_for(value: object, hint: object) -> type[Acp] | None:
 
 
 def _item_type(hint: object) -> object:
-    """The type of a list's items; None when there is no list."""
+    """Return the type of a list's items; None if the type is no list."""
     return next((get_args(each)[0] for each in _alternatives(hint) if get_origin(each) is list), None)
 
 

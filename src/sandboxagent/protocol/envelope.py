@@ -1,7 +1,7 @@
 """Parse one JSON-RPC object for the few facts needed to route it, and splice its bytes.
 
-An envelope is never rebuilt from parsed values: ids, unknown fields and everything inside `params` and `result` travel
-as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and `"1"` are three ids.
+An envelope is never rebuilt from parsed values. Ids, unknown fields and the contents of `params` and `result` keep the
+bytes that they arrived with. Ids are compared as text, so `1`, `1.0` and `"1"` are three ids.
 """
 
 import re
@@ -20,7 +20,7 @@ from sandboxagent.protocol.errors import NotAnEnvelope, SandboxAgentError
 from sandboxagent.protocol.json_bounds import MAX_DEPTH, excess, excess_of_answer
 
 META = "sandboxagent.dev"
-"""Our key inside ACP's `_meta` objects."""
+"""The server's key inside ACP's `_meta` objects."""
 
 
 Object = dict[str, object]
@@ -28,7 +28,7 @@ Object = dict[str, object]
 
 
 class Kind(Enum):
-    """What an envelope is."""
+    """The three kinds of envelopes."""
 
     REQUEST = auto()
     NOTIFICATION = auto()
@@ -36,24 +36,25 @@ class Kind(Enum):
 
 
 REQUEST, NOTIFICATION, RESPONSE = Kind
-"""By themselves, for what runs for every message: Python 3.11 takes long to look a member up in its enumeration."""
+"""The members of `Kind`, without the slow lookup of enumeration members in Python 3.11. Code that runs for every
+message uses these."""
 
 
 class Update(Struct, gc=False):
-    """The part of a `session/update` that says what it is."""
+    """The member of a `session/update` that names its kind."""
 
     sessionUpdate: object = UNSET
 
 
 class Params(Struct, gc=False):
-    """The parts of `params` that decide where an envelope goes."""
+    """The members of `params` that decide where an envelope goes."""
 
     sessionId: object = UNSET
     update: Update | list[Raw] | str | float | bool | None = None
 
 
 class Peek(Struct, gc=False):
-    """What one look at an envelope shows; everything else in it is skipped, but checked to be JSON."""
+    """The top-level members of an envelope. Decoding skips everything else, but checks that it is JSON."""
 
     jsonrpc: object = UNSET
     id: Raw | UnsetType = UNSET
@@ -77,18 +78,18 @@ class Peek(Struct, gc=False):
 
 
 class Envelope:
-    """A checked envelope: `line` is its bytes on one line, `id` its id's own text."""
+    """A checked envelope: `line` has its bytes on one line, `id` the text of its id."""
 
     __slots__ = ("id", "kind", "line", "method", "peek", "session_id")
 
     def __init__(self, line: bytes, peek: Peek) -> None:
-        """`peek` must have no fault."""
+        """Take a `peek` for which `fault` found no reason to refuse it."""
         self.line = line
         self.peek = peek
         self.id = None if peek.id is UNSET else bytes(peek.id)
         self.method = peek.method if isinstance(peek.method, str) else ""
         params = peek.params
-        # Spelled out, and not a function: this runs for every message.
+        # Repeats the property `session_id` of `Peek`, because this runs for every message.
         self.session_id = params.sessionId if type(params) is Params and type(params.sessionId) is str else None
         if self.method:
             self.kind = NOTIFICATION if self.id is None else REQUEST
@@ -96,19 +97,22 @@ class Envelope:
             self.kind = RESPONSE
 
     def params(self) -> Object:
-        """`params` as Python values; empty when it is absent or not an object."""
+        """Return `params` as Python values; empty when it is absent or not an object."""
         return _object(lambda: _decode(_params, self.line).params)
 
     def asked(self) -> Object:
-        """Of `params` of a request to people, what says what an answer means; the rest may be large, and is skipped."""
+        """Return the members of a request to people that an answer refers to.
+
+        Skips the other members of `params`, which may be large.
+        """
         return _object(lambda: _read_asked(self.line))
 
     def result(self) -> Object:
-        """`result` as Python values; empty when it is absent or not an object."""
+        """Return `result` as Python values; empty when it is absent or not an object."""
         return {} if self.peek.result is UNSET else _object(lambda: _any.decode(cast(Raw, self.peek.result)))
 
     def error(self) -> Object:
-        """`error` as Python values; empty when the response is a success."""
+        """Return `error` as Python values; empty when the response is a success."""
         return {} if self.peek.error is UNSET else _object(lambda: _any.decode(cast(Raw, self.peek.error)))
 
     @property
@@ -116,28 +120,28 @@ class Envelope:
         return self.peek.error is UNSET
 
     def digest(self) -> bytes:
-        """What tells its text from another one."""
+        """Return a SHA-256 digest of the line."""
         return sha256(self.line).digest()
 
     def addressed(self, id: bytes | None, session_id: str | None) -> bytes:
-        """The line under another id, and with another session id; None leaves what it has."""
+        """Return the line with another id and another session id. None keeps the present one."""
         line = self.line if session_id is None else with_param(self.line, "sessionId", session_id)
         return line if id is None else with_id(line, id)
 
 
 class Places(Struct, frozen=True):
-    """Where the texts stand in a long line that are exchanged in it, each from its first byte to behind its last."""
+    """Byte ranges in a long line that the server may replace. Each range has its start and its exclusive end."""
 
     id: tuple[int, int] | None = None
     session_id: tuple[int, int] | None = None
     prompt: int | None = None
-    """Behind the bracket with which the blocks of a prompt begin."""
+    """The position behind the opening bracket of a prompt's list of blocks."""
     blocks: tuple[tuple[int, int], ...] = ()
-    """These blocks."""
+    """The ranges of a prompt's blocks."""
 
 
 class LargeEnvelope(Envelope):
-    """One of which a thread has found out what would take long: `parse_large` makes it."""
+    """An envelope with its digest and places already computed, by `parse_large` in a thread."""
 
     __slots__ = ("_digest", "places")
 
@@ -154,7 +158,10 @@ class LargeEnvelope(Envelope):
 
 
 def _object(decode: Callable[[], object]) -> "Object":
-    """An object as Python values; empty for what Python cannot hold, such as a number that is out of range."""
+    """Return an object as Python values.
+
+    Empty for values that Python cannot hold, such as a number that is out of range.
+    """
     try:
         return object_at(decode())
     except (msgspec.DecodeError, RecursionError):
@@ -202,7 +209,7 @@ class _WithRelated(Struct, gc=False):
 T = TypeVar("T")
 _peek = msgspec.json.Decoder(Peek)
 peek_lines = _peek.decode_lines
-"""Look at every line of a blob in one go; raises when any line is not JSON (then look at each by itself)."""
+"""Peek at every line of a blob in one call. Raises if any line is not JSON; then peek at each line separately."""
 _members = msgspec.json.Decoder(dict[str, Raw])
 _params = msgspec.json.Decoder(_WithParams)
 _prompt = msgspec.json.Decoder(_WithPrompt)
@@ -212,26 +219,28 @@ _any = msgspec.json.Decoder(object)
 _items_of = msgspec.json.Decoder(list[Raw])
 _HEX = rb"[0-9a-fA-F]{2}"
 _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
-# What it begins with is the same for all: that is found quickly.
+# All alternatives share one prefix, so that the search is fast.
 _HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
 _STAND_IN = b"\\ufffd"
 _PIECE = 64 << 10
 LARGE = 1 << 20
-"""Bytes from which on envelopes are read in a thread."""
+"""The size in bytes above which a thread reads an envelope."""
 MIN_DEEP = 2 * (MAX_DEPTH + 1) + len('"jsonrpc":"2.0","id":1,"error":')
-"""Bytes below which no envelope nests too deep: its brackets and the shortest members of one take as many."""
+"""The size in bytes below which no envelope can be nested too deep. Its brackets and the shortest members that an
+envelope may have need that many bytes."""
 MAX_NAME = 1024
-"""Characters of a method, or of a session's id."""
+"""Maximum number of characters of a method, and of a session's id."""
 MAX_HALVES = 10_000
-"""Halves of surrogate pairs in one text."""
-# Possessive: what can be taken back costs a hundred times its bytes.
+"""Maximum number of lone surrogates that are replaced in one text."""
+# Possessive quantifiers: backtracking state would take a hundred times the bytes of the text.
 _MEMBER = re.compile(rb'\s*+[{,]\s*+("(?:[^"\\]++|\\.)*+")\s*+:\s*+')
 _BEFORE_ITEM = re.compile(rb"[\s,]*+")
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 LINE_FEED, CARRIAGE_RETURN, BACKSLASH = b"\n\r\\"
-"""As numbers: Python tries to look for a number in bytes first, and makes an exception of what is none."""
+"""The bytes as numbers, for a search with `in`. Python first tries to take the operand as a number, and makes an
+exception of any other operand."""
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
 _FIRST_OF_A_LIST = ord("[")
 _MOVED = ("sessionId", "prompt")
@@ -246,14 +255,14 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
 
 
 def _whole(text: bytes) -> bytes:
-    """The text with no half of a surrogate pair in it, which JSON allows and programs that cut strings write.
+    """Replace lone surrogate escapes, which JSON allows and programs that cut strings write.
 
-    msgspec refuses it. What stands in for the half is as long as it was, so that offsets stay true. Of more halves than
-    `MAX_HALVES` the rest stays.
+    msgspec refuses them. The replacement has the same length, so offsets stay valid. Surrogates beyond the first
+    `MAX_HALVES` stay.
     """
     if b"\\u" not in text:
         return text
-    # Only for the search: behind a pair of backslashes nothing is an escape.
+    # The search ignores pairs of backslashes, because the second one does not start an escape.
     halves = re.finditer(_HALF, text.replace(b"\\\\", b"  ") if b"\\\\" in text else text)
     whole: bytearray | None = None
     for half in islice(halves, MAX_HALVES):
@@ -263,14 +272,14 @@ def _whole(text: bytes) -> bytes:
 
 
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
-    """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
+    """Parse one envelope from untrusted bytes. Raises NotAnEnvelope with the first reason found."""
     size = len(body)
     if size >= MIN_DEEP and (reason := measure(body)) is not None:
         raise NotAnEnvelope(reason)
     try:
         if not body.isascii():
             check_utf8(body)
-        # Spelled out, and not `_decode`: this runs for every message.
+        # Repeats `_decode`, because this runs for every message.
         try:
             peek = _peek.decode(body)
         except msgspec.DecodeError:
@@ -286,7 +295,7 @@ def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envel
 
 
 def parse_large(body: bytes) -> LargeEnvelope:
-    """The same of a long text, for a thread: what comes later need not look through it again."""
+    """Parse a long text in a thread, like `parse`, and also compute its digest and places for later use."""
     envelope = parse(body)
     digest = envelope.digest()
     line, places = lay_out(envelope.line)
@@ -294,17 +303,20 @@ def parse_large(body: bytes) -> LargeEnvelope:
 
 
 def parse_envelope(body: bytes) -> Envelope:
-    """What `parse_large` reads of a long text, and `parse` of any other."""
+    """Parse an envelope with `parse_large` if it is long, else with `parse`."""
     return parse(body) if len(body) <= LARGE else parse_large(body)
 
 
 def parse_answer(body: bytes) -> Envelope:
-    """The same of what a server says."""
+    """Parse an envelope from a server, like `parse` but with the looser limits for answers of a server."""
     return parse(body, excess_of_answer)
 
 
 def check_utf8(text: bytes) -> None:
-    """Raises UnicodeDecodeError. In pieces: as text of Python's, all of it may take four times its bytes."""
+    """Check that bytes are UTF-8. Raises UnicodeDecodeError.
+
+    Decodes in pieces, because a whole text may take four times its bytes as a Python string.
+    """
     if len(text) <= _PIECE:
         text.decode()
         return
@@ -319,7 +331,7 @@ def check_utf8(text: bytes) -> None:
 
 
 def fault(peek: Peek) -> str | None:
-    """Why this is JSON but not an envelope; None when it is one."""
+    """Return why a JSON object is not an envelope; None if it is one."""
     if peek.jsonrpc != "2.0":
         return '"jsonrpc" must be "2.0"'
     if peek.id is not UNSET and bytes(peek.id)[0] not in _FIRST_BYTES_OF_AN_ID:
@@ -332,7 +344,7 @@ def fault(peek: Peek) -> str | None:
 
 
 def long_name(peek: Peek) -> str | None:
-    """Why an envelope names something at a length that no program means; None when it does not."""
+    """Return why the method or the session id of an envelope is too long; None if neither is."""
     for name, value in (("method", peek.method), ("sessionId", peek.session_id)):
         if isinstance(value, str) and len(value) > MAX_NAME:
             return f'"{name}" has more than {MAX_NAME} characters'
@@ -340,16 +352,16 @@ def long_name(peek: Peek) -> str | None:
 
 
 def one_line(body: bytes) -> bytes:
-    """The same JSON on one line: a line break would end it early on stdio and in an SSE frame."""
+    """Put JSON on one line, because a line break would end the message early on stdio and in an SSE frame."""
     if LINE_FEED in body or CARRIAGE_RETURN in body:
-        # In JSON they can only stand between tokens: inside a string they are escaped.
+        # JSON allows raw line breaks only between tokens; inside a string they are escaped.
         body = body.translate(_LINE_BREAKS)
     return body.strip()
 
 
 def with_id(line: bytes, id: bytes) -> bytes:
-    """The same envelope under another id; all other bytes stay."""
-    # The common case without a parse: the id comes second, and nothing else in the line can be a member called id.
+    """Return the envelope with another id. All other bytes stay."""
+    # The common case needs no parse: the id comes second, and no other text in the line can be a member `id`.
     usual = _USUAL_HEAD.match(line)
     if usual is not None and line.count(b'"id"') == 1 and (BACKSLASH not in line or b"\\u" not in line):
         start, end = usual.span(1)
@@ -357,14 +369,14 @@ def with_id(line: bytes, id: bytes) -> bytes:
     members, whole = _split(line)
     spans = _spans(whole, members)
     if spans is None or "id" not in spans:
-        # The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
+        # A receiver may read the other one of two ids, so the line with both must not be forwarded.
         return msgspec.json.encode(members | {"id": Raw(id)})
     start, end = spans["id"]
     return line[:start] + id + line[end:]
 
 
 def lay_out(line: bytes) -> tuple[bytes, Places]:
-    """The same envelope, and where its texts stand. It keeps its bytes unless a member is repeated."""
+    """Find the texts in a line that the server may replace. The line keeps its bytes unless a member is repeated."""
     members, whole = _split(line)
     spans = _spans(whole, members)
     params, inner, inside = b"", {}, {}
@@ -387,7 +399,7 @@ def lay_out(line: bytes) -> tuple[bytes, Places]:
 
 
 def _items(line: bytes, at: int, items: list[Raw]) -> Iterator[tuple[int, int]]:
-    """Where the items of an array stand whose text begins there."""
+    """Yield the byte range of each item of an array whose first item begins at `at`."""
     for item in items:
         before = _BEFORE_ITEM.match(line, at)
         assert before is not None
@@ -396,9 +408,9 @@ def _items(line: bytes, at: int, items: list[Raw]) -> Iterator[tuple[int, int]]:
 
 
 def address(line: bytes, places: Places, id: bytes | None, session_id: str | None, remark: bytes = b"") -> bytes:
-    """A long line under another id, with another session id, and with a block before those of its prompt.
+    """Return a long line with another id, another session id, and `remark` as an additional first block of its prompt.
 
-    None leaves what it has. It is copied once.
+    None keeps the present id. The line is copied once.
     """
     changes: list[tuple[int, int, bytes]] = []
     if id is not None and places.id is not None:
@@ -418,7 +430,7 @@ def address(line: bytes, places: Places, id: bytes | None, session_id: str | Non
 
 
 def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
-    """The members of an object, and the text in which they stand: as long as this one, and readable."""
+    """Return the members of an object, and its text without lone surrogates. That text is as long as the given one."""
     try:
         return _members.decode(text), text
     except msgspec.DecodeError:
@@ -427,9 +439,9 @@ def _split(text: bytes) -> tuple[dict[str, Raw], bytes]:
 
 
 def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] | None:
-    """Where the value of each member stands; None when the text is not exactly these members.
+    """Return the byte range of each member's value.
 
-    It is not with a repeated key.
+    None if the text has other members than these, as with a repeated key.
     """
     spans: dict[str, tuple[int, int]] = {}
     at = 0
@@ -446,45 +458,48 @@ def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] |
 
 
 def members_of(text: bytes) -> tuple[dict[str, Raw], bool]:
-    """The members of an object as their texts, and whether one of them is repeated: then the last one counts.
+    """Return the members of an object as texts, and whether a key is repeated; the last one counts then.
 
-    Raises msgspec.DecodeError or RecursionError for what is no object.
+    Raises msgspec.DecodeError or RecursionError if the text is no object.
     """
     members, whole = _split(text)
     return members, _spans(whole, members) is None
 
 
 def with_members(members: dict[str, Raw]) -> bytes:
-    """An object of these members, each with its own text."""
+    """Encode an object from the texts of its members."""
     return msgspec.json.encode(members)
 
 
 def same_id(id: bytes) -> bytes:
-    """One spelling for all spellings of an id: a client may write a string's characters otherwise than the agent."""
+    """Return an id in its one canonical spelling.
+
+    A client may escape a string's characters differently than the agent.
+    """
     if BACKSLASH not in id:
         return id
     try:
         return msgspec.json.encode(_any.decode(id))
     except msgspec.DecodeError:
-        # Half a surrogate pair has one spelling.
+        # A lone surrogate has only one spelling.
         return id
 
 
 def param(line: bytes, name: str) -> bytes | None:
-    """The text of one member of `params`; None when it is not there."""
+    """Return the text of one member of `params`; None if it is absent."""
     params = _decode(_members, line).get("params")
     found = _members.decode(params).get(name) if params is not None and is_object(params) else None
     return None if found is None else bytes(found)
 
 
 def has_prompt(line: bytes) -> bool:
-    """Whether `params` has a member called `prompt`: the same as `param` finds, without a look at the others."""
+    """Return whether `params` has a member `prompt`, without decoding the other members."""
     params = _decode(_prompt, line).params
     return isinstance(params, _Prompt) and params.prompt is not UNSET
 
 
 def related(line: bytes) -> bytes | None:
-    """The text of `requestId` in `params`, which names another request: as `param` finds it, but without a copy."""
+    """Return the text of `requestId` in `params`, which names another request. Like `param`, but without a copy."""
     if b'"requestId"' not in line and (BACKSLASH not in line or b"\\u00" not in line):
         return None
     params = _decode(_related, line).params
@@ -502,34 +517,34 @@ def _read_asked(line: bytes) -> Object:
 
 
 def is_object(raw: Raw) -> bool:
-    """Whether a JSON text is an object."""
+    """Return whether a JSON text is an object."""
     return bytes(memoryview(raw)[:1]) == b"{"
 
 
 def params_text(line: bytes) -> bytes:
-    """The text of `params`; an empty object when there are none."""
+    """Return the text of `params`; an empty object if it is absent."""
     return bytes(_decode(_members, line).get("params", Raw(b"{}")))
 
 
 def with_param(line: bytes, name: str, value: object) -> bytes:
-    """The same envelope with one member of `params` set; the others keep their bytes."""
+    """Return the envelope with one member of `params` set. The others keep their bytes."""
     return _with_member_of(line, "params", {name: Raw(msgspec.json.encode(value))})
 
 
 def without_params(line: bytes, *path: str) -> bytes:
-    """The same envelope without the member of `params` found under `path`."""
+    """Return the envelope without the member of `params` at `path`."""
     members = _decode(_members, line)
     members["params"] = _without(members["params"], path)
     return msgspec.json.encode(members)
 
 
 def with_result(line: bytes, name: str, value: object) -> bytes:
-    """The same response with one member of `result` set; the others keep their bytes."""
+    """Return the response with one member of `result` set. The others keep their bytes."""
     return _with_member_of(line, "result", {name: Raw(msgspec.json.encode(value))})
 
 
 def with_error(line: bytes, **members: object) -> bytes:
-    """The same response with members of `error` set; the others keep their bytes."""
+    """Return the response with members of `error` set. The others keep their bytes."""
     return _with_member_of(line, "error", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()})
 
 
@@ -550,29 +565,29 @@ def _without(raw: Raw, path: tuple[str, ...]) -> Raw:
 
 
 def request(id: bytes, method: str, params: object) -> bytes:
-    """A request of our own."""
+    """Encode a request of the server."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "method": method, "params": params})
 
 
 def notification(method: str, params: object) -> bytes:
-    """A notification of our own."""
+    """Encode a notification of the server."""
     return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def success(id: bytes, result: object) -> bytes:
-    """A response of our own."""
+    """Encode a successful response of the server."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "result": result})
 
 
 def failure(id: bytes, error: SandboxAgentError) -> bytes:
-    """A named failure as the JSON-RPC error of a request."""
+    """Encode a named failure as the JSON-RPC error response to a request."""
     data = {"type": error.slug, **error.fields}
     body = {"code": error.rpc_code, "message": str(error), "data": data}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "error": body})
 
 
 def at(value: object, *path: str) -> object:
-    """What stands under a path of members in decoded JSON; None when something on the way is missing."""
+    """Return the value at a path of members in decoded JSON; None if a member on the path is missing."""
     for name in path:
         if not isinstance(value, dict):
             return None
@@ -581,26 +596,26 @@ def at(value: object, *path: str) -> object:
 
 
 def text_at(value: object, *path: str) -> str | None:
-    """The string under a path; None when there is none."""
+    """Return the string at a path; None if there is none."""
     found = at(value, *path)
     return found if isinstance(found, str) else None
 
 
 def object_at(value: object, *path: str) -> Object:
-    """The object under a path; empty when there is none."""
+    """Return the object at a path; empty if there is none."""
     found = at(value, *path)
     return cast(Object, found) if isinstance(found, dict) else {}
 
 
 def objects_at(value: object, *path: str) -> list[Object]:
-    """The objects in the array under a path."""
+    """Return the objects in the array at a path, without its other items."""
     found = at(value, *path)
     items = cast(list[object], found) if isinstance(found, list) else []
     return [cast(Object, item) for item in items if isinstance(item, dict)]
 
 
 def list_at(value: object, *path: str) -> list[object]:
-    """The list at a path; empty when there is none."""
+    """Return the list at a path; empty if there is none."""
     found = at(value, *path)
     return cast("list[object]", found) if isinstance(found, list) else []
 

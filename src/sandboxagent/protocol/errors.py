@@ -6,114 +6,114 @@ SandboxAgentError
 ├── NotAnEnvelope             400  the body is not one JSON-RPC object
 ├── BatchNotSupported         501  several envelopes in one body, on /acp
 ├── BadRequest                400  a header, a parameter or the HTTP itself is wrong
-├── Unauthorized              401  no bearer token, or another one
-├── ForbiddenOrigin           403  a browser page of another origin
+├── Unauthorized              401  the bearer token is missing or wrong
+├── ForbiddenOrigin           403  the request comes from a browser page of another origin
 ├── NotFound                  404  no such route
 ├── MethodNotAllowed          405  the route exists, the method does not
-├── NotAcceptable             406  Accept excludes what we send
-├── RequestTimeout            408  a request that does not come to its end
-├── IdempotencyMismatch       409  the same Idempotency-Key with another body
-├── Removed                   410  a legacy route
-├── BodyTooLarge              413  over --max-body
-├── UnsupportedMediaType      415  a body of a type that the route does not take
-├── Misdirected               421  a Host that is not ours
-├── TooMany                   429  as many of these at once as are allowed
+├── NotAcceptable             406  Accept excludes the type that the route sends
+├── RequestTimeout            408  the rest of a request did not arrive in time
+├── IdempotencyMismatch       409  the Idempotency-Key was used with another body
+├── Removed                   410  a route of an older API
+├── BodyTooLarge              413  the body is over --max-body
+├── UnsupportedMediaType      415  the route does not accept the Content-Type
+├── Misdirected               421  Host is not a name of this server
+├── TooMany                   429  the limit of concurrent requests of this kind is reached
 ├── HeadersTooLarge           431  a request line and headers over 64 KiB, or over 200 headers
-├── NotImplementedYet         501  in the contract, not in this version
+├── NotImplementedYet         501  in the contract, but not in this version
 │
 │ Connections, sessions and answers
 ├── MissingConnection         400  X-ACP-Connection-Id is required here
 ├── UnknownConnection         404  no such connection, or it was closed
 ├── SessionNotFound           404  the HTTP view of an unknown session
-├── NobodyAsked               404  a response to an id that no agent asked
-├── AlreadyAnswered           409  a response to an id that is settled
-├── WrongAnswer               422  an answer that does not fit what the agent asked
-├── CheckFailed               503  what a part of the server had to agree to could not be checked, so it is refused
+├── NobodyAsked               404  a response to an id under which no agent asked
+├── AlreadyAnswered           409  a response to a request that is answered or withdrawn
+├── WrongAnswer               422  an answer that does not fit the agent's request
+├── CheckFailed               503  a part of the server failed to check the request, so it is refused
 │
 │ Agents
 ├── MissingAgent              400  initialize names no agent
-├── UnknownAgent              404  no agent of that name
-├── AgentNotInstalled         404  known, but not on this machine
-├── AgentBootFailed           502  the agent process did not start or did not shake hands
-├── OffersUnknown             502  the agent opened no session to tell its models and modes
-├── AgentTimeout              504  no answer in time
+├── UnknownAgent              404  no agent has that name
+├── AgentNotInstalled         404  the agent is known, but not installed on this machine
+├── AgentBootFailed           502  the agent process did not start, or failed the handshake
+├── OffersUnknown             502  the agent opened no session, so its models and modes are unknown
+├── AgentTimeout              504  the agent did not answer in time
 │
 │ Installs
-├── UnsupportedAgent          422  known, and cannot be had
+├── UnsupportedAgent          422  the agent is known, but there is no program for it
 ├── UnsupportedPlatform       422  the agent has no build for this machine
-├── UnknownVersion            422  no such version of the agent
-├── HashMissing               422  --require-hashes is set, and no hash is known for it
+├── UnknownVersion            422  the agent has no such version
+├── HashMissing               422  --require-hashes is set, and no hash is known for a download
 ├── RegistryUnavailable       502  the ACP registry cannot be read, and there is no copy of it
 ├── DownloadFailed            502  a package or an archive could not be fetched
-├── ChecksumMismatch          502  what was fetched is not what was pinned
-├── UnsafeArchive             502  an archive that reaches outside its folder, or is too large
-├── InstallFailed             502  the agent was fetched and is not usable
-├── DiskFull                  507  no room to install
+├── ChecksumMismatch          502  the hash of a download is not the expected one
+├── UnsafeArchive             502  an archive that writes outside its folder, or is too large
+├── InstallFailed             502  the agent was downloaded, but does not work
+├── DiskFull                  507  the disk has no space for an install
 │
 │ Files
-├── FileProblem               500  the file system fails unexpectedly
+├── FileProblem               500  the file system fails, and the request is not the cause
 │   ├── BadPath               400  not a valid file name
-│   ├── OutsideRoots          403  a path that leads out of --fs-root
-│   ├── FileForbidden         403  the file system does not let the server do it
+│   ├── OutsideRoots          403  the path leads out of --fs-root
+│   ├── FileForbidden         403  the file system denies the access
 │   ├── FileNotFound          404  no such file or directory
-│   ├── FileConflict          409  what is there is in the way, or of another kind
-│   ├── RootReplaced          409  a directory of --fs-root is not the one it was when the server started
-│   ├── FileChanged           412  the file is not the one that If-Match or If-None-Match speaks of
-│   ├── FileTooLarge          413  over a limit
-│   ├── RangeNotSatisfiable   416  the file has no such bytes
+│   ├── FileConflict          409  an existing file or directory is in the way, or has the wrong kind
+│   ├── RootReplaced          409  a directory of --fs-root was replaced since the server started
+│   ├── FileChanged           412  the file does not match If-Match or If-None-Match
+│   ├── FileTooLarge          413  the file is over a limit
+│   ├── RangeNotSatisfiable   416  the range begins after the end of the file
 │   └── NoRoom                507  the disk or a quota is full
-├── BadArchive                400  an uploaded archive that makes no sense, or breaks a rule
-├── ArchiveTooLarge           413  an uploaded archive that unfolds into more than is allowed
-├── WatchesExhausted          503  the kernel gives no more watches
+├── BadArchive                400  an uploaded archive is not valid, or breaks a rule
+├── ArchiveTooLarge           413  an uploaded archive unpacks to more than is allowed
+├── WatchesExhausted          503  the server or the kernel allows no more watches
 │
 │ Fleets
 ├── MissingNode               400  a gateway has several nodes, and the request names none
-├── NoNode                    503  no node of the fleet can do it
-├── NodeUnreachable           503  the node that it is about is not there, or does not answer
+├── NoNode                    503  no node of the fleet can take the request
+├── NodeUnreachable           503  the node that the request needs is away, or does not answer
 ├── FleetUnreachable          503  the gateway is cut off from NATS, and so from every node
 │
 │ The server
 ├── ShuttingDown              503  the server is stopping
 ├── LogUnavailable            507  the log cannot be written
-├── SessionDamaged            500  the disk has changed what was kept of a session
-├── InternalError             500  our bug
+├── SessionDamaged            500  the stored record of a session has changed on disk
+├── InternalError             500  a bug in the server
 ├── SettingsError          exit 2  a wrong flag, variable or configuration file
 │
 │ Errors of JSON-RPC
 └── RpcError                (200)  a JSON-RPC error with its own code and data
     ├── UnknownSession     -32002  no such session
     ├── UnknownTerminal    -32002  no such terminal
-    ├── NoSuchFile         -32002  an agent asked for a file that is not there
+    ├── NoSuchFile         -32002  an agent asked for a file that does not exist
     ├── InvalidParams      -32602  a parameter is missing or wrong
-    ├── MethodNotFound     -32601  the agent does not offer it
-    ├── InvalidRequest     -32600  not allowed in this state
-    ├── Unparsable         -32700  a frame of a WebSocket that is not JSON
-    ├── QueueFull          -32000  too many prompts wait
-    ├── RequestCancelled   -32800  the request was taken back
-    ├── FileFailed         -32603  the file system does not let an agent have its way
-    ├── OutcomeUnknown     -32603  the server stopped while a request under this key ran
-    ├── AgentExited        -32603  the agent process died while we waited on it
-    ├── NodeLost           -32603  the node that ran a turn is gone
-    └── AgentNotReading    -32603  the agent process does not take its input
+    ├── MethodNotFound     -32601  the agent does not offer the method
+    ├── InvalidRequest     -32600  the method is not allowed in this state
+    ├── Unparsable         -32700  a frame of a WebSocket is not JSON
+    ├── QueueFull          -32000  too many prompts of the session wait
+    ├── RequestCancelled   -32800  the request was cancelled
+    ├── FileFailed         -32603  the file system refused an agent's request
+    ├── OutcomeUnknown     -32603  the server stopped while a request with this key ran
+    ├── AgentExited        -32603  the agent process died while a request waited for it
+    ├── NodeLost           -32603  the node that ran the turn is gone
+    └── AgentNotReading    -32603  the agent process does not read its input
 """
 
 from collections.abc import Sequence
 
 URN = "urn:sandbox-agent:error:"
-"""What the `type` of a problem document begins with; its slug follows."""
+"""Prefix of the `type` of a problem document. The slug follows it."""
 
 
 class SandboxAgentError(Exception):
-    """Base of everything that the server can name, and of everything that the SDK raises."""
+    """Base class of every named failure of the server, and of every exception that the SDK raises."""
 
     slug: str
-    """Its name, such as `file-not-found`: stable, for programs."""
+    """The error's stable name for programs, such as `file-not-found`."""
     title: str
-    """The same for people."""
+    """The error's name for people."""
     status: int = 500
-    """The HTTP status that the server answers with."""
+    """The HTTP status of the server's answer."""
     rpc_code: int = -32603
-    """JSON-RPC's code, where it travels as an error of JSON-RPC."""
+    """The code of the error as a JSON-RPC error."""
 
     def __init__(self, detail: str, /, **fields: object) -> None:
         super().__init__(detail)
@@ -122,7 +122,7 @@ class SandboxAgentError(Exception):
 
     @property
     def message(self) -> str:
-        """What is wrong, and what to do: for people."""
+        """A text for people that says what is wrong and what to do."""
         return str(self)
 
 
@@ -337,7 +337,7 @@ class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
     late: object | None = None
-    """The `Reply` with the answer, should it come after all; None when none can come."""
+    """The `Reply` that gets the answer if it comes late; None if no answer can come."""
 
 
 # --- installs --------------------------------------------------------------------------------------------------------
@@ -418,7 +418,7 @@ class DiskFull(SandboxAgentError):
 
 
 class FileProblem(SandboxAgentError):
-    """What went wrong with a path: `meaning` in the words of the file system, `errno` its name for it."""
+    """A failure at a path. `meaning` describes it, and the field `errno` has the file system's name for it."""
 
     slug, title, status = "file-problem", "File Problem", 500
 
@@ -478,7 +478,7 @@ class WatchesExhausted(SandboxAgentError):
     slug, title, status = "watches-exhausted", "Watches Exhausted", 503
 
     def __init__(self, path: str, setting: str, limit: int | None = None) -> None:
-        """`limit` is the server's; without it, the kernel's is reached."""
+        """Take `limit` if the server's own limit is reached. None means the kernel's limit."""
         if limit is None:
             why, fields = f"the kernel gives no more watches; raise {setting}, or watch less", dict[str, object]()
         else:
@@ -520,8 +520,8 @@ class FleetUnreachable(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this gateway cannot reach the NATS servers, and so no node; go to another gateway, "
-            "or see that the servers which --join names run and can be reached: then it goes on by itself"
+            "this gateway cannot reach the NATS servers, and so no node; use another gateway, "
+            "or check that the servers in --join run and can be reached: then this gateway works again by itself"
         )
 
 
@@ -539,12 +539,12 @@ class LogUnavailable(SandboxAgentError):
     slug, title, status = "log-unavailable", "Log Unavailable", 507
 
     def __init__(self, reason: str) -> None:
-        """The reason says what to do about it, too."""
+        """Take a reason that also says what to do about it."""
         super().__init__(f"the session log cannot be used: {reason}")
 
     @classmethod
     def of_fleet(cls, reason: object) -> "LogUnavailable":
-        """At a gateway, whose log is the fleet's stream."""
+        """Make the error of a gateway, whose log is the fleet's stream."""
         return cls(f"{reason}; repeat the request, here or at another gateway")
 
 
@@ -584,7 +584,7 @@ class SettingsError(SandboxAgentError):
 
 
 class RpcError(SandboxAgentError):
-    """A failure of a method: travels as a JSON-RPC error inside HTTP 200, `fields` as its `data`."""
+    """A failure of a method, sent as a JSON-RPC error inside HTTP 200, with `fields` as its `data`."""
 
     slug, title, status = "rpc-error", "JSON-RPC Error", 200
 

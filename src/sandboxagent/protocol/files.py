@@ -1,4 +1,4 @@
-"""Define the requests and results of the file API, the same over HTTP and ACP."""
+"""Define the requests and results of the file API, which are the same over HTTP and ACP."""
 
 from typing import Annotated, Literal
 
@@ -12,217 +12,229 @@ ChangeKind = Literal["added", "modified", "deleted"]
 
 
 class FileView(Struct, rename="camel"):
-    """A file, a directory or a link. Names that are not UTF-8 are spelled as the contract says."""
+    """A file, a directory or a link.
+
+    Bytes of a name that are not UTF-8 are shown as the characters U+EF80 to U+EFFF.
+    """
 
     name: str
+    """The name without its directory."""
     path: str
-    """Absolute."""
+    """The absolute path."""
     entry_type: EntryType
+    """The kind of the entry; `other` is a device, a pipe or a socket."""
     size: int
-    """In bytes."""
+    """The size in bytes."""
     modified: str
-    """UTC, ISO 8601 with milliseconds."""
+    """The time of the last change of the content: UTC, ISO 8601 with milliseconds."""
     mode: str
-    """Permissions, in octal: `0644`."""
+    """The permission bits in octal, such as `0644`."""
     etag: str | UnsetType = UNSET
-    """Of a file: what `GET` and `If-Match` know it by."""
+    """For a file: the ETag that `GET` sends and `If-Match` compares."""
     link_target: str | UnsetType = UNSET
-    """Of a link: what it says, which need not exist."""
+    """For a link: the path that the link contains. There may be no file at that path."""
 
 
 class EntriesPage(Struct, rename="camel"):
-    """A directory's entries, by name; without `nextCursor` it is the last page."""
+    """A page of a directory's entries, sorted by name."""
 
     path: str
-    """The directory's, absolute."""
+    """The absolute path of the directory."""
     entries: list[FileView]
+    """The entries of the page."""
     next_cursor: str | UnsetType = UNSET
-    """The `cursor` of the next page; absent on the last."""
+    """The `cursor` of the next page. Absent on the last page."""
 
 
 class Written(Struct, rename="camel"):
-    """A file that was written."""
+    """The result of writing a file."""
 
     path: str
-    """Absolute."""
+    """The absolute path of the file."""
     bytes_written: int
+    """The number of bytes written, which is the size of the file."""
     sha256: str
-    """Of its content, in hexadecimal."""
+    """The SHA-256 of the content, in hexadecimal."""
     etag: str
-    """As `GET` and `If-Match` know it."""
+    """The new ETag of the file, as `GET` sends it and `If-Match` compares it."""
 
 
 class Done(Struct):
-    """What was changed."""
+    """The result of making a directory or deleting an entry."""
 
     path: str
-    """Absolute."""
+    """The absolute path that was made or deleted."""
 
 
 class Move(Struct, rename={"source": "from", "target": "to"}):
-    """What is to have another name."""
+    """A file, a link or a directory to move, and its new path."""
 
     source: str
-    """What is there."""
+    """The present path."""
     target: str
-    """Its new name; the directory must be there."""
+    """The new path. Its parent directory must exist."""
     overwrite: bool = False
-    """Replace a file, or an empty directory."""
+    """Whether the move may replace a file at the new path. A directory may replace only an empty directory."""
 
 
 class Moved(Struct, rename={"source": "from", "target": "to"}):
-    """What has another name."""
+    """The result of a move."""
 
     source: str
-    """What it was called, absolute."""
+    """The old path, absolute."""
     target: str
-    """What it is called now, absolute."""
+    """The new path, absolute."""
 
 
 class Content(Struct, rename="camel"):
-    """A file, or a part of it, as base64."""
+    """The content of a file, or of a part of it."""
 
     path: str
-    """Absolute."""
+    """The absolute path of the file."""
     content: str
-    """In base64."""
+    """The content in base64."""
     size: int
-    """Of the whole file."""
+    """The size of the whole file in bytes."""
     etag: str
+    """The ETag of the file, as `GET` sends it and `If-Match` compares it."""
 
 
 class Match(Struct):
-    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
+    """A match of a search: a line of a file, or a file if the search has no `text`."""
 
     path: str
-    """Absolute."""
+    """The absolute path of the file."""
     line: int | UnsetType = UNSET
-    """From 1."""
+    """The number of the line, from 1."""
     column: int | UnsetType = UNSET
-    """From 1, in characters."""
+    """The column of the match, from 1, in characters."""
     text: str | UnsetType = UNSET
-    """The line, or a part of it with the match; up to 1,000 characters."""
+    """The line, or the part of at most 1,000 characters around the match."""
     textTruncated: bool | UnsetType = UNSET
-    """The line is longer."""
+    """Whether the line is longer than `text`."""
 
 
 class Found(Struct):
-    """What a search found."""
+    """The result of a search."""
 
     matches: list[Match]
-    """By path."""
+    """The matches, sorted by path."""
     truncated: bool
-    """There may be more."""
+    """Whether there may be more matches."""
     reason: str | UnsetType = UNSET
-    """Why: `results`, `bytes`, `time` or `lines`."""
+    """The reason why there may be more matches: a limit on `results`, `bytes` or `time`, or skipped long `lines`."""
 
 
 class SearchEnding(Struct):
     """The last line of a stream of matches."""
 
     truncated: bool
-    """There may be more."""
+    """Whether there may be more matches."""
     reason: str | UnsetType = UNSET
-    """Why, as for `Found`."""
+    """The reason why there may be more matches: a limit on `results`, `bytes` or `time`, or skipped long `lines`."""
 
 
 class Uploaded(Struct):
-    """What an archive has put where; `truncated` when there is more than `paths` lists."""
+    """The result of unpacking an archive."""
 
     paths: list[str]
-    """The first 1024 files and links that were written, absolute."""
+    """The absolute paths of the first 1024 files and links that were written."""
     truncated: bool
-    """There were more."""
+    """Whether more files and links were written than `paths` lists."""
 
 
 class Change(Struct):
-    """What became of a path: `added`, `modified` or `deleted`."""
+    """A change of one path."""
 
     kind: ChangeKind
+    """The kind of the change. A rename is a `deleted` and an `added`."""
     path: str
+    """The absolute path."""
 
 
 class ChangesEvent(Struct):
     """The data of an event `changes`."""
 
     changes: list[Change]
+    """The changes since the previous event, one for each path."""
 
 
 class PathParams(Struct, rename="camel"):
-    """Which file or directory is meant."""
+    """The file or directory that a request is about."""
 
     path: str
-    """Absolute, or relative to the session's directory, or else to the server's root directory."""
+    """The path: absolute, or relative to the session's directory, or else to the server's root directory."""
     session_id: str | None = None
-    """The session, by id or alias, whose directory a relative path is relative to."""
+    """The id or alias of the session to whose directory a relative path is relative."""
 
 
 class ReadParams(PathParams, rename="camel"):
-    """What to read."""
+    """A part of a file to read."""
 
     offset: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
-    """The first byte."""
+    """The position of the first byte to read."""
     length: Annotated[int, Meta(ge=0)] | None = None
-    """How many bytes; all that follow unless given."""
+    """The number of bytes to read. Without it, all bytes from `offset` on."""
 
 
 class WriteParams(PathParams, rename="camel", kw_only=True):
-    """What to write."""
+    """A file to write."""
 
     content: bytes
-    """All of the file, in base64."""
+    """The whole content of the file, in base64."""
 
 
 class EntriesParams(PathParams, rename="camel"):
-    """Which part of a directory."""
+    """A page of a directory to list."""
 
     cursor: str | None = None
-    """`nextCursor` of the page before."""
+    """The `nextCursor` of the previous page. Without it, the first page."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = PAGE
-    """Entries of a page."""
+    """Maximum number of entries of the page."""
 
 
 class StatParams(PathParams, rename="camel"):
-    """What to look at."""
+    """A file, a directory or a link to describe."""
 
     follow: bool = True
-    """`false`: a link itself, and not what it leads to."""
+    """Whether to describe the target of a link. `false` describes the link itself."""
 
 
 class SearchParams(PathParams, rename="camel"):
-    """What to search for: a text in files, or files by name, or both."""
+    """A search for a text in files, for files by name, or for a text in files with a name."""
 
     text: str | None = None
-    """A text in files."""
+    """The text to find in files, within one line."""
     name: str | None = None
-    """A part of a file's name, or a glob: `*.py`, `src/**/test_*`."""
+    """A part of a file's name, or a glob: `*.py` for the name alone, `src/**/test_*` for the path below `path`."""
     regex: bool = False
-    """`true`: the text is a regular expression, of Rust's kind."""
+    """Whether `text` is a regular expression, in the syntax of Rust's crate `regex`."""
     case: Literal["smart", "sensitive", "ignore"] = "smart"
-    """`smart`: capitals in the text make it matter."""
+    """Whether upper and lower case differ: `smart` (only if `text` has a capital letter), `sensitive` (always) or
+    `ignore` (never)."""
     hidden: bool = False
-    """`true`: also files whose names begin with a dot."""
+    """Whether to search names that begin with a dot as well."""
     ignored: bool = False
-    """`true`: also what `.gitignore`, `.ignore` and `.rgignore` leave out."""
+    """Whether to search files that `.gitignore`, `.ignore` and `.rgignore` exclude as well."""
     limit: Annotated[int, Meta(ge=1)] | None = None
-    """Most results, up to the server's own limit."""
+    """Maximum number of results, at most the server's own limit."""
 
 
 class DeleteParams(PathParams, rename="camel"):
-    """What to delete."""
+    """A file, a link or a directory to delete."""
 
     recursive: bool = False
-    """`true`: a directory with all that is in it."""
+    """Whether to delete a directory with everything in it. `false` deletes only an empty directory."""
 
 
 class MoveParams(Struct, rename={"source": "from", "target": "to", "session_id": "sessionId"}):
-    """What is to have another name."""
+    """A file, a link or a directory to move, and its new path."""
 
     source: str
-    """What is there."""
+    """The present path."""
     target: str
-    """Its new name; the directory must be there."""
+    """The new path. Its parent directory must exist."""
     overwrite: bool = False
-    """Replace a file, or an empty directory."""
+    """Whether the move may replace a file at the new path. A directory may replace only an empty directory."""
     session_id: str | None = None
-    """The session, by id or alias, whose directory relative paths are relative to."""
+    """The id or alias of the session to whose directory relative paths are relative."""

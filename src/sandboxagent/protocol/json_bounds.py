@@ -1,8 +1,8 @@
-"""Limit how deep JSON of others may nest and how many values it may have, measured in its text.
+"""Limit the depth and the number of values of untrusted JSON by measuring its text.
 
-Parsers recurse, here and in every client: a value that one of them reads is too deep for the next, and would make a
-list that contains it unreadable for good. And a value of two bytes takes fifty as an object of Python's. So the text is
-measured before it is parsed, in one pass, piece by piece: no step takes long, whatever the text is.
+Parsers recurse, here and in every client. A value that one parser can read may be too deep for the next one, which then
+cannot read any list that contains the value. And a value of two bytes takes fifty bytes as a Python object. So the text
+is measured before it is parsed, in one pass and piece by piece: no step takes long, whatever the text is.
 """
 
 from collections.abc import Callable
@@ -12,15 +12,15 @@ import msgspec
 from msgspec import Raw
 
 MAX_DEPTH = 128
-"""Arrays and objects inside one another."""
+"""Maximum number of arrays and objects inside one another."""
 MAX_VALUES = 250_000
-"""Arrays, objects and commas in one text: what nests, and what stands beside something else."""
+"""Maximum number of values in one text, counted as its arrays, objects and commas."""
 MAX_DEPTH_OF_ANSWERS = MAX_DEPTH + 16
-"""What a server shows of a text stands inside lists and objects of its own."""
+"""Maximum depth of an answer of a server, which nests client data inside lists and objects of its own."""
 MIN_DEEP = 2 * MAX_DEPTH
-"""Bytes up to which no text is too deep, nor has too many values."""
+"""Size in bytes up to which no text can be too deep or have too many values."""
 _MAX_COUNTED = MAX_DEPTH + 1
-"""Brackets of a kind that are counted: more make no difference."""
+"""Maximum number of opening brackets of one kind that are counted; more make no difference."""
 _PIECE = 64 << 10
 _OPEN, _CLOSE = b"[{", b"]}"
 _BITS = bytes.maketrans(_OPEN + _CLOSE, b"1100")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def _walk(bits: str) -> tuple[int, int]:
-    """How far brackets lead up or down, and how high on the way."""
+    """Return the change of depth over a sequence of brackets, and the greatest depth on the way."""
     depth = peak = 0
     for bit in bits:
         depth += 1 if bit == "1" else -1
@@ -40,20 +40,20 @@ def _walk(bits: str) -> tuple[int, int]:
 
 
 _STEPS = [_walk(f"{byte:08b}") for byte in range(256)]
-"""For eight brackets at once: Python takes as long for them as for one."""
+"""The result of `_walk` for every byte of eight brackets: Python handles eight at once in the time of one."""
 
 
 def excess(text: bytes | bytearray) -> str | None:
-    """Why a JSON text is out of bounds; None when it is not. Says nothing about what is no JSON."""
+    """Return why a JSON text is out of bounds; None if it is within. Does not check that the text is JSON."""
     if len(text) <= MAX_VALUES and opens_little(text):
         return None
     return _measure(text, MAX_DEPTH, MAX_VALUES)
 
 
 def opens_little(text: bytes | bytearray) -> bool:
-    """Whether a text is too short, or has too few brackets, to be too deep."""
+    """Return whether a text is too short, or has too few brackets, to be too deep."""
     size = len(text)
-    # What is left without them says how many there are: `count` takes five times as long.
+    # The difference in length counts the brackets; `count` would take five times as long.
     return (
         size <= MIN_DEEP
         or size - len(text.replace(b"{", b"", _MAX_COUNTED).replace(b"[", b"", _MAX_COUNTED)) <= MAX_DEPTH
@@ -61,17 +61,23 @@ def opens_little(text: bytes | bytearray) -> bool:
 
 
 def excess_of_answer(text: bytes | bytearray) -> str | None:
-    """The same of what a server says: its pages have as many values as they have."""
+    """Return why an answer of a server is out of bounds.
+
+    Like `excess`, but with a greater depth and any number of values, because pages of lists are long.
+    """
     return None if opens_little(text) else _measure(text, MAX_DEPTH_OF_ANSWERS, len(text))
 
 
 def read(text: bytes | bytearray, type: type[T]) -> T:
-    """A JSON text as a type. Raises msgspec.DecodeError, also for what is out of bounds, and UnicodeDecodeError."""
+    """Decode a JSON text as a type.
+
+    Raises msgspec.DecodeError, also if the text is out of bounds, and UnicodeDecodeError.
+    """
     return _read(text, type, excess(text))
 
 
 def read_answer(text: bytes | bytearray, type: type[T]) -> T:
-    """The same of what a server says."""
+    """Decode an answer of a server as a type. Like `read`, with the looser limits of `excess_of_answer`."""
     return _read(text, type, excess_of_answer(text))
 
 
@@ -82,16 +88,17 @@ def _read(text: bytes | bytearray, type: type[T], reason: str | None) -> T:
 
 
 def shallow(text: bytes, kind: type[T], part: Callable[[T], bytes]) -> tuple[dict[str, Raw], list[str]]:
-    """The members of an object that are within bounds, and the names of the others: of what was kept without bounds.
+    """Return the members of a stored object that are within bounds, and the names of the others.
 
-    The object is a part of a text of this kind. Raises msgspec.DecodeError, UnicodeDecodeError or RecursionError.
+    An earlier release stored the object without bounds. `part` takes it from a text of type `kind`. Raises
+    msgspec.DecodeError, UnicodeDecodeError or RecursionError.
     """
     from concurrent.futures import ThreadPoolExecutor
 
     def read_members() -> dict[str, Raw]:
         return msgspec.json.decode(part(msgspec.json.decode(text, type=kind)), type=dict[str, Raw])
 
-    # A thread of its own has a whole stack: what could be written with a part of one can be read.
+    # A new thread has an unused stack, so it can decode as deep as any thread could encode.
     with ThreadPoolExecutor(1) as thread:
         members = thread.submit(read_members).result()
     left_out = [name for name, raw in members.items() if excess_of_answer(bytes(raw)) is not None]
@@ -99,7 +106,7 @@ def shallow(text: bytes, kind: type[T], part: Callable[[T], bytes]) -> tuple[dic
 
 
 def check_depth(value: object) -> str | None:
-    """Why a value is out of bounds that was read from something else than JSON; None when it is not."""
+    """Return why a value from a source other than JSON is nested too deep; None if it is not."""
     level = [value]
     for _ in range(MAX_DEPTH + 1):
         level = [item for each in level for item in _items(each)]
@@ -110,13 +117,13 @@ def check_depth(value: object) -> str | None:
 
 def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str | None:
     if _BACKSLASH in text:
-        # What is left of a string has no quote in it, and a pair of backslashes escapes nothing.
+        # Removing escaped quotes and pairs of backslashes leaves strings without a quote inside.
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     depth = values = in_string = start = 0
     size = len(text)
     while start < size:
         if in_string:
-            # To its end at once: most of a large text is one string.
+            # Skip to the end of the string: most of a large text is one string.
             start = text.find(b'"', start)
             if start < 0:
                 return None
@@ -136,7 +143,7 @@ def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str 
 
 
 def _reaches(bits: bytes, room: int) -> bool:
-    """Whether brackets lead further up than there is room."""
+    """Return whether a sequence of brackets goes more than `room` levels deeper."""
     whole = bits + b"0" * (-len(bits) % 8)
     at = 0
     for byte in int(whole, 2).to_bytes(len(whole) // 8, "big"):

@@ -1,9 +1,9 @@
-"""Name the JSON-RPC methods: those of ACP that we know, and ours."""
+"""Name the JSON-RPC methods that the server knows: those of ACP, and its own."""
 
 PROTOCOL_VERSION = 1
-"""Of ACP."""
+"""The version of ACP that the server speaks."""
 
-# --- ACP: what a client sends -----------------------------------------------------------------------------------------
+# --- ACP: sent by clients ---------------------------------------------------------------------------------------------
 
 INITIALIZE = "initialize"
 NEW = "session/new"
@@ -19,7 +19,7 @@ SET_MODE = "session/set_mode"
 SET_MODEL = "session/set_model"
 SET_CONFIG_OPTION = "session/set_config_option"
 
-# --- ACP: what an agent sends -----------------------------------------------------------------------------------------
+# --- ACP: sent by agents ----------------------------------------------------------------------------------------------
 
 UPDATE = "session/update"
 REQUEST_PERMISSION = "session/request_permission"
@@ -32,11 +32,11 @@ TERMINAL_WAIT = "terminal/wait_for_exit"
 TERMINAL_KILL = "terminal/kill"
 TERMINAL_RELEASE = "terminal/release"
 
-# --- both -------------------------------------------------------------------------------------------------------------
+# --- ACP: sent by both ------------------------------------------------------------------------------------------------
 
 CANCEL_REQUEST = "$/cancel_request"
 
-# --- ours: what a client sends ----------------------------------------------------------------------------------------
+# --- ours: sent by clients --------------------------------------------------------------------------------------------
 
 ATTACH = "_sandboxagent/session/attach"
 DETACH = "_sandboxagent/session/detach"
@@ -60,7 +60,7 @@ MOVE = "_sandboxagent/fs/move"
 SEARCH = "_sandboxagent/fs/search"
 DELETE_FILE = "_sandboxagent/fs/delete"
 
-# --- ours: what a client receives -------------------------------------------------------------------------------------
+# --- ours: received by clients ----------------------------------------------------------------------------------------
 
 REQUEST_QUESTION = "_sandboxagent/session/request_question"
 TURN = "_sandboxagent/session/turn"
@@ -86,4 +86,4 @@ READS = frozenset(
         LIST_AGENTS,
     }
 )
-"""Requests that may be made any number of times: they need no key."""
+"""Requests that a client may repeat any number of times: they need no idempotency key."""

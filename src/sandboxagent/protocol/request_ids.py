@@ -1,7 +1,8 @@
-"""Make the ids under which clients know what agents ask, one for each request for good.
+"""Make the ids under which clients know the requests of agents.
 
-To clients they are opaque. Each is for one request, for good: a run has random letters of its own, so that no later
-run gives out the same id, also when its log begins anew. Gateways read the node in them, and the run of that node.
+The ids are opaque to clients. No two requests ever get the same id: each run of a server has a random part of its own,
+so a later run cannot repeat an id, even if its log starts again from nothing. A gateway reads the node and its run from
+an id.
 """
 
 import secrets
@@ -12,27 +13,30 @@ from sandboxagent.protocol.envelope import same_id
 
 _PREFIX = "rq_"
 _MAX_POSITION = 20
-"""Digits of a position."""
+"""Maximum number of digits of a position."""
 
 
 class RequestIds:
-    """Those of one run of a server."""
+    """Makes and reads the request ids of one run of a server."""
 
     __slots__ = ("_head", "node", "run")
 
     def __init__(self, node: str = "", run: str = "") -> None:
-        """`node` is its name in a fleet, if it is in one; `run` is new and random unless a test says otherwise."""
+        """Take the server's name in a fleet, empty outside of one, and a run.
+
+        Tests set the run; it is random otherwise.
+        """
         self.node = node
         self.run = run or secrets.token_urlsafe(12)
         parts = (node, self.run) if node else (self.run,)
         self._head = b'"%b%b.' % (_PREFIX.encode(), ".".join(parts).encode())
 
     def make(self, position: int) -> bytes:
-        """The id of the request at a position of the log, as JSON."""
+        """Return the id, as JSON, of the request at a position of the log."""
         return b'%b%d"' % (self._head, position)
 
     def position(self, id: bytes) -> int | None:
-        """Where in the log the request is that this run has given an id; None for any other id."""
+        """Return the log position of a request of this run by its id; None for any other id."""
         name = same_id(id)
         digits = name[len(self._head) : -1]
         if not (name.startswith(self._head) and digits.isdigit() and len(digits) <= _MAX_POSITION):
@@ -42,12 +46,12 @@ class RequestIds:
 
 
 def asker(id: bytes) -> str | None:
-    """The node whose agent asked under an id; None for the id of a server that is in no fleet, and for any other."""
+    """Return the node whose agent sent a request, by its id; None if the id names no node."""
     return _parts(id)[0]
 
 
 def run_of(id: bytes) -> str | None:
-    """The run of that node."""
+    """Return the node's run that gave out a request id; None if the id names no node."""
     return _parts(id)[1]
 
 

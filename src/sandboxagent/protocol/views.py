@@ -1,4 +1,4 @@
-"""Define servers, nodes, agents, installs and sessions as clients see them."""
+"""Define the views of servers, nodes, agents, installs and sessions that clients get."""
 
 from typing import Literal
 
@@ -8,384 +8,424 @@ from sandboxagent.protocol.envelope import Object
 
 
 class AgentHealth(Struct):
-    """One agent, in short."""
+    """The state of one agent, in short."""
 
     agent: str
-    """Its id."""
+    """The agent's id."""
     installed: bool
-    """It could be started now."""
+    """Whether the agent could be started at this moment."""
     running: bool
-    """Its shared process runs."""
+    """Whether the agent's shared process is running."""
 
 
 class HealthView(Struct, rename="camel"):
-    """How the server is doing."""
+    """The state of the server."""
 
     status: Literal["ok", "degraded"]
-    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet,
-    or does not reach the fleet."""
+    """`degraded` if the session log cannot be written, was damaged and the damage is not acknowledged, or does not
+    reach the fleet."""
     version: str
-    """Of sandbox-agent."""
+    """The version of sandbox-agent."""
     uptime_ms: int
-    """Since the server started."""
+    """The time since the server started, in milliseconds."""
     agents: list[AgentHealth]
+    """All agents that the server knows."""
     detail: str | UnsetType = UNSET
-    """Why it is degraded."""
+    """The reason for `degraded`."""
 
 
 class GatewayHealth(Struct, rename="camel"):
-    """How the gateway is doing, and what it sees of the fleet."""
+    """The state of a gateway, and its view of the fleet."""
 
     status: Literal["ok", "degraded"]
-    """`degraded` while NATS cannot be reached, or no node is there."""
+    """`degraded` if NATS cannot be reached, or if no node is there."""
     version: str
-    """Of sandbox-agent."""
+    """The version of sandbox-agent."""
     uptime_ms: int
-    """Since the gateway started."""
+    """The time since the gateway started, in milliseconds."""
     gateway: str
-    """Its name, a new one each time it starts."""
+    """The gateway's name, a new one at each start."""
     nodes: int
-    """That are there."""
+    """The number of nodes that are there."""
     sessions: int
-    """In the list, those of nodes that are away included."""
+    """The number of sessions in the fleet's list, including the sessions of nodes that are away."""
     running: int
-    """Turns that run."""
+    """The number of turns that are running."""
     agents: list[AgentHealth]
-    """Those that are installed on any node; `running` where any node runs them. `GET /v1/agents?node=` has more."""
+    """All agents that are installed on any node. `running` says whether any node runs the agent. `GET /v1/agents?node=`
+    has more facts."""
     detail: str | UnsetType = UNSET
-    """Why it is degraded."""
+    """The reason for `degraded`."""
 
 
 class NodeView(Struct, rename="camel"):
     """A node that is there."""
 
     node: str
+    """The node's name."""
     version: str
-    """Of sandbox-agent."""
+    """The node's version of sandbox-agent."""
     labels: dict[str, str]
+    """The node's labels."""
     agents: list[str]
-    """That are installed there."""
+    """The ids of the agents that are installed on the node."""
     running: int
-    """Turns that run."""
+    """The number of turns that are running on the node."""
     sessions: int
-    """That belong to it."""
+    """The number of sessions that belong to the node."""
     since: str
-    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+    """The time when the node started, by its own clock: UTC, ISO 8601 with milliseconds."""
     draining: bool = False
-    """It gets no new sessions."""
+    """Whether the node gets no new sessions, because an operator drains it."""
     pinned: bool = False
-    """`labels` are an operator's word, and `agents` has none but those that the operator lets it have. Otherwise both
-    are the node's own word."""
+    """Whether an operator has pinned the node. `labels` then come from the operator, and `agents` has only agents that
+    the operator allows. Otherwise the node itself reports both."""
     limited: str | UnsetType = UNSET
-    """What this fleet did not take of the node lately, and why."""
+    """The latest data that a gateway refused to take from this node, and the reason."""
     set_aside: str | UnsetType = UNSET
-    """Why no gateway hears the node for a while: it floods."""
+    """The reason why gateways ignore the node for a while: it floods them."""
 
 
 class NodesView(Struct):
     """All nodes that are there."""
 
     nodes: list[NodeView]
+    """The nodes, sorted by name."""
 
 
 Source = Literal["bundled", "path", "registry", "fallback"]
-"""Where its program comes from: with us, named by the user, by the ACP registry, or pinned in the manifest."""
+"""The source of an agent's program: shipped with the server, named by the user, listed in the ACP registry, or pinned
+in the manifest."""
 
 
 Attaching = Literal["link", "file-link", "text-link", "text"]
-"""What an agent gets links to: all attachments, files, short text files, or nothing; the rest is named in the text."""
+"""The attachments that an agent gets as links: all, files only, short text files only, or none. The prompt's text names
+the others."""
 
 
 class Features(Struct, frozen=True, forbid_unknown_fields=True):
-    """What people and clients should know before they choose an agent."""
+    """Facts about an agent that people and clients need before they choose it."""
 
     permissions: Literal["always", "mode", "configured", "never"]
-    """When it asks: `always`, in some of its modes (`mode`), when its own configuration says so (`configured`), or
-    `never`."""
+    """When the agent asks for permission: `always`, in some of its modes (`mode`), if its own configuration says so
+    (`configured`), or `never`."""
     questions: Literal["form", "extension", "none"]
-    """How its questions arrive: as elicitation (`form`), as our `extension`, or not at all (`none`)."""
+    """The form in which the agent asks questions: `elicitation/create` (`form`),
+    `_sandboxagent/session/request_question` (`extension`), or not at all (`none`)."""
     attachments: Attaching = "link"
-    """What it gets links to: everything (`link`), files (`file-link`), short text files (`text-link`), or nothing
-    (`text`)."""
+    """The attachments that the agent gets as links: all (`link`), files (`file-link`), short text files (`text-link`),
+    or none (`text`)."""
     uris: Literal["encoded", "plain"] = "encoded"
-    """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
+    """The spelling of paths in `file://` URIs that the agent understands: percent-encoded (`encoded`), or as they are
+    (`plain`)."""
     images: bool = False
-    """Whether it takes images."""
+    """Whether the agent takes images."""
     mixes: bool = True
-    """Whether a prompt may hold images and links; else the links make it drop the images."""
+    """Whether a prompt may have both images and links. `false` means that the agent drops the images beside links."""
 
 
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """One program that an agent needs."""
 
     kind: Literal["agent_process", "native"]
-    """What speaks ACP, or the agent behind it."""
+    """`agent_process` is the program that speaks ACP, `native` the agent behind it."""
     name: str
+    """The name of the package or the program."""
     version: str | None
-    """`null` when unknown."""
+    """The version; `null` if it is not known."""
     path: str | None
-    """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
+    """The path on this machine. In the record of an install, `{folder}` stands for the folder of the install."""
     source: str
-    """As that of the install."""
+    """The source of the install that brought the program."""
     sha256: str | UnsetType = UNSET
-    """Of what was fetched, where it is known."""
+    """The SHA-256 of the download, or else of the program, in hexadecimal."""
     integrity: str | UnsetType = UNSET
-    """What npm checked the package against."""
+    """The hash against which npm checked the package."""
     unverified: bool | UnsetType = UNSET
-    """True when there was no hash to check it against."""
+    """`true` if there was no hash to check the download against; absent otherwise."""
 
 
 Stage = Literal["waiting", "resolving", "fetching", "unpacking", "verifying", "done"]
 
 
 class Progress(Struct, rename="camel", frozen=True):
-    """One state of an install."""
+    """The progress of an install."""
 
     stage: Stage
+    """The step that the install has reached."""
     message: str
-    """What is being done, for people."""
+    """A description of the step for people."""
     bytes: int | UnsetType = UNSET
-    """Fetched so far."""
+    """The number of bytes that are already downloaded."""
     total_bytes: int | UnsetType = UNSET
-    """To be fetched, where that is known."""
+    """The number of bytes to download. Absent if it is not known."""
 
 
 class Credential(Struct, frozen=True):
-    """One thing that would let an agent reach a model."""
+    """A variable or a file that could let an agent reach a model."""
 
     kind: Literal["variable", "file"]
+    """Whether the credential is an environment variable or a file."""
     name: str
-    """Of the variable, or the path of the file; never a value."""
+    """The name of the variable, or the path of the file. Values are never shown."""
     found: bool
-    """It is there."""
+    """Whether the variable is set, or the file exists."""
 
 
 class InstallFacts(Struct, rename="camel", kw_only=True):
-    """Where an agent comes from."""
+    """The origin of an agent's program, and the state of its install."""
 
     source: Source
-    """Where it comes from; `path` is `agents.toml`, `fallback` are the manifest's pins."""
+    """The source of the program, or the source that an install would try first: `registry` is the ACP registry,
+    `fallback` are the versions that the manifest pins, `path` is a command in `agents.toml`, `bundled` ships with the
+    server."""
     non_registry: bool
-    """It does not come from the ACP registry."""
+    """Whether the program comes from a source other than the ACP registry."""
     verified: bool
-    """It answered a handshake when it was installed, or runs now."""
+    """Whether the agent has answered a handshake, at its install or in the process that is running."""
     artifacts: list[Artifact]
+    """The programs of the agent."""
     registry_slug: str | UnsetType = UNSET
-    """Its name in the ACP registry."""
+    """The agent's name in the ACP registry."""
     package: str | UnsetType = UNSET
-    """The package it comes from, or would."""
+    """The package that the agent was installed from, or would be installed from."""
     folder: str | UnsetType = UNSET
-    """Where it is installed."""
+    """The directory of the install."""
     installed_at: str | UnsetType = UNSET
+    """The time of the install: UTC, ISO 8601 with milliseconds."""
     verified_at: str | UnsetType = UNSET
+    """The time when the agent answered the handshake of its install: UTC, ISO 8601 with milliseconds."""
     verification_error: str | UnsetType = UNSET
-    """Why the last install failed; absent after one that did not."""
+    """The reason why the last install failed. Absent if it succeeded."""
     platform: str | UnsetType = UNSET
-    """The machine it was installed for."""
+    """The system and the processor that the agent was installed for."""
     node: str | UnsetType = UNSET
-    """The Node it was installed with."""
+    """The version of Node.js that the agent was installed with."""
     note: str | UnsetType = UNSET
-    """A note about its source."""
+    """A note about the source, for example that the registry could not be reached."""
     progress: Progress | UnsetType = UNSET
-    """While it is being installed."""
+    """The progress of the install that is running. Absent if none is."""
 
 
 class AgentFacts(Struct, rename="camel", kw_only=True):
-    """One agent."""
+    """The facts about an agent that do not depend on its process."""
 
     id: str
-    """By which it is named everywhere."""
+    """The id that names the agent everywhere."""
     title: str
+    """The agent's name for people."""
     description: str
+    """A description of the agent for people."""
     supported: bool
-    """Whether it can be had at all."""
+    """Whether the agent can be installed or run here at all."""
     installed: bool
-    """It could be started now."""
+    """Whether the agent could be started at this moment."""
     credentials_available: bool
-    """One of the variables or files that let it reach a model is there, or it needs none."""
+    """Whether at least one of `credentials` is there, or the agent needs none."""
     credentials: list[Credential]
-    """All it could use, by name; empty when none is needed."""
+    """All variables and files that could let the agent reach a model. Empty if it needs none."""
     install: InstallFacts
+    """The origin of the agent's program, and the state of its install."""
     instructions: str
-    """How to install it and what it needs, for people."""
+    """Instructions for people: how to install the agent, and what it needs."""
     capabilities: Object
-    """As it advertised them in ACP, when it was installed or by now."""
+    """The capabilities that the agent advertised in ACP: those of the process that is running, else those of its
+    install. Empty if the agent has not advertised any."""
     unsupported_reason: str | UnsetType = UNSET
-    """Why not."""
+    """The reason why the agent is not supported."""
     version: str | UnsetType = UNSET
-    """Of the program that speaks ACP."""
+    """The version of the program that speaks ACP."""
     native_version: str | UnsetType = UNSET
-    """Of the agent behind it, where that is another."""
+    """The version of the agent behind the program that speaks ACP, if that is another program."""
     path: str | UnsetType = UNSET
-    """The program that would be started."""
+    """The path of the program that the server would start."""
     agent_info: Object | UnsetType = UNSET
-    """What it said of itself when it was installed."""
+    """The agent's description of itself in the handshake of its install."""
     features: Features | UnsetType = UNSET
-    """What to know before choosing it."""
+    """Facts that people and clients need before they choose the agent."""
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True):
-    """How an agent's process is doing."""
+    """The state of an agent's shared process."""
 
     status: Literal["stopped", "installing", "starting", "running", "error"]
-    """Of its shared process; `error` when it did not start, or died."""
+    """The state of the shared process. `error` means that it did not start, or that it died."""
     restart_count: int
-    """How often it has ended."""
+    """The number of times that the shared process has ended since the server started."""
     pid: int | UnsetType = UNSET
+    """The process id, if the process is running."""
     uptime_ms: int | UnsetType = UNSET
+    """The time since the process started, in milliseconds."""
     last_error: str | UnsetType = UNSET
-    """What went wrong last."""
+    """The last error of a process of this agent."""
 
 
 class AgentView(AgentFacts, rename="camel", kw_only=True):
     """An agent, as `GET /v1/agents` shows it."""
 
     server_status: ServerStatus
+    """The state of the agent's shared process."""
     models: Object | UnsetType = UNSET
-    """As in its newest session, else as it said when it was asked; absent until then."""
+    """The models that the agent offers, as in its newest session, else as it answered when the server asked. Absent if
+    neither exists."""
     modes: Object | UnsetType = UNSET
-    """Like `models`."""
+    """The modes that the agent offers, as in its newest session, else as it answered when the server asked. Absent if
+    neither exists."""
     config_options: list[Object] | UnsetType = UNSET
-    """Like `models`: all its options, with those for mode and model."""
+    """All options of the agent, including those for mode and model, as in its newest session, else as it answered when
+    the server asked. Absent if neither exists."""
 
 
 class StderrView(Struct):
-    """The newest of what an agent's processes wrote to stderr."""
+    """The newest output of an agent's processes to stderr."""
 
     text: str
-    """In UTF-8; bytes that are none are replaced."""
+    """The output, decoded as UTF-8. Bytes that are not UTF-8 are replaced."""
     truncated: bool
-    """There is more before it."""
+    """Whether there is older output that `text` does not have."""
 
 
 class AgentsView(Struct):
     """All agents."""
 
     agents: list[AgentView]
+    """The agents."""
 
 
 class InstallRequest(Struct, rename="camel"):
-    """What to install; all of it may be left out."""
+    """The versions to install. All members are optional."""
 
     reinstall: bool = False
-    """Fetch it again, even if it is there."""
+    """Whether to install the agent again if it is installed already."""
     agent_version: str | None = None
-    """Of the agent itself."""
+    """The version of the agent itself."""
     agent_process_version: str | None = None
-    """Of the program that speaks ACP for it."""
+    """The version of the program that speaks ACP for the agent."""
 
 
 class InstallResult(Struct, rename="camel"):
-    """What an install did."""
+    """The result of an install."""
 
     agent: str
+    """The id of the agent."""
     already_installed: bool
-    """It was there, in a version that was asked for or in any."""
+    """Whether the agent was there already: in the requested version, or in any version if none was requested."""
     version: str | None
-    """Of the program that speaks ACP for it."""
+    """The version of the program that speaks ACP for the agent."""
     source: str
-    """`registry`, `fallback` (our pins), `bundled`, or `path` (named in `agents.toml`)."""
+    """The source of the program: `registry`, `fallback` (the versions that the manifest pins), `bundled`, or `path`
+    (named in `agents.toml`)."""
     verified: bool
-    """It has answered a handshake."""
+    """Whether the agent has answered a handshake."""
     artifacts: list[Artifact]
+    """The programs of the agent."""
     native_version: str | UnsetType = UNSET
-    """Of the agent behind that program, where it is another."""
+    """The version of the agent behind the program that speaks ACP, if that is another program."""
 
 
 class ContextView(Struct):
-    """How full an agent's context is, in tokens."""
+    """The use of an agent's context, in tokens."""
 
     used: int
+    """The number of tokens in use."""
     size: int
+    """The number of tokens that the context can hold."""
 
 
 class CostView(Struct):
-    """What something has cost."""
+    """A cost that an agent reports."""
 
     amount: float
+    """The amount, in the units of `currency`."""
     currency: str
-    """ISO 4217, such as `USD`."""
+    """The currency by ISO 4217, such as `USD`."""
 
 
 class ActivityView(Struct, rename="camel", kw_only=True):
-    """What a session is doing, for lists of many sessions."""
+    """The latest activity of a session, for lists of many sessions."""
 
     kind: str | None
-    """What its agent did last: `message`, `thought` or `tool`."""
+    """The kind of the agent's latest output: `message`, `thought` or `tool`."""
     said: str
-    """The last line of that, or the title of the tool call; at most 240 characters."""
+    """The last line of the latest message or thought, or the title of the latest tool call. It has at most 240
+    characters."""
     turn_started_at: str | None
-    """When the turn that runs was started: UTC, ISO 8601 with milliseconds."""
+    """The time when the running turn started: UTC, ISO 8601 with milliseconds. `null` if no turn is running."""
     tokens: int | None
-    """Tokens of all its turns, if its agent counts them."""
+    """The number of tokens of all turns of the session; `null` if the agent does not count them."""
     context: ContextView | None
-    """As its agent reported it last."""
+    """The use of the agent's context, as the agent last reported it."""
     cost: CostView | None
-    """As its agent reported it last."""
+    """The cost of the session, as the agent last reported it."""
 
 
 class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     """A session, as `GET /v1/sessions` shows it."""
 
     session_id: str
-    """The agent's own id of it, unless two agents chose the same."""
+    """The session's id. It is the agent's own id of the session, unless two agents chose the same one."""
     agent: str
+    """The id of the session's agent."""
     cwd: str
-    """Its directory, on the server's machine."""
+    """The session's directory, on the server's machine."""
     title: str | None
-    """As the agent gave it, else as it was asked for."""
+    """The title that the agent gave the session, else the title that the client asked for."""
     created_at: str
-    """UTC, ISO 8601 with milliseconds."""
+    """The time when the session was created: UTC, ISO 8601 with milliseconds."""
     updated_at: str
-    """When the last event of it was kept."""
+    """The time of the session's last event: UTC, ISO 8601 with milliseconds."""
     ended: bool
-    """No process holds it; see `terminationInfo`."""
+    """Whether the session has ended, so that no process holds it. `terminationInfo` has the reason."""
     resumable: bool
-    """A prompt takes it up again when it has ended."""
+    """Whether a prompt resumes the session after it has ended."""
     running: bool
-    """A turn runs now."""
+    """Whether a turn is running."""
     event_count: int
-    """Events in its log."""
+    """The number of events in the session's log."""
     pending: int
-    """How many permissions, questions and elicitations wait for an answer."""
+    """The number of permissions, questions and elicitations that wait for an answer."""
     model: str | None
-    """The model in use, as far as the agent says."""
+    """The model in use; `null` if the agent has not named one."""
     mode: str | None
-    """The mode in use, as far as the agent says."""
+    """The mode in use; `null` if the agent has not named one."""
     termination_info: Object | None
-    """How it ended, as in `_sandboxagent/session/ended`."""
+    """The end of the session, as in `_sandboxagent/session/ended`; `null` if it has not ended."""
     metadata: Object
-    """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
+    """The metadata that `session/new` and `_sandboxagent/session/set_metadata` stored, with the values that the client
+    asked for."""
     activity: ActivityView
-    """What its agent did last, and what it has used."""
+    """The latest activity of the agent, and its figures for tokens and cost."""
     alias: str | UnsetType = UNSET
-    """Its `requestedSessionId`, accepted wherever an id is."""
+    """The session's `requestedSessionId`, which is accepted wherever a session id is."""
     left_out: list[str] | UnsetType = UNSET
-    """Facts that an earlier release kept and that are nested too deep to be shown, such as `metadata`."""
+    """Names of stored facts, such as `metadata`, that are nested too deep to be shown. Earlier releases stored such
+    facts."""
 
 
 class PendingView(Struct, rename="camel"):
     """A pending request, as clients list it."""
 
     id: Raw
-    """Under which all clients know it, and no other request ever."""
+    """The id under which all clients know the request. No other request ever gets the same id."""
     kind: str
-    """`permission`, `question`, `elicitation`, or `request` for anything else."""
+    """`permission`, `question`, `elicitation`, or `request` for any other request."""
     session_id: str
+    """The session whose agent asks."""
     asked_at: str
-    """UTC, ISO 8601 with milliseconds."""
+    """The time when the agent asked: UTC, ISO 8601 with milliseconds."""
     envelope: Raw
-    """The request, in the form that this client knows."""
+    """The request, in the format that this client supports."""
 
 
 class SessionsView(Struct, rename="camel"):
     """A page of sessions, newest first."""
 
     sessions: list[SessionView]
+    """The sessions of the page. With `gone`, only the sessions that have changed since `changedAfter`."""
     next_cursor: str | UnsetType = UNSET
-    """The `cursor` of the next page; absent on the last."""
+    """The `cursor` of the next page. Absent on the last page."""
     changes: str | UnsetType = UNSET
-    """The moment of this list: give it as `changedAfter` to get what has changed since."""
+    """The moment of this list. Send it as `changedAfter` to get only the sessions that have changed since."""
     gone: list[str] | UnsetType = UNSET
-    """Sessions that were deleted. With it, `sessions` are only those that have changed since `changedAfter`; without it
-    they are all."""
+    """The ids of the sessions that were deleted since `changedAfter`. Absent if the list has all sessions, changed or
+    not."""
