@@ -20,8 +20,8 @@ EXAMPLES = """\
 """
 
 UP = """\
-Run a whole fleet on this machine: NATS servers, gateways, and servers that join them as nodes. Prints
-what to try, and ends with Ctrl-C; nothing is kept. Needs nats-server 2.12 or newer on the PATH.
+Run a whole fleet on this machine: NATS servers, gateways and nodes. Prints commands to try. Ctrl-C
+stops everything and deletes its files. Needs nats-server 2.12 or newer on the PATH.
 """
 
 UP_EXAMPLES = """\
@@ -31,8 +31,8 @@ examples:
 """
 
 INIT = """\
-Make a directory with the gateways' key and the rights of all nodes, as NATS servers include them:
-authorization.conf. Keep it where only you can read it.
+Make a directory with the gateways' key and authorization.conf, which has the rights of all nodes. NATS
+servers include that file. Keep the directory where only you can read it.
 """
 
 INVITE = """\
@@ -41,18 +41,18 @@ servers read authorization.conf again (nats-server --signal reload), and give th
 """
 
 STATUS = """\
-Show the nodes of a fleet that runs, with what waits to be published, and its streams with their
-leaders and the servers that are behind.
+Show the nodes of a running fleet, with the bytes of each log that wait to be published, and its
+streams, with their leaders and the servers that are behind.
 """
 
 DRAIN = """\
-Open no new sessions at a node; those that it has go on. Ends with --undo.
+Open no new sessions at a node. The sessions that it has go on. --undo ends this.
 """
 
 PIN = """\
-Say which labels a node has, and which agents it may have. Its own word for them counts no longer: it
-gets new sessions for these labels and agents alone. A node is known by its key. Without --agent, it
-may have any. Ends with --undo.
+Set the labels of a node and the agents that it may run. The fleet then ignores the node's own report
+of them, and opens new sessions there only for these labels and agents. The node's key proves which
+node it is. Without --agent, it may run any agent. --undo ends this.
 """
 
 PIN_EXAMPLES = """\
@@ -61,28 +61,27 @@ examples:
 """
 
 FORGET = """\
-Take a node's key away, so that NATS servers that read authorization.conf again (nats-server --signal
-reload) end its connection. With --join, gateways refuse the node from now on, its lease ends, and its
-sessions leave the list; their events stay until they are too old. To take the name back, invite it
-again with --join.
+Remove a node's key. NATS servers that read authorization.conf again (nats-server --signal reload) then
+end its connection. With --join, gateways refuse the node from now on, its lease ends, and its sessions
+leave the list; their events stay until they are too old. To use the name again, invite it with --join.
 """
 
 RELOAD = "nats-server --signal reload"
-"""What has them read the rights again."""
+"""The command that makes NATS servers read the rights again."""
 DIRECTORY = "The fleet's directory. (default: fleet)"
-JOIN = "A NATS server of the fleet; give one, or several of a cluster."
+JOIN = "A NATS server of the fleet, or each one of a cluster."
 CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 
 
 def group() -> CommandGroup:
-    """The group, with its words."""
+    """Make the group `fleet`."""
     words = {
-        "up": Subcommand("run a whole fleet on this machine, to try", _up),
+        "up": Subcommand("run a whole fleet on this machine, to try it out", _up),
         "init": Subcommand("make the keys of a fleet", _init),
         "invite": Subcommand("make a key for a node", _invite),
         "status": Subcommand("show the nodes and streams of a fleet", _status),
         "drain": Subcommand("open no new sessions at a node", _drain),
-        "pin": Subcommand("say which labels and agents a node has", _pin),
+        "pin": Subcommand("set the labels and agents of a node", _pin),
         "forget": Subcommand("remove a node", _forget),
     }
     text = "Set up a fleet of servers and look after it, or try one out on this machine."
@@ -91,7 +90,7 @@ def group() -> CommandGroup:
 
 def _up() -> Command:
     parser = Parser("sandbox-agent fleet up", UP, UP_EXAMPLES)
-    for flag, default, what in (("nodes", 3, "servers that join"), ("gateways", 2, "gateways"), ("servers", 3, "NATS")):
+    for flag, default, what in (("nodes", 3, "nodes"), ("gateways", 2, "gateways"), ("servers", 3, "NATS")):
         text = f"How many {what}{' servers' if what == 'NATS' else ''} to run. (default: {default})"
         parser.add_argument(f"--{flag}", metavar="N", type=natural, help=text)
     return Command(parser, _run)
@@ -195,7 +194,7 @@ def _drain() -> Command:
     parser = _with_directory("drain", DRAIN, "NODE")
     parser.add_argument("node", metavar="NODE", help="The node's name.")
     _add_servers(parser)
-    parser.add_argument("--undo", action="store_true", help="Let it have new sessions again.")
+    parser.add_argument("--undo", action="store_true", help="Let the node have new sessions again.")
     return Command(parser, _set_drain)
 
 
@@ -206,7 +205,7 @@ def _set_drain(arguments: ParsedArguments) -> int:
     undo = arguments.switch("undo")
     act = operate.resume if undo else operate.drain
     _servers(arguments).ask(lambda bus: act(bus, node), about=_stranger(arguments, node))
-    print(f"{node} takes new sessions again" if undo else f"{node} drains: it gets no new sessions until you --undo")
+    print(f"{node} gets new sessions again" if undo else f"{node} drains: it gets no new sessions until drain --undo")
     return 0
 
 
@@ -215,11 +214,11 @@ def _pin() -> Command:
     parser.add_argument("--dir", metavar="PATH", help=DIRECTORY)
     parser.add_argument("node", metavar="NODE", help="The node's name.")
     _add_servers(parser)
-    text = "A label that it has, in the place of its own. May be repeated."
+    text = "A label of the node, instead of those that it reports. May be repeated."
     parser.add_argument("--label", metavar="KEY=VALUE", action="append", help=text)
-    text = "An agent that it may have. May be repeated. (default: any)"
+    text = "An agent that the node may run. May be repeated. (default: any)"
     parser.add_argument("--agent", metavar="AGENT", action="append", help=text)
-    parser.add_argument("--undo", action="store_true", help="Let the node describe itself again.")
+    parser.add_argument("--undo", action="store_true", help="Use the node's own report again.")
     return Command(parser, _set_pin)
 
 
@@ -235,7 +234,7 @@ def _set_pin(arguments: ParsedArguments) -> int:
     servers, stranger = _servers(arguments), _stranger(arguments, node)
     if undo:
         servers.ask(lambda bus: operate.unpin(bus, node), about=stranger)
-        print(f"{node} describes itself again")
+        print(f"{node} has its own labels and agents again")
         return 0
     servers.ask(lambda bus: operate.pin(bus, node, labels, agents), about=stranger)
     allowed = ", ".join(agents) or "any"
@@ -289,7 +288,7 @@ def _servers(arguments: ParsedArguments) -> "Servers":
 
 
 def _stranger(arguments: ParsedArguments, node: str) -> str | None:
-    """A node that the fleet has to know; None for one that was invited here, which may not have joined yet."""
+    """Return the node if the fleet has to know it; None for a node invited here, which may not have joined yet."""
     from sandboxagent.cli.fleet.keys import FleetDirectory
 
     return None if FleetDirectory(_directory(arguments)).node_key(node).exists() else node
@@ -300,7 +299,7 @@ def _known_node(arguments: ParsedArguments) -> str:
 
     node = arguments.word("node") or ""
     if not subjects.is_name(node):
-        raise SettingsError(f"{node!r} is no name of a node: they have 1 to 40 small letters, digits and hyphens")
+        raise SettingsError(f"{node!r} is not a node's name, which has 1 to 40 small letters, digits and hyphens")
     return node
 
 

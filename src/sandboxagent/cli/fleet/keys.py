@@ -26,7 +26,7 @@ class NatsAddress:
 
 
 class FleetDirectory:
-    """Made once by `init`; everything in it is for its owner alone."""
+    """A fleet's directory, made once by `init`. Only its owner can read the keys."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class FleetDirectory:
         return self.path / NODES / f"{node}.nk"
 
     def init(self) -> None:
-        """Make it; raises SettingsError if a fleet is there already."""
+        """Make the directory and the gateways' key. Raises SettingsError if a fleet is there already."""
         try:
             (self.path / NODES).mkdir(mode=0o700, parents=True)
             _write_key(self.gateway_key)
@@ -49,7 +49,7 @@ class FleetDirectory:
             raise SettingsError(f"{self.path}: {error.strerror}") from error
 
     def invite(self, node: str) -> Path:
-        """A new key for a node, which can publish as this node and nothing else; raises SettingsError."""
+        """Make a key for a node, which can publish as this node and do nothing else. Raises SettingsError."""
         if not subjects.is_name(node):
             raise SettingsError(f"{node!r} is no name for a node: use 1 to 40 small letters, digits and hyphens")
         path = self.node_key(node)
@@ -62,7 +62,7 @@ class FleetDirectory:
         return path
 
     def forget(self, node: str) -> None:
-        """Take a node's key away; raises SettingsError if it has none."""
+        """Delete a node's key. Raises SettingsError if there is none."""
         try:
             self.node_key(node).unlink()
         except FileNotFoundError:
@@ -70,19 +70,19 @@ class FleetDirectory:
             raise SettingsError(f"{node} has not been invited; invited are: {invited or 'none'}") from None
 
     def authorization(self) -> dict[str, object]:
-        """Who may do what, as NATS servers want to know it."""
+        """Return the users and their rights, in the form of a NATS server's configuration."""
         nodes = sorted((self.path / NODES).glob("*.nk"))
         users = [{"nkey": _public_key(path), "permissions": subjects.rights_of_node(path.stem)} for path in nodes]
         return {"users": [{"nkey": _public_key(self.gateway_key)}, *users]}
 
     def write_rights(self) -> Path:
-        """Write what a server's configuration includes; to be read again by the servers when it has changed."""
+        """Write the file that NATS servers include. They must read it again when it has changed."""
         path = self.path / "authorization.conf"
         path.write_text(f"authorization: {json.dumps(self.authorization(), indent=2)}\n")
         return path
 
     def write_server(self, place: NatsAddress, others: list[NatsAddress], **cluster: object) -> Path:
-        """Write the configuration of one server of a cluster on this machine; `cluster` is added to that part of it."""
+        """Write the configuration of one server of a local cluster. `cluster` is added to its member `cluster`."""
         directory = self.path / place.name
         directory.mkdir(mode=0o700, exist_ok=True)
         configuration: dict[str, object] = {
@@ -98,13 +98,13 @@ class FleetDirectory:
                 "host": "127.0.0.1",
                 "port": place.route,
                 "routes": [f"nats://127.0.0.1:{other.route}" for other in others],
-                # A server that is frozen is asked for pages until the others have noticed.
+                # The other servers ask a frozen server for pages until they notice that it does not answer.
                 "ping_interval": "2s",
                 "ping_max": 2,
                 **cluster,
             }
         path = directory / "server.conf"
-        # JSON is a configuration that NATS reads; `include` is not JSON.
+        # NATS reads JSON as configuration, but `include` is not JSON.
         path.write_text(f"include ../authorization.conf\n{json.dumps(configuration, indent=2)[1:-1]}\n")
         return path
 

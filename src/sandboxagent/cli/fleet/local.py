@@ -1,4 +1,4 @@
-"""Run a whole fleet on this machine: NATS servers, gateways and nodes, ended together."""
+"""Run a whole fleet on this machine: NATS servers, gateways and nodes, which end together."""
 
 import json
 import os
@@ -27,19 +27,19 @@ from sandboxagent.protocol.errors import SettingsError
 NATS_SERVER = "nats-server"
 _OURS = [sys.executable, "-m", "sandboxagent"]
 JOIN_TIMEOUT = 60.0
-"""Seconds that nodes have to join."""
+"""Seconds until all nodes must have joined."""
 ANSWER_TIMEOUT = 3.0
-"""Seconds that a gateway has for one answer."""
+"""Seconds until a gateway must answer a request."""
 TERM_TIMEOUT = 5.0
-"""Seconds that each process has to end by itself."""
+"""Seconds that each process has to end after SIGTERM."""
 PORTS = range(20_000, 32_768)
-"""Of NATS servers. Linux gives higher ones to outgoing connections, such as those of the first server to the others."""
+"""Ports for NATS servers. Linux uses higher ones for outgoing connections, such as the first server's to the others."""
 MAX_TRIES = 100
-"""Ports that are tried before any that is free will do."""
+"""Maximum number of ports to try before the system may choose any free one."""
 
 
 def find_nats() -> str:
-    """The program of NATS: beside Python, or on the PATH. Raises SettingsError."""
+    """Return the path of nats-server: beside Python, or on the PATH. Raises SettingsError."""
     beside = Path(sys.executable).with_name(NATS_SERVER)
     found = str(beside) if beside.exists() else shutil.which(NATS_SERVER)
     if found is None:
@@ -48,21 +48,21 @@ def find_nats() -> str:
 
 
 class LocalFleet:
-    """The processes, in the order in which they were started."""
+    """The processes of a fleet, in the order of their start."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = FleetDirectory(directory)
         self.token = new_token()
         self.urls: dict[str, str] = {}
-        """Where each gateway and each node listens."""
+        """Addresses of gateways and nodes, by name."""
         self.servers: list[str] = []
-        """Where the NATS servers are."""
+        """Addresses of the NATS servers."""
         self._words: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.logs = directory / "logs"
 
     def start(self, servers: int, gateways: int, nodes: int) -> None:
-        """Start everything; raises SettingsError when a part of it does not start."""
+        """Start everything. Raises SettingsError if a process does not start."""
         names = [f"node-{number}" for number in range(1, nodes + 1)]
         self.prepare(names)
         urls = self.start_servers(servers)
@@ -73,7 +73,7 @@ class LocalFleet:
         self.wait_for_nodes(nodes)
 
     def prepare(self, nodes: Sequence[str]) -> None:
-        """Make all keys."""
+        """Make all keys and the directory of logs."""
         self.directory.init()
         for name in nodes:
             self.directory.invite(name)
@@ -81,7 +81,7 @@ class LocalFleet:
         self.logs.mkdir()
 
     def start_servers(self, number: int) -> list[str]:
-        """Start so many NATS servers; returns where they are."""
+        """Start that many NATS servers and return their addresses."""
         places = find_places(number)
         for place in places:
             self.start_server(place, [other for other in places if other != place])
@@ -89,7 +89,7 @@ class LocalFleet:
         return self.servers
 
     def wait_for_nodes(self, number: int) -> None:
-        """Until every gateway knows of so many nodes. Raises SettingsError."""
+        """Wait until every gateway knows that many nodes. Raises SettingsError."""
         deadline = time.monotonic() + JOIN_TIMEOUT
         for url in self.gateways:
             while (found := self._count_nodes(url)) < number:
@@ -98,7 +98,7 @@ class LocalFleet:
                 time.sleep(0.05)
 
     def _count_nodes(self, gateway: str) -> int:
-        """How many nodes a gateway knows of; none while it does not answer."""
+        """Return the number of nodes that a gateway knows; 0 while it does not answer."""
         try:
             status, body = ServerAddress(gateway, local=True, token=self.token).fetch("/v1/health", ANSWER_TIMEOUT)
         except OSError:
@@ -106,7 +106,7 @@ class LocalFleet:
         return json.loads(body)["nodes"] if status == HTTPStatus.OK else 0
 
     def start_server(self, place: NatsAddress, others: list[NatsAddress], **cluster: object) -> None:
-        """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
+        """Start one NATS server of a cluster. `cluster` is added to the member `cluster` of its configuration."""
         configuration = self.directory.write_server(place, others, **cluster)
         self._spawn(place.name, [find_nats(), "-c", str(configuration)])
 
@@ -116,7 +116,7 @@ class LocalFleet:
         self._spawn_and_wait(name, [*_OURS, *words, *(f"--join={url}" for url in urls)])
 
     def start_node(self, name: str, urls: Sequence[str]) -> None:
-        """Start a node, and wait until it listens; without addresses, a server that stands alone."""
+        """Start a node and wait until it listens. Without addresses, start a server outside of the fleet."""
         data = [f"--data-dir={self.directory.path / name}", f"--config-dir={self.config_of(name)}"]
         words = [*_OURS, "server", "--port=0", "--quiet", *data]
         if urls:
@@ -124,35 +124,35 @@ class LocalFleet:
         self._spawn_and_wait(name, words)
 
     def config_of(self, node: str) -> Path:
-        """Where a node has its agents.toml and permissions."""
+        """Return the directory of a node's agents.toml and permissions."""
         return self.directory.path / node / "config"
 
     @property
     def gateways(self) -> list[str]:
-        """Where the gateways listen."""
+        """The addresses of the gateways."""
         return [url for name, url in self.urls.items() if name.startswith("gateway-")]
 
     @property
     def nodes(self) -> dict[str, str]:
-        """Where each node listens."""
+        """The addresses of the nodes, by name."""
         return {name: url for name, url in self.urls.items() if name.startswith("node-")}
 
     def pid(self, name: str) -> int:
-        """The process of a part."""
+        """Return the process id of a part."""
         return self._processes[name].pid
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to a part: freeze it, or let it go on."""
+        """Send a signal to a part, such as one that freezes it."""
         self._processes[name].send_signal(number)
 
     def kill(self, name: str) -> None:
-        """End a part as a crash would."""
+        """Kill a part, as a crash would."""
         process = self._processes[name]
         process.kill()
         process.wait()
 
     def start_again(self, name: str) -> None:
-        """Start a part that was killed with the words and the disk that it had."""
+        """Start a killed part again, with the same arguments and on the same disk."""
         words = self._words[name]
         if name in self.urls:
             self._spawn_and_wait(name, words)
@@ -160,7 +160,7 @@ class LocalFleet:
             self._spawn(name, words)
 
     def wait(self) -> str | None:
-        """Until one of the processes ends, whose name it returns."""
+        """Wait until one of the processes ends, and return its name."""
         pid, _ = os.wait()
         name = next((name for name, process in self._processes.items() if process.pid == pid), None)
         if name is not None:
@@ -169,11 +169,11 @@ class LocalFleet:
         return name
 
     def command(self, name: str) -> str:
-        """What starts a part, for a shell."""
+        """Return the shell command that starts a part."""
         return shlex.join([f"SANDBOX_AGENT_TOKEN={self.token}", *self._words[name]])
 
     def stop(self) -> None:
-        """End what was started last first."""
+        """End all processes, the last started first."""
         for process in reversed(self._processes.values()):
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -197,7 +197,7 @@ class LocalFleet:
         if " listening on " not in line:
             last = (self.logs / f"{name}.log").read_text().strip().splitlines()[-1:]
             raise SettingsError(f"{name} does not start: {' '.join(last) or 'see its log'} ({self.logs})")
-        # What it prints later must not fill the pipe.
+        # Read on, or its later output would fill the pipe.
         threading.Thread(target=_read_on, args=[process.stdout], daemon=True).start()
         self.urls[name] = line.split()[-1]
 
@@ -209,14 +209,14 @@ def _read_on(pipe: IO[bytes]) -> None:
 
 
 def find_places(servers: int) -> list[NatsAddress]:
-    """Free ports, found all at once so that no two are the same."""
+    """Find free ports for all servers at once, so that no two are the same."""
     with ExitStack() as stack:
         ports = [_bind(stack.enter_context(socket.socket())) for _ in range(2 * servers)]
     return [NatsAddress(f"nats-{number + 1}", ports[2 * number], ports[2 * number + 1]) for number in range(servers)]
 
 
 def _bind(found: socket.socket) -> int:
-    """Take a free port that no outgoing connection gets before a server listens there."""
+    """Bind to a free port that no outgoing connection gets before a server listens there. Return the port."""
     for port in random.sample(PORTS, MAX_TRIES):
         with suppress(OSError):
             found.bind(("127.0.0.1", port))
@@ -226,7 +226,7 @@ def _bind(found: socket.socket) -> int:
 
 
 def run_local_fleet(servers: int, gateways: int, nodes: int) -> int:
-    """Run a fleet in a directory that goes with it, until you press Ctrl-C."""
+    """Run a fleet until Ctrl-C, in a directory that is deleted then. Return the exit code."""
     find_nats()
     complain(f"starting NATS servers ({servers}), gateways ({gateways}) and nodes ({nodes}) …")
     directory = Path(tempfile.mkdtemp(prefix="sandbox-agent-fleet-"))
@@ -241,13 +241,13 @@ def run_local_fleet(servers: int, gateways: int, nodes: int) -> int:
         return 0
     finally:
         fleet.stop()
-    # The logs stay, also when it does not start: they say why.
+    # Keep the logs, even if the fleet did not start: they have the reason.
     complain(f"no {'gateway' if fleet.nodes else 'node'} is left ({fleet.logs})")
     return EXIT_FAILED
 
 
 def _watch(fleet: LocalFleet) -> None:
-    """Say what has ended, until there is no gateway left, or no node."""
+    """Report every process that ends, until no gateway or no node is left."""
     while fleet.gateways and fleet.nodes:
         ended = fleet.wait()
         if ended is not None:

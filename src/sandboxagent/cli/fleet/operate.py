@@ -1,4 +1,4 @@
-"""Look at a running fleet and give orders about its nodes, directly at its NATS servers."""
+"""Show a running fleet and give orders about its nodes, directly at its NATS servers."""
 
 import asyncio
 import secrets
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """How the fleet's NATS servers are reached."""
+    """The addresses of a fleet's NATS servers, and the key to use there."""
 
     urls: Sequence[str]
     key: Path | None
 
     def ask(self, ask: Callable[[NatsBus], Awaitable[T]], about: str | None = None) -> T:
-        """Do something on a connection of its own. Raises SettingsError, also when the fleet has no node `about`."""
+        """Call `ask` with a new connection. Raises SettingsError, also when the fleet has no node `about`."""
 
         async def main() -> T:
             name = f"cli-{secrets.token_hex(6)}"
@@ -49,7 +49,7 @@ class Servers:
 
 
 class NodeStatus(Struct, rename="camel"):
-    """What is known of one node."""
+    """The facts about one node."""
 
     node: str
     state: str
@@ -62,33 +62,33 @@ class NodeStatus(Struct, rename="camel"):
     agents: list[str]
     labels: dict[str, str]
     pinned: bool
-    """Labels and agents are an operator's word, not the node's own."""
+    """Whether an operator has set its labels and agents, in place of the node's own."""
     limited: str
-    """What a gateway did not take of it lately, and why."""
+    """The facts that a gateway recently refused from the node, and why."""
 
 
 class StreamStatus(Struct, rename="camel"):
-    """How one of the fleet's streams is."""
+    """The state of one of the fleet's streams."""
 
     name: str
     leader: str
     servers: int
     behind: dict[str, int]
-    """Servers that lack messages, and how many; -1 for one that is not there."""
+    """Servers that lack messages, with the number of them; -1 for a server that is away."""
     messages: int
     size: int
     most: int
 
 
 class Status(Struct):
-    """All of it."""
+    """The state of a whole fleet."""
 
     nodes: list[NodeStatus]
     streams: list[StreamStatus]
 
 
 async def read_status(bus: NatsBus) -> Status:
-    """Nodes with their leases, and the streams with their leaders."""
+    """Read the nodes with their leases, and the streams with their leaders."""
     tables = ("nodes", "sess", owners.TABLE, shares.TABLE, registry.ORDERS)
     streams = [await describe(bus, name) for name in ("EV", *(f"KV_{table}" for table in tables))]
     leases = {
@@ -145,23 +145,23 @@ async def _check_known(bus: NatsBus, node: str) -> None:
 
 
 async def drain(bus: NatsBus, node: str) -> None:
-    """Have the fleet open no new sessions at a node."""
+    """Order the fleet to open no new sessions at a node."""
     await bus.open_table(registry.ORDERS).put(registry.drain_key(node), b"{}")
 
 
 async def pin(bus: NatsBus, node: str, labels: Mapping[str, str], agents: Sequence[str]) -> None:
-    """Say what labels a node has, and which agents it may have; whatever it says itself."""
+    """Set the labels of a node, and the agents that it may run, in place of those that it reports."""
     said = fleet.Pin(dict(labels), list(agents) or None)
     await bus.open_table(registry.ORDERS).put(registry.pin_key(node), msgspec.json.encode(said))
 
 
 async def unpin(bus: NatsBus, node: str) -> None:
-    """Let a node describe itself again."""
+    """Let the labels and agents that a node reports count again."""
     await bus.open_table(registry.ORDERS).delete(registry.pin_key(node))
 
 
 async def resume(bus: NatsBus, node: str) -> None:
-    """Take a node back that drains or was forgotten."""
+    """Admit a node again that drains or was forgotten."""
     table = bus.open_table(registry.ORDERS)
     for key in (registry.drain_key(node), registry.forget_key(node)):
         if await table.get(key) is not None:
@@ -169,8 +169,8 @@ async def resume(bus: NatsBus, node: str) -> None:
 
 
 async def forget(bus: NatsBus, node: str) -> int:
-    """Have gateways refuse a node, end its lease, and take its sessions off the list; returns how many there were."""
-    # First, so that it does not come back in between.
+    """Make gateways refuse a node, end its lease and remove its sessions from the list. Return how many there were."""
+    # Before the lease ends, so that the node cannot come back in between.
     await bus.open_table(registry.ORDERS).put(registry.forget_key(node), b"{}")
     await bus.open_table("nodes").delete(node)
     listed = bus.open_table("sess")
@@ -178,7 +178,7 @@ async def forget(bus: NatsBus, node: str) -> int:
     own = [key for key, value in values.items() if msgspec.json.decode(value, type=fleet.Listed).node == node]
     for key in own:
         await listed.delete(key)
-    # Others may have its aliases. Not its ids: clients may still ask for these sessions.
+    # Free its aliases for other nodes. Keep its ids, because clients may still ask for these sessions.
     granted = bus.open_table(owners.TABLE)
     for key, value in (await _read_table(bus, owners.TABLE)).items():
         owner = msgspec.json.decode(value, type=owners.Owner)
