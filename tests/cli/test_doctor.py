@@ -243,7 +243,7 @@ def test_a_directory_that_is_none_is_a_problem(place: Place) -> None:
 
     # A configuration directory that is a file is the first thing that any command stumbles over.
     assert statuses(found, "directories/data", "directories/agents", "directories/config") == ["problem"] * 3
-    assert found["directories/data"]["sentence"] == f"the data directory is no directory: {place.data}"
+    assert found["directories/data"]["sentence"] == f"the data directory is not a directory: {place.data}"
 
 
 def test_directories_are_reported_with_owner_and_room(place: Place) -> None:
@@ -296,7 +296,7 @@ def test_a_server_that_runs_and_takes_the_token_is_in_order(place: Place) -> Non
 
     found = {each["name"]: each for each in json.loads(result.stdout)["findings"] if each["area"] == "server"}
     assert found["server"]["sentence"].startswith(f"sandbox-agent {__version__} answers at {server.url}, up for ")
-    assert found["token"]["sentence"] == "that server takes the token that was found"
+    assert found["token"]["sentence"] == "that server accepts the token that was found"
     port = server.url.rpartition(":")[2]
     assert found["data-server"]["sentence"].endswith(f"and listens on port {port}")
     assert f"(process {server.process.pid})" in found["data-server"]["sentence"]
@@ -315,9 +315,9 @@ def test_a_server_that_does_not_take_the_token_is_a_problem_that_says_where_it_w
     told = [each["server/token"]["sentence"] for each in (none, flag, variable, file)]
     assert told == [
         f"the server at {server.url} needs a token, and none was found",
-        f"the server at {server.url} does not take the token that --token gives",
-        f"the server at {server.url} does not take the token that SANDBOX_AGENT_TOKEN gives",
-        f"the server at {server.url} does not take the token that config.toml gives",
+        f"the server at {server.url} does not accept the token from --token",
+        f"the server at {server.url} does not accept the token from SANDBOX_AGENT_TOKEN",
+        f"the server at {server.url} does not accept the token from config.toml",
     ]
     assert none["server/token"]["status"] == "problem"
     assert "SANDBOX_AGENT_TOKEN or --token-file" in none["server/token"]["advice"]
@@ -367,7 +367,7 @@ def test_without_a_server_that_is_named_commands_start_one(place: Place) -> None
 
     assert statuses(found, "server/server", "server/port") == ["note", "ok"]
     assert str(place.data) in found["server/server"]["sentence"]
-    assert found["server/server"]["advice"].startswith("Commands start one when they need it; ")
+    assert found["server/server"]["advice"].startswith("Commands start one when they need it. ")
 
 
 def test_an_endpoint_that_is_no_address_is_a_problem(place: Place) -> None:
@@ -419,7 +419,7 @@ def test_something_else_at_that_address_is_a_problem_and_named(place: Place, pag
         found = examine(place, "--endpoint", url)
 
     assert found["server/server"]["status"] == "problem"
-    assert f"(process {os.getpid()}) answers at {url}, and not like sandbox-agent" in found["server/server"]["sentence"]
+    assert f"(process {os.getpid()}) answers at {url}, but not like sandbox-agent" in found["server/server"]["sentence"]
 
 
 def test_a_server_that_does_not_serve_the_name_is_a_problem(place: Place) -> None:
@@ -435,7 +435,7 @@ def test_a_server_that_says_nothing_is_a_problem(place: Place) -> None:
         found = examine(place, "--endpoint", url)
 
     assert found["server/server"]["status"] == "problem"
-    assert f"takes connections at {url}, but said nothing" in found["server/server"]["sentence"]
+    assert f"takes connections at {url}, but did not answer" in found["server/server"]["sentence"]
 
 
 # --- agents and registry ----------------------------------------------------------------------------------------------
@@ -478,7 +478,7 @@ def test_what_is_broken_or_left_over_is_reported_with_what_to_do(place: Place) -
     assert "was installed for plan9-mips" in found["agents/moved"]["sentence"]
     assert found["agents/other"]["status"] == "ok"
     assert found["agents/left-over"]["status"] == "note"
-    assert found["agents/left-over"]["sentence"].endswith("still in use by what runs: other, works")
+    assert found["agents/left-over"]["sentence"].endswith("still used by running agents: other, works")
     assert "hush" not in str(found)
 
 

@@ -14,7 +14,7 @@ Area = Literal["program", "directories", "configuration", "server", "agents", "r
 
 
 class Finding(Struct, frozen=True):
-    """One fact: what it is about (`name`, for programs), how it stands, a sentence, and what to do about it."""
+    """One fact: its name for programs, a status, a sentence for people, and advice if there is something to do."""
 
     area: Area
     name: str
@@ -25,28 +25,28 @@ class Finding(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class DoctorSubject:
-    """What is looked at: this environment, and the settings that a server would have here, as far as they are right."""
+    """The subject of all checks: this environment, and the valid part of the settings that a server would have here."""
 
     settings: Settings
     arguments: ParsedArguments
     environ: Mapping[str, str]
     offline: bool
     mistakes: tuple[str, ...] = ()
-    """What is wrong with the settings, and reported already."""
+    """Errors in the settings, which the report already has."""
 
 
 Check = Callable[[DoctorSubject], list[Finding]]
-"""May take its time, but changes nothing: no file is made, no process disturbed, and no secret shown."""
+"""A check may be slow, but changes nothing: it creates no file, disturbs no process and shows no secret."""
 
 
 def join_words(words: list[str], most: int = 8) -> str:
-    """Words of a sentence; of many only the first ones."""
+    """Join words with commas; of more than `most`, only the first ones and the number of the others."""
     more = len(words) - most
     return ", ".join(words[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def size(count: float) -> str:
-    """A number of bytes, for people."""
+    """Format a number of bytes for people."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "bytes" or count >= 10 else f"{count:.1f} {unit}"

@@ -21,16 +21,16 @@ from sandboxagent.server.agents.install.registry_entries import current_platform
 from sandboxagent.server.agents.manifest import load_manifest
 
 REGISTRY_TIMEOUT = 2.0
-"""Seconds that the registry may take."""
+"""Seconds to wait for the registry."""
 
 
 def agents(subject: DoctorSubject) -> list[Finding]:
-    """What is installed, whether it could run, and which credentials it would find."""
+    """Check which agents are installed, whether they could run, and which credentials they would find."""
     try:
         catalog = open_catalog(subject.settings, subject.environ)
         catalog.agents()
     except SettingsError:
-        return []  # The check of agents.toml says it.
+        return []  # The check of agents.toml reports the mistake.
     known = [read_facts(agent, catalog, subject.environ) for agent in catalog.agents()]
     seen = find_seen_credentials(subject.settings)
     for agent in known:
@@ -101,7 +101,7 @@ def _spare(catalog: Catalog) -> list[Finding]:
     if idle:
         count = len([path for path in folders if path.parent.name in idle])
         folder = "1 folder is" if count == 1 else f"{count} folders are"
-        sentence = f"{folder} left of earlier installs, or still in use by what runs: {join_words(idle)}"
+        sentence = f"{folder} left from earlier installs, or still used by running agents: {join_words(idle)}"
         found.append(
             Finding("agents", "left-over", "note", sentence, "A server removes what is not in use when it starts.")
         )
@@ -115,7 +115,7 @@ def _is_held(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # For a moment only, and shared: another one that looks sees the same.
+        # The lock is shared and short, so that checks at the same time do not take each other for an install.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -131,7 +131,7 @@ def _is_held(path: Path) -> bool:
 
 
 def registry(subject: DoctorSubject) -> list[Finding]:
-    """Whether it can be reached; else, whether there is a copy."""
+    """Check whether the registry can be reached, and whether there is a local copy."""
     settings = subject.settings
     location = settings.acp_registry_url
     name = redact_url(location) if "://" in location else location
@@ -140,17 +140,17 @@ def registry(subject: DoctorSubject) -> list[Finding]:
     if subject.offline:
         return [Finding("registry", "registry", "note", f"the ACP registry was not asked (--offline); {copy}: {name}")]
     try:
-        # Nothing is kept: the doctor changes nothing.
+        # The path gives the registry no place to store a copy: the doctor changes nothing.
         snapshot = asyncio.run(Registry(location, Path(os.devnull, "none"), timeout=REGISTRY_TIMEOUT).snapshot())
     except RegistryUnavailable as unavailable:
         sentence = f"the ACP registry cannot be used ({unavailable.fields.get('reason')}); {copy}: {name}"
-        advice = "Check the network and proxies, or let SANDBOX_AGENT_ACP_REGISTRY_URL name another address or a file."
+        advice = "Check the network and proxies, or set SANDBOX_AGENT_ACP_REGISTRY_URL to another address or a file."
         if kept is None and load_manifest(None).agents:
             advice += " Without it, agents are installed in the versions that sandbox-agent knows."
         return [Finding("registry", "registry", "warning", sentence, advice)]
     found = [Finding("registry", "registry", "ok", f"the ACP registry has {len(snapshot.entries)} agents: {name}")]
     if snapshot.rejected:
-        sentence = f"of the ACP registry, {len(snapshot.rejected)} entries cannot be used: {snapshot.rejected[0]}"
+        sentence = f"{len(snapshot.rejected)} entries of the ACP registry cannot be used: {snapshot.rejected[0]}"
         found.append(Finding("registry", "registry", "note", sentence))
     return found
 

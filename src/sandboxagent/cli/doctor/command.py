@@ -1,6 +1,6 @@
-"""Run `sandbox-agent doctor`: all checks side by side, and what to do about their findings.
+"""Run `sandbox-agent doctor`: all checks side by side, and advice about their findings.
 
-The checks run side by side; each changes nothing, and says names of secrets at most.
+A check changes nothing. Of a secret, it shows the name at most.
 """
 
 import os
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from sandboxagent.cli.doctor import Check, DoctorSubject, Finding, Status
 
 CHECKS_TIMEOUT = 10.0
-"""Seconds for all checks; a check that takes longer, such as of a disk that hangs, is abandoned."""
+"""Seconds for all checks. A check that takes longer is abandoned, such as one of a disk that hangs."""
 
 DESCRIPTION = """\
 Check everything that sandbox-agent needs: the program and its tools, directories, settings, the
-server, agents and their credentials, the ACP registry, system limits. Each problem comes with what
-to do about it. Changes nothing, and prints no secret.
+server, agents and their credentials, the ACP registry, system limits. Each problem comes with advice.
+The command changes nothing and prints no secrets.
 
-A server on another machine, or of another user, has another environment: run this where it runs.
-The exit code is 1 if there is a problem, else 0.
+A server on another machine or of another user has another environment: run the command there. The
+exit code is 1 if there is a problem, else 0.
 """
 
 EPILOG = """\
@@ -42,7 +42,7 @@ _MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yello
 
 
 def command() -> Command:
-    """The command, with its flags."""
+    """Make the command `doctor`."""
     from sandboxagent.cli.doctor.machine import FLAGS
 
     parser = Parser("sandbox-agent doctor", DESCRIPTION, EPILOG)
@@ -64,14 +64,14 @@ def _run(arguments: ParsedArguments) -> int:
         print_findings(findings)
     code = EXIT_FAILED if any(each.status == "problem" for each in findings) else 0
     if unfinished:
-        # Python would wait for what waits for ever: a name server, a disk.
+        # A normal exit would wait for threads that hang, such as on a name server or a disk.
         sys.stdout.flush()
         os._exit(code)
     return code
 
 
 def examine(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
-    """All findings, by area, and whether a check is still at it."""
+    """Run all checks. Return the findings, sorted by area, and whether a check has not finished."""
     from sandboxagent.cli.doctor import Area, DoctorSubject, agents, machine, server
 
     found_settings, found = machine.read_settings(arguments, environ)
@@ -98,13 +98,13 @@ def examine(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[lis
 def side_by_side(
     checks: Sequence["Check"], subject: "DoctorSubject", patience: float
 ) -> tuple[dict["Check", list["Finding"]], list["Check"]]:
-    """What each check found, and those that did not come to an end within so many seconds."""
+    """Run checks in threads. Return the findings of each, and the checks not finished within `patience` seconds."""
     told: dict[Check, list[Finding]] = {}
 
     def run(check: "Check") -> None:
         try:
             told[check] = check(subject)
-        except Exception as bug:  # What the others find is all the more worth knowing.
+        except Exception as bug:  # One check with a bug must not hide the findings of the others.
             told[check] = [_about(check, "problem", f"failed with {type(bug).__name__}", "Report it, please.")]
 
     threads = {check: threading.Thread(target=run, args=(check,), daemon=True) for check in checks}
@@ -127,7 +127,7 @@ def _about(check: "Check", status: "Status", what: str, advice: str) -> "Finding
 
 
 def print_findings(findings: Sequence["Finding"]) -> None:
-    """All of them by area, and a summary."""
+    """Print all findings by area, and a summary."""
     drawn = is_drawn(sys.stdout) and _has_marks(sys.stdout.encoding)
     area = None
     for each in findings:

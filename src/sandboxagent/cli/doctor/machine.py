@@ -21,7 +21,7 @@ from sandboxagent.protocol.errors import SandboxAgentError, SettingsError
 from sandboxagent.server.log.damage import Damage
 
 RUN_TIMEOUT = 2.0
-"""Seconds that a tool has to say its version."""
+"""Seconds for a tool to print its version."""
 
 FEW_FILES = 1024
 FEW_WATCHES, FEW_INSTANCES = 8192, 64
@@ -29,7 +29,7 @@ _ANEW = "Reinstall sandbox-agent: this comes with it."
 
 
 def version(subject: DoctorSubject) -> list[Finding]:
-    """Which program this is, and whether it is the one that a shell would run."""
+    """Report the version of this program, and whether a shell would run this one."""
     python = f"Python {platform.python_version()} ({sys.executable})"
     machine = f"{platform.system()} {platform.release()}, {platform.machine()}"
     found = [Finding("program", "version", "ok", f"sandbox-agent {__version__}, {python}, {machine}")]
@@ -38,13 +38,13 @@ def version(subject: DoctorSubject) -> list[Finding]:
         advice = f'Add its directory to PATH: export PATH="{own}:$PATH"'
         found.append(Finding("program", "path", "note", "sandbox-agent is not on PATH", advice))
     elif not _belongs(Path(other), own):
-        advice = "Call this one by its path, or remove the other, if it is not the one that you mean."
-        found.append(Finding("program", "path", "note", f"on PATH there is another sandbox-agent: {other}", advice))
+        advice = "If you mean this one, call it by its path, or remove the other."
+        found.append(Finding("program", "path", "note", f"another sandbox-agent is on PATH: {other}", advice))
     return found
 
 
 def _belongs(program: Path, directory: Path) -> bool:
-    """Whether a program starts the Python of that directory."""
+    """Whether a program is in that directory, or starts the Python there."""
     try:
         first = program.resolve().read_bytes()[:1024].split(b"\n", 1)[0]
     except OSError:
@@ -53,21 +53,21 @@ def _belongs(program: Path, directory: Path) -> bool:
 
 
 def node(subject: DoctorSubject) -> list[Finding]:
-    """The Node that runs npm and most agents."""
+    """Check the Node that runs npm and most agents."""
     from sandboxagent.server.agents.install.tools import bundled_node
 
     return _tool("node", "Node", lambda: str(bundled_node().program))
 
 
 def uv(subject: DoctorSubject) -> list[Finding]:
-    """What installs agents that are Python packages."""
+    """Check uv, which installs agents that are Python packages."""
     from uv import find_uv_bin
 
     return _tool("uv", "uv", find_uv_bin)
 
 
 def ripgrep(subject: DoctorSubject) -> list[Finding]:
-    """What searches files."""
+    """Check ripgrep, which searches files."""
     from sandboxagent.server.files.search import find_ripgrep
 
     return _tool("ripgrep", "ripgrep", find_ripgrep)
@@ -90,9 +90,7 @@ def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:
     except OSError as error:
         return [Finding("program", name, "problem", f"{title} cannot be started: {error.strerror}: {program}", _ANEW)]
     except subprocess.TimeoutExpired:
-        return [
-            Finding("program", name, "warning", f"{title} did not say its version within {RUN_TIMEOUT:g} s: {program}")
-        ]
+        return [Finding("program", name, "warning", f"{title} printed no version within {RUN_TIMEOUT:g} s: {program}")]
     told = run.stdout.strip().split("\n")[0].removeprefix(title.lower()).strip().removeprefix("v")
     if run.returncode != 0:
         return [
@@ -105,19 +103,19 @@ def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:
 
 
 def open_files(subject: DoctorSubject) -> list[Finding]:
-    """Each agent, terminal, client and watch needs some."""
+    """Check the limit of open files. Each agent, terminal, client and watch needs some."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
         told = "any number of" if soft == resource.RLIM_INFINITY else str(soft)
         return [Finding("limits", "open-files", "ok", f"a process may have {told} files open")]
     more = "4096" if hard == resource.RLIM_INFINITY or hard >= 4096 else str(hard)
     advice = f"Where the server is started: ulimit -n {more}"
-    sentence = f"a process may have only {soft} files open: many clients or agents at once will not fit"
+    sentence = f"a process may have only {soft} files open, too few for many clients or agents at once"
     return [Finding("limits", "open-files", "warning", sentence, advice)]
 
 
 def watches(subject: DoctorSubject) -> list[Finding]:
-    """What the kernel lets one user watch, where it is Linux."""
+    """Check how many files and directories the kernel lets one user watch, if it is Linux."""
     least = {"max_user_watches": FEW_WATCHES, "max_user_instances": FEW_INSTANCES}
     limits = {name: _kernel(f"fs/inotify/{name}") for name in least}
     few = [name for name, value in limits.items() if value is not None and value < least[name]]
@@ -146,7 +144,7 @@ LITTLE, TOO_LITTLE = 1 << 30, 100 << 20
 
 
 def data(subject: DoctorSubject) -> list[Finding]:
-    """Where the session log is."""
+    """Check the data directory, which has the session log."""
     path = subject.settings.data_dir
     found = _writable("data", path) + _room("data", path)
     if _is_public(path):
@@ -173,9 +171,9 @@ def _check_trust(path: Path) -> list[Finding]:
 
 
 def _check_damage(path: Path) -> list[Finding]:
-    """Damage that a server has found, and that is not acknowledged yet."""
+    """Report damage of the log that a server has found and nobody has acknowledged."""
     reason = Damage(path / "log.db").reason
-    advice = "What could be read is served. The damaged files are kept there."
+    advice = "The server serves all that it could read, and keeps the damaged files there."
     return (
         []
         if reason is None
@@ -184,7 +182,7 @@ def _check_damage(path: Path) -> list[Finding]:
 
 
 def agents(subject: DoctorSubject) -> list[Finding]:
-    """Where agents are installed."""
+    """Check the directory where agents are installed."""
     path, around = subject.settings.agents_dir, subject.settings.data_dir
     found = _writable("agents", path)
     here, there = _nearest(path), _nearest(around)
@@ -197,12 +195,12 @@ def agents(subject: DoctorSubject) -> list[Finding]:
 
 
 def config(subject: DoctorSubject) -> list[Finding]:
-    """Where config.toml and its like are; no program writes there."""
+    """Check the directory of config.toml and the other configuration. No program writes there."""
     path = subject.settings.config_dir
     if not os.path.lexists(path):
         return [
             Finding(
-                "directories", "config", "ok", f"there is no configuration directory, so the defaults count: {path}"
+                "directories", "config", "ok", f"there is no configuration directory, so the defaults apply: {path}"
             )
         ]
     if not path.is_dir():
@@ -211,7 +209,7 @@ def config(subject: DoctorSubject) -> list[Finding]:
                 "directories",
                 "config",
                 "problem",
-                f"the configuration directory is no directory: {path}",
+                f"the configuration directory is not a directory: {path}",
                 "Move it away.",
             )
         ]
@@ -231,16 +229,16 @@ def _writable(name: str, path: Path) -> list[Finding]:
     nearest = _nearest(path)
     if nearest != path:
         if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-            sentence = f"{title} is not there, and {user} cannot make it in {nearest}: {path}"
-            return [Finding("directories", name, "problem", sentence, f"{other}, or make it and give it to {user}.")]
-        return [Finding("directories", name, "ok", f"{title} is not there yet; it is made when it is needed: {path}")]
+            sentence = f"{title} does not exist, and {user} cannot create it in {nearest}: {path}"
+            return [Finding("directories", name, "problem", sentence, f"{other}, or create it and give it to {user}.")]
+        return [Finding("directories", name, "ok", f"{title} does not exist yet; it is created when needed: {path}")]
     if not path.is_dir():
         return [
-            Finding("directories", name, "problem", f"{title} is no directory: {path}", f"{other}, or move that away.")
+            Finding("directories", name, "problem", f"{title} is not a directory: {path}", f"{other}, or move it away.")
         ]
     owner = path.stat().st_uid
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        # What is installed in an image may be used all the same.
+        # Agents installed in an image can be used without the right to write there.
         status: Status = "problem" if name == "data" else "warning"
         sentence = f"{title} belongs to {_user(owner)} and cannot be written by {user}: {path}"
         return [
@@ -248,7 +246,7 @@ def _writable(name: str, path: Path) -> list[Finding]:
         ]
     if owner != os.geteuid():
         sentence = f"{title} belongs to {_user(owner)}, and this is {user}: {path}"
-        advice = f"Run sandbox-agent as {_user(owner)}: what {user} makes there, {_user(owner)} may be unable to use."
+        advice = f"Run sandbox-agent as {_user(owner)}, who may be unable to use files that {user} creates there."
         return [Finding("directories", name, "warning", sentence, advice)]
     return [Finding("directories", name, "ok", f"{title} belongs to {user} and can be written: {path}")]
 
@@ -258,7 +256,7 @@ def _room(name: str, path: Path) -> list[Finding]:
     free, about = shutil.disk_usage(nearest).free, os.statvfs(nearest)
     advice = "Make room, or choose another place with --data-dir or --agents-dir."
     if about.f_files and about.f_favail < 1000:
-        sentence = f"there is room for {about.f_favail} more files only, where the {name} directory is"
+        sentence = f"there is room for only {about.f_favail} more files where the {name} directory is"
         return [
             Finding("directories", f"{name}-room", "problem" if about.f_favail < 10 else "warning", sentence, advice)
         ]
@@ -278,7 +276,7 @@ def _is_public(path: Path) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The path, or the nearest above it that is there."""
+    """Return the path, or the nearest directory above it that exists."""
     return next(each for each in (path, *path.parents) if os.path.lexists(each))
 
 
@@ -293,13 +291,13 @@ def _user(number: int) -> str:
 
 PLACES = ("config_dir", "data_dir", "agents_dir", "agents_file", "permissions_file", "acp_registry_url")
 FLAGS = (*PLACES, "host", "port")
-"""What may be said to the doctor about a server that is not running."""
+"""Options that the doctor accepts, to check a server that does not run."""
 
 _WRONG = "Correct it: until then, no server starts here."
 
 
 def read_settings(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[Settings | None, list[Finding]]:
-    """The settings that a server would have, or as much of them as is right; None when not even the places are."""
+    """Load a server's settings; those of `PLACES` if others are invalid, and None if even those are. Also report it."""
     flags = {name: value for name, value in arguments.values.items() if name in FLAGS}
     try:
         found = load(flags, environ)
@@ -324,7 +322,7 @@ def read_settings(arguments: ParsedArguments, environ: Mapping[str, str]) -> tup
 
 
 def secrets(subject: DoctorSubject) -> list[Finding]:
-    """Files with a token in them that others can read."""
+    """Report files with a token that other users can read."""
     path = subject.settings.config_dir / "config.toml"
     try:
         has_token = "token" in read_toml(path)[0]
@@ -346,7 +344,7 @@ def secrets(subject: DoctorSubject) -> list[Finding]:
 
 
 def variables(subject: DoctorSubject) -> list[Finding]:
-    """Variables that look like settings: those that mean nothing, and those that count."""
+    """Report environment variables that look like settings: the unknown and the known ones."""
     told = [
         Finding("configuration", "variable", "warning", warning, "Correct its name, or unset it.")
         for warning in subject.settings.warnings
@@ -359,7 +357,7 @@ def variables(subject: DoctorSubject) -> list[Finding]:
 
 
 def agents_file(subject: DoctorSubject) -> list[Finding]:
-    """The user's own agents."""
+    """Check agents.toml, the user's own agents."""
     from sandboxagent.server.agents.manifest import load_manifest
 
     path = subject.settings.agents_file
@@ -371,7 +369,7 @@ def agents_file(subject: DoctorSubject) -> list[Finding]:
 
 
 def permissions_file(subject: DoctorSubject) -> list[Finding]:
-    """The permission rules, which decide before a client is asked."""
+    """Check the permission rules, which decide before people are asked."""
     from sandboxagent.server.permissions.file import load_rules
 
     path = subject.settings.permissions_file

@@ -1,4 +1,4 @@
-"""Check the server that runs here, the one that commands would call, and free ports."""
+"""Check the server on the data directory, the server that commands would call, and free ports."""
 
 import socket
 from collections.abc import Mapping
@@ -22,14 +22,14 @@ from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.protocol.json_bounds import read_answer
 
 CONNECT, SILENCE = 1.0, 1.2
-"""Seconds to reach it, and in which it may say nothing."""
+"""Seconds to connect to a server, and for the server to answer."""
 
 _START = "Start one with: sandbox-agent daemon start"
-_STARTED = "Commands start one when they need it; for one that stays: sandbox-agent daemon start"
+_STARTED = "Commands start one when they need it. To run one until you stop it: sandbox-agent daemon start"
 
 
 class ServerHealth(Struct, rename="camel"):
-    """What a server says of itself, as far as it matters here."""
+    """The members of a server's health that the doctor uses."""
 
     status: str
     version: str
@@ -39,14 +39,14 @@ class ServerHealth(Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What came of calling a server."""
+    """The outcome of a call to a server."""
 
     kind: Literal["ours", "refused", "misdirected", "other", "silent", "none"]
     health: ServerHealth | None = None
 
 
 def server(subject: DoctorSubject) -> list[Finding]:
-    """The server that commands would call, the one of this data directory, and the port for a new one."""
+    """Check the server that commands would call, the server on the data directory, and the port for a new one."""
     try:
         environ = _without_unknown_variables(subject.environ)
         target = find_server(subject.arguments.values, environ) or USUAL_SERVER
@@ -64,7 +64,7 @@ def server(subject: DoctorSubject) -> list[Finding]:
 
 
 def _port(subject: DoctorSubject, target: Found, answer: CallResult, pid: int | None) -> list[Finding]:
-    """Whether a new one could listen."""
+    """Check whether a new server could listen on its port."""
     settings = subject.settings
     port, called = settings.port, _port_of(target.url)
     answered = target.local and called == port and answer.kind != "none"
@@ -93,7 +93,7 @@ def _ask(target: Found) -> CallResult:
             base_url=target.url, headers=headers, timeout=timeout, mounts=direct, verify=verify
         ) as client:
             answer = _read(client.get("/v1/health"))
-            # The health route may be public; this one never is.
+            # The health route may be public. This route always needs the token.
             return (
                 answer
                 if answer.health is None or client.get("/v1/agents/mock").status_code != HTTPStatus.UNAUTHORIZED
@@ -134,20 +134,20 @@ def _describe_answer(subject: DoctorSubject, target: Found, answer: CallResult, 
             return [_explain_refusal(target)]
         case "misdirected":
             advice = "Start it with --allow-host and the name, or use its address."
-            return [_problem(f"the server at {url} does not serve that name", advice)]
+            return [_problem(f"the server at {url} does not accept requests for that host name", advice)]
         case "other":
-            sentence = f"{_who(target)} answers at {url}, and not like sandbox-agent"
-            return [_problem(sentence, "Stop that, or let --endpoint name another address.")]
+            sentence = f"{_who(target)} answers at {url}, but not like sandbox-agent"
+            return [_problem(sentence, "Stop it, or name another address with --endpoint.")]
         case "silent":
-            sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
-            return [_problem(sentence, "Look at what it reports; stop it, and start it again.")]
+            sentence = f"{_who(target)} takes connections at {url}, but did not answer within {SILENCE:g} s"
+            return [_problem(sentence, "Read its log, then stop it and start it again.")]
         case "none" if not target.local:
             advice = f"Check the address ({ENDPOINT_VARIABLE} or --endpoint) and the network."
             return [_problem(f"no server can be reached at {url}", advice)]
         case "none" if is_named(subject.arguments.values, subject.environ):
             return [Finding("server", "server", "note", f"no server answers at {url}", None if here else _START)]
         case "none":
-            sentence = f"no server runs that commands could call on the data directory {subject.settings.data_dir}"
+            sentence = f"no server that commands could call runs on the data directory {subject.settings.data_dir}"
             return [Finding("server", "server", "note", sentence, None if here else _STARTED)]
 
 
@@ -161,9 +161,7 @@ def _healthy(target: Found, health: ServerHealth) -> list[Finding]:
     if health.version != __version__:
         sentence = f"that server is version {health.version}, and this program is {__version__}"
         found.append(
-            Finding(
-                "server", "server-version", "warning", sentence, "Start the server again, if it runs the older one."
-            )
+            Finding("server", "server-version", "warning", sentence, "Restart the server if it is the older one.")
         )
     if health.status != "ok":
         sentence = f"that server is {health.status}: {health.detail or 'it does not say why'}"
@@ -173,10 +171,10 @@ def _healthy(target: Found, health: ServerHealth) -> list[Finding]:
                 "server-health",
                 "problem",
                 sentence,
-                "See whether its disk is full or cannot be written, and what it reports.",
+                "Check whether its disk is full or read-only, and read its log.",
             )
         )
-    told = "takes the token that was found" if target.token else "needs no token"
+    told = "accepts the token that was found" if target.token else "needs no token"
     return [*found, Finding("server", "token", "ok", f"that server {told}")]
 
 
@@ -184,11 +182,11 @@ def _explain_refusal(target: Found) -> Finding:
     if target.token is None:
         sentence = f"the server at {target.url} needs a token, and none was found"
     else:
-        sentence = f"the server at {target.url} does not take the token that {target.token_source} gives"
+        sentence = f"the server at {target.url} does not accept the token from {target.token_source}"
     where = "the file token in the data directory of that server, which --data-dir names" if target.local else "a file"
-    advice = f"Give its token with SANDBOX_AGENT_TOKEN or --token-file. A server that made one left it in {where}."
+    advice = f"Give its token with SANDBOX_AGENT_TOKEN or --token-file. A server that makes one writes it to {where}."
     if not target.local:
-        advice = "Give its token with SANDBOX_AGENT_TOKEN or --token-file: one that it was started with, or printed."
+        advice = "Give its token with SANDBOX_AGENT_TOKEN or --token-file: it was started with that, or printed it."
     return Finding("server", "token", "problem", sentence, advice)
 
 
@@ -229,11 +227,11 @@ def _time(seconds: float) -> str:
 
 
 def _free_port(host: str, port: int) -> Finding:
-    """Whether a server could listen there."""
+    """Check whether a server could listen on this address and port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # Any port of that address: the one that is meant stays free for others.
+            # Bind to any port of that address, so that the configured port stays free for others.
             probe.bind((address[0], 0, *address[2:]))
     except OSError as error:
         sentence = f"a server cannot listen on {host}: {error.strerror or error}"
@@ -257,7 +255,7 @@ def _is_taken(address: str, port: int) -> bool:
 
 
 def _listener(port: int) -> str:
-    """The program that listens on a port of this machine. Never its arguments: there may be a token among them."""
+    """Name the program that listens on a local port. Never its arguments, which may contain a token."""
     try:
         found = [
             each.pid for each in psutil.net_connections("tcp") if _listens(each.status) and port in each.laddr[1:2]
@@ -265,11 +263,11 @@ def _listener(port: int) -> str:
         pid = next((pid for pid in found if pid), None)
         return "a process of another user" if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
     except (psutil.Error, OSError):
-        return "a process that cannot be looked at"
+        return "a process that cannot be inspected"
 
 
 def _ports(pid: int) -> list[int]:
-    """Those that a process listens on, as far as it may be looked at."""
+    """Return the ports on which a process listens; empty if it cannot be inspected."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except (psutil.Error, OSError):
@@ -278,7 +276,7 @@ def _ports(pid: int) -> list[int]:
 
 
 def _port_of(url: str) -> int:
-    """The port of an address."""
+    """Return the port of an address."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
