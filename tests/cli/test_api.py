@@ -142,7 +142,7 @@ def test_without_the_right_token_it_says_how_to_give_it(place: Place, server: Se
 
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("sandbox-agent: Unauthorized: ")
-    assert result.stderr.endswith("; here: --token, --token-file or SANDBOX_AGENT_TOKEN\n")
+    assert result.stderr.endswith("; on the command line: --token, --token-file or SANDBOX_AGENT_TOKEN\n")
     assert "hush" not in result.stderr
 
 
@@ -207,7 +207,7 @@ def test_an_answer_of_something_else_is_one_line(place: Place) -> None:
 
     assert (got.returncode, cut.returncode) == (1, 1)
     assert got.stderr == (
-        f"sandbox-agent: {url} does not answer like sandbox-agent (status 200); --endpoint names another\n"
+        f"sandbox-agent: {url} does not answer like sandbox-agent (status 200); name another with --endpoint\n"
     )
     assert cut.stderr == (
         f"mock: half of it\nsandbox-agent: {url} ended its answer before the install of mock had ended; it may go on\n"

@@ -35,7 +35,7 @@ def test_stop_reasons_have_exit_codes() -> None:
         ),
         (
             ServerProblem("unauthorized", "Unauthorized", 401, "no token"),
-            "Unauthorized: no token; here: --token, --token-file or SANDBOX_AGENT_TOKEN",
+            "Unauthorized: no token; on the command line: --token, --token-file or SANDBOX_AGENT_TOKEN",
         ),
         (ConnectionLost("no server answers"), "no server answers"),
         (ConnectionLost("the private server is gone\nlast words"), "the private server is gone"),

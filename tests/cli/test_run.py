@@ -183,7 +183,7 @@ def test_a_server_that_is_not_there_or_does_not_let_us_in_is_one_line(run: Talki
     assert run.refused("run", "mock", "hello") == "no server answers at http://127.0.0.1:1 (Connection refused)"
 
     wrong = run.refused("run", "mock", "hello", "--endpoint", run.server.url, "--token", "wrong")
-    assert wrong.endswith("here: --token, --token-file or SANDBOX_AGENT_TOKEN")
+    assert wrong.endswith("on the command line: --token, --token-file or SANDBOX_AGENT_TOKEN")
 
 
 def test_a_model_or_a_mode_that_does_not_exist_is_an_error_and_no_turn_runs(run: Talking) -> None:

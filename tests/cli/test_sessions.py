@@ -159,7 +159,7 @@ def test_the_beginning_of_an_id_will_do_when_there_is_only_one(calling: Calling)
     assert shown("unique-a") == shown(one) == one
     assert shown(two) == two
     several = calling.refused("sessions", "show", "unique-")
-    assert several == f"'unique-' is the beginning of 2 sessions: {two}, {one}"
+    assert several == f"2 sessions begin with 'unique-': {two}, {one}"
     assert calling.refused("sessions", "show", "") == "there is no session ''; try: sandbox-agent sessions list"
     assert calling.refused("sessions", "show", "nobody/knows?it") == (
         "there is no session 'nobody/knows?it'; try: sandbox-agent sessions list"
@@ -171,9 +171,9 @@ def test_of_many_candidates_some_are_listed(calling: Calling, tmp_path: Path) ->
 
     told = calling.refused("sessions", "show", first.partition("-")[0])
 
-    found = re.fullmatch(r"'(\w+)' is the beginning of (\d+) sessions: (.+) and (\d+) more", told)
+    found = re.fullmatch(r"(\d+) sessions begin with '(\w+)': (.+) and (\d+) more", told)
     assert found is not None, told
-    assert int(found[2]) == len(found[3].split(", ")) + int(found[4]) >= 12
+    assert int(found[1]) == len(found[3].split(", ")) + int(found[4]) >= 12
 
 
 def test_a_session_may_be_called_anything(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""Call a server with the SDK for a command, and report what fails."""
+"""Call a server with the SDK for a command, and report failures."""
 
 import os
 import stat
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 CLIENT = "sandbox-agent command line"
-"""The name other clients see on this program's answers."""
+"""The name under which other clients see the answers of this program."""
 MOCK = "mock"
-"""The agent that every server has."""
+"""The agent that every server has installed."""
 PIECE = 1 << 16
 
 T = TypeVar("T")
@@ -33,21 +33,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CalledServer:
-    """A server that is called: by HTTP with `api`, by ACP on a connection."""
+    """The server that a command calls: by HTTP with `api`, by ACP on a connection."""
 
     endpoint: "ServerAddress"
     api: "Api"
     session: str | None = None
-    """Whose files are meant."""
+    """The session whose files the command means."""
     node: str | None = None
-    """Likewise, at a gateway."""
+    """At a gateway, the node whose files the command means."""
 
     @asynccontextmanager
     async def connected(self, agent: str) -> "AsyncGenerator[SandboxAgent]":
-        """A client for the time of the block, to ask about sessions of this agent.
+        """Connect a client for the time of the block, to ask about sessions of this agent.
 
-        Which agent its connection is opened with does not matter, so this takes one that runs: to look at a session
-        must not install its agent, nor fail when that does not start any more.
+        A connection for any agent can do that, so this one names an agent that runs. Otherwise, a look at a session
+        would install its agent, or fail where that agent does not start.
         """
         from sandboxagent.client.agents import health
         from sandboxagent.client.client import SandboxAgent
@@ -59,16 +59,16 @@ class CalledServer:
             yield client
 
     def describe(self, failure: Failure, about: str = "") -> None:
-        """Report a failure, and what to do if no server runs."""
+        """Report a failure. If the server cannot be reached, say what to do about it."""
         if isinstance(failure, ConnectionLost) and not failure.outcome_unknown:
-            start = "start one with: sandbox-agent server" if self.endpoint.local else "--endpoint names another"
+            start = "start one with: sandbox-agent server" if self.endpoint.local else "name another with --endpoint"
             describe(f"{about}{sentence(failure)}; {start}")
         else:
             tell(failure, about)
 
 
 def call(arguments: ParsedArguments, work: Callable[[CalledServer], Awaitable[int]]) -> int:
-    """Do something with the server that the arguments name, or that of the data directory; gives the exit code."""
+    """Find or start the server that the arguments mean, pass it to `work` and return the exit code."""
     import asyncio
 
     from sandboxagent.cli.daemon import ServerFailed, ensure_server
@@ -99,7 +99,7 @@ async def _call(server: "ServerAddress", work: Callable[[CalledServer], Awaitabl
 
 
 async def attempt(remote: CalledServer, call: Awaitable[T], about: str = "") -> T | None:
-    """The result of a call; None if it fails, after reporting it, so that the remaining calls still run."""
+    """Return the result of a call. If it fails, report that and return None, so that other calls can follow."""
     from sandboxagent.client import RequestError
 
     try:
@@ -113,7 +113,7 @@ def _ready(health: "Health", wanted: str) -> str:
     running = sorted(each.agent for each in health.agents if each.running)
     installed = {each.agent for each in health.agents if each.installed}
     if health.gateway is not None:
-        # What runs at one node may not run at the node that the connection gets: this takes one that starts at once.
+        # An agent may run at another node than the one that the connection gets. The mock starts at once everywhere.
         return MOCK if MOCK in installed else wanted
     if wanted in running:
         return wanted
@@ -121,7 +121,7 @@ def _ready(health: "Health", wanted: str) -> str:
 
 
 async def read_input(descriptor: int) -> AsyncGenerator[bytes]:
-    """What comes from stdin, or from any other open file. No thread waits for it: you can always be interrupted."""
+    """Yield the bytes of stdin or another open file. It waits without a thread, so Ctrl-C always works."""
     import asyncio
 
     loop, ready = asyncio.get_running_loop(), asyncio.Event()

@@ -1,6 +1,6 @@
 """Run `sandbox-agent completion`, and answer a shell when you press the tab key.
 
-Words come from the tables of commands and their parsers; values are looked up: agents, and what a running server has.
+Commands and flags come from the parsers. Values are looked up: agents, and the sessions and files of a running server.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from sandboxagent.protocol.errors import SettingsError
 
 Pairs = Sequence[tuple[str, str]]
 Values = Callable[[Mapping[str, str], str], Pairs]
-"""Values and what they mean, by the flags that were given (their values by dest) and what is written so far."""
+"""Returns values with their descriptions, for the given flags (values by dest) and the start of the value."""
 
 _FILES = frozenset({"PATH", "FILE", "LOCATION", "LOCAL"})
 _DIRECTORIES = frozenset({"DIR", "DIRECTORY", "FOLDER"})
@@ -26,22 +26,22 @@ _HELP = "Show this help."
 
 
 class Candidates(NamedTuple):
-    """What could stand there, each with a few words about it; or that it is a path, which shells know best.
+    """The words that could come next, each with a description; or that it is a path, which the shell completes itself.
 
-    A path of another machine is `remote`: its words may end with a slash, and then go on.
+    `remote` are paths of the server's machine. A word that ends with a slash continues without a space.
     """
 
     words: Pairs = ()
     kind: Literal["words", "files", "directories", "remote"] = "words"
     before: str = ""
-    """What stands before a path in the same word, such as `--token-file=`."""
+    """Text before a path in the same word, such as `--token-file=`."""
 
 
 NOTHING = Candidates()
 
 
 def candidates(group: CommandGroup, words: Sequence[str], values: Mapping[str, Values]) -> Candidates:
-    """What the last of the words could become; `values` has those that are looked up, by metavar."""
+    """Return the completions of the last word. `values` looks values up, by metavar."""
     *before, current = words or [""]
     while before:
         name = before.pop(0)
@@ -57,7 +57,7 @@ def candidates(group: CommandGroup, words: Sequence[str], values: Mapping[str, V
 
 
 class _Line:
-    """The arguments of one command, but for the last: what they have used up, and what may follow."""
+    """The arguments of one command before the last one: which flags and positionals they use up."""
 
     def __init__(self, parser: Parser, words: Sequence[str], values: Mapping[str, Values]) -> None:
         self._actions = [action for action in parser.actions() if action.help is not argparse.SUPPRESS]
@@ -67,10 +67,10 @@ class _Line:
         self._given: dict[str, str] = {}
         """The flags that were given, by dest, with their last values."""
         self._waiting: argparse.Action | None = None
-        """The flag whose values come now."""
+        """The flag to which the next words belong as values."""
         self._left: float = 0
         self._placed = 0
-        """How many words stood for themselves."""
+        """Number of positionals so far."""
         self._only_words = False
         for word in words:
             self._take(word)
@@ -90,7 +90,7 @@ class _Line:
             self._placed += 1
 
     def end(self, current: str) -> Candidates:
-        """What could stand where `current` is."""
+        """Return the completions of the last word, `current`."""
         flag, equals, written = current.partition("=")
         if self._waiting is not None and self._left > 0 and (_least(self._waiting) or not current.startswith("-")):
             return self._of(self._waiting, current)
@@ -105,7 +105,7 @@ class _Line:
         return NOTHING if self._only_words else Candidates(_flags(self._actions, self._given))
 
     def _place(self) -> argparse.Action | None:
-        """Which of those without a flag comes now."""
+        """Return the positional argument that comes next; None after the last one."""
         places = self._placed
         for action in (each for each in self._actions if not each.option_strings):
             if places < _most(action):
@@ -125,14 +125,14 @@ class _Line:
             return Candidates(kind="files", before=before)
         else:
             return NOTHING
-        # You do not mean the same one twice.
+        # An argument that may be repeated does not offer a value twice.
         used = set(self._words) if _most(action) == inf else set[str]()
         kind = "remote" if metavar == _REMOTE else "words"
         return Candidates([(before + word, text) for word, text in pairs if word not in used], kind)
 
 
 def _flags(actions: Iterable[argparse.Action], given: Mapping[str, str] | None = None) -> Pairs:
-    """All flags that may still be given."""
+    """Return all flags that may come next, with their help."""
     told = given or {}
     flags = [
         (flag, (action.help or "").replace("%%", "%"))
@@ -144,7 +144,7 @@ def _flags(actions: Iterable[argparse.Action], given: Mapping[str, str] | None =
 
 
 def _most(action: argparse.Action) -> float:
-    """How many values it may take."""
+    """Return the largest number of values that it takes."""
     match action.nargs:
         case int():
             return action.nargs
@@ -155,7 +155,7 @@ def _most(action: argparse.Action) -> float:
 
 
 def _least(action: argparse.Action) -> bool:
-    """Whether it must have a value."""
+    """Whether it needs a value."""
     return action.nargs not in ("?", "*")
 
 
@@ -164,18 +164,18 @@ def _is_repeated(action: argparse.Action) -> bool:
 
 
 def _is_directory(action: argparse.Action) -> bool:
-    """Settings call every path PATH; what it is stands in their names."""
+    """Whether a path is a directory: settings have the metavar PATH for both, so the name decides."""
     return action.dest.endswith(("_dir", "_root", "cwd", "directory"))
 
 
 WAIT_TIMEOUT, TIMEOUT = 0.5, "SANDBOX_AGENT_COMPLETION_TIMEOUT"
-"""Seconds for which you wait after pressing a key, and the variable that says otherwise."""
+"""Seconds to wait for the server after the tab key, and the environment variable that replaces them."""
 
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
 
 
 def agents(given: Mapping[str, str], current: str) -> Pairs:
-    """The agents that there are; once a letter is typed, also those of the ACP registry, as far as it was read."""
+    """Return the known and installed agents, and once a letter is typed, also the local copy of the ACP registry."""
     from sandboxagent.core.settings import load
     from sandboxagent.server.agents.manifest import is_id, load_manifest
 
@@ -202,7 +202,7 @@ def _registry(copy: Path) -> dict[str, str]:
 
 
 def sessions(given: Mapping[str, str], current: str) -> Pairs:
-    """The sessions of the server, newest first."""
+    """Return the sessions of the server, newest first, with agent and title."""
     return [
         (str(each["sessionId"]), f"{each.get('agent')}: {each.get('title') or each.get('cwd')}")
         for each in _fetch_list(given, "/v1/sessions", "sessions")
@@ -210,7 +210,7 @@ def sessions(given: Mapping[str, str], current: str) -> Pairs:
 
 
 def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
-    """What the server has in the directory that is written so far; a directory ends with a slash."""
+    """Return the server's files in the directory typed so far. Names of directories end with a slash."""
     from urllib.parse import urlencode
 
     directory, slash, name = current.rpartition("/")
@@ -226,14 +226,14 @@ def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
 
 
 def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str, object]]:
-    """A list that the server answers with."""
+    """Return a list from the server's answer to a GET; empty if the request fails."""
     import json
     from http.client import HTTPException
 
     from sandboxagent.core.discovery import USUAL_SERVER, find_server
 
     try:
-        # No proxy: it takes longer than you would wait for a completion.
+        # Past any proxy, which would take longer than a user waits for a completion.
         server = find_server(given, os.environ) or USUAL_SERVER
         _, body = server.fetch(path, float(os.environ.get(TIMEOUT) or WAIT_TIMEOUT))
         return json.loads(body)[key]
@@ -242,7 +242,7 @@ def _fetch_list(given: Mapping[str, str], path: str, key: str) -> list[dict[str,
 
 
 VALUES: Mapping[str, Values] = {"AGENT": agents, "SESSION": sessions, "REMOTE": remote_paths}
-"""By the metavar of what takes them."""
+"""Functions that look up values, by metavar."""
 
 
 _BASH = r"""# Completion of sandbox-agent for bash; written by: sandbox-agent completion bash
@@ -325,15 +325,15 @@ complete -c sandbox-agent -f -a '(__sandbox_agent_complete)'
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-"""By the shell's name."""
+"""Completion scripts, by the shell's name."""
 
 
 SHELLS = ("bash", "zsh", "fish")
 
 DESCRIPTION = """\
 Print a script that lets a shell complete the command line: commands, flags, agents, paths. It asks
-this program for them, so it stays up to date after an upgrade. Sessions and remote files are asked of
-the server, which has half a second to answer, or the seconds in SANDBOX_AGENT_COMPLETION_TIMEOUT.
+this program for them, so it stays up to date after an upgrade. For sessions and remote files, this
+program asks the server and waits half a second, or the seconds in SANDBOX_AGENT_COMPLETION_TIMEOUT.
 """
 
 EPILOG = """\
@@ -352,7 +352,7 @@ examples:
 
 
 def command() -> Command:
-    """The command, with its flags."""
+    """Make the command `completion`."""
     parser = Parser("sandbox-agent completion", DESCRIPTION, EPILOG, "SHELL")
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="Which shell: bash, zsh or fish.")
     return Command(parser, _print)
@@ -364,7 +364,7 @@ def _print(arguments: ParsedArguments) -> int:
 
 
 def answer(argv: Sequence[str]) -> int:
-    """Print what could stand at the end of a line, in the form that the script of that shell reads."""
+    """Print the completions at the end of a line, in the form that the shell's script reads."""
     from sandboxagent.cli.main import COMMANDS
 
     shell, *words = argv
@@ -377,14 +377,14 @@ def answer(argv: Sequence[str]) -> int:
         found = candidates(COMMANDS, words, VALUES)
         form = "plain" if found.kind == "remote" else shell
         lines = [_pair(form, *pair) for pair in found.words]
-    # A line each: names of files may have anything in them.
+    # One line each. Leave out names of files with unprintable characters, such as a newline.
     print(found.kind, *(each for each in lines if each.replace("\t", "").isprintable()), sep="\n")
     return 0
 
 
 def split_line(line: str) -> tuple[list[str], bool]:
-    """The words of a line up to the cursor, as a shell would read them, and whether the last one is inside quotes."""
-    # A letter that cannot be typed marks the end: after a space it is a word of its own.
+    """Split a line up to the cursor into words, as a shell would. Return also whether the last one is inside quotes."""
+    # A NUL, which nobody can type, marks the end: after a space it becomes a word of its own.
     for closing in ("", '"', "'"):
         try:
             words = shlex.split(f"{line}\0{closing}")
@@ -396,8 +396,11 @@ def split_line(line: str) -> tuple[list[str], bool]:
 
 
 def _for_bash(found: "Candidates", current: str, breaks: str) -> list[str]:
-    """Bash does not look which of them fit, and replaces only what comes after the last of `breaks`."""
-    # The others of them end a word for every shell, unless they are quoted.
+    """Return the words that start with `current`, without their part before the last of `breaks`.
+
+    Bash does not filter the words, and inserts them after the last of `breaks`.
+    """
+    # The other break characters end a word in every shell, unless they are quoted.
     kept = max((current.rfind(letter) for letter in "=:@" if letter in breaks), default=-1) + 1
     return [word[kept:] for word, _ in found.words if word.startswith(current)]
 

@@ -1,6 +1,6 @@
 """Start, find and stop a server in the background.
 
-Finds any server on the data directory, however it was started, by its record there. Prints nothing.
+It finds any server on the data directory by its record there, however the server was started. It prints nothing.
 """
 
 import json
@@ -47,19 +47,19 @@ from sandboxagent.protocol.views import Credential
 from sandboxagent.server.server_log import log_file
 
 START_TIMEOUT, STOP_TIMEOUT, SETTLE_TIMEOUT = 30.0, 10.0, 5.0
-"""Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
+"""Seconds until a server must answer after its start, end after SIGTERM, and finish a start or a stop under way."""
 POLL_INTERVAL = 0.02
-"""Seconds between two looks at a server."""
+"""Seconds between two checks of a server."""
 HEALTH_TIMEOUT = 3.0
 IDLE_EXIT = "30m"
-"""How long a server that was started for a command stays without work."""
+"""Time without work after which a server that a command started stops."""
 TRIES, PAUSE = 20, 0.05
-"""How often a server that drops connections is looked at, and the seconds between."""
+"""Maximum number of checks of a server that drops connections, and the seconds between them."""
 CONNECT_TIMEOUT = 1.0
 
 
 class ServerFailed(Exception):
-    """The command failed; the text is for people, `stderr` is the server's, `code` the exit code."""
+    """A failed command. The text is for people, `stderr` is the server's, `code` is the exit code."""
 
     def __init__(self, sentence: str, *, stderr: str = "", code: int = EXIT_FAILED) -> None:
         super().__init__(sentence)
@@ -68,7 +68,7 @@ class ServerFailed(Exception):
 
 
 class TokenMissing(ServerFailed):
-    """It answers, but needs a token that was not found."""
+    """The server answers, but needs a token that was not found."""
 
 
 class _Agent(msgspec.Struct, rename="camel"):
@@ -82,7 +82,7 @@ class _Agents(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class SeenCredentials:
-    """Which credentials of agents a running server sees."""
+    """The credentials of agents that a running server sees."""
 
     url: str
     agents: dict[str, list[Credential]]
@@ -93,7 +93,7 @@ class SeenCredentials:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that runs."""
+    """A running server, by its record on the data directory."""
 
     record: ServerRecord
     data_dir: Path
@@ -102,18 +102,18 @@ class RunningServer:
 
     @property
     def log_file(self) -> Path | None:
-        """Where its log goes, if it was started in the background."""
+        """The file of its log, if it was started in the background."""
         path = log_file(self.data_dir)
         with suppress(OSError):
             return path if path.samefile(f"/proc/{self.record.pid}/fd/2") else None
         return None
 
     def health(self) -> Object:
-        """Its health; raises as `get` does."""
+        """Return the server's health. Raises as `get` does."""
         return self.get("/v1/health")
 
     def get(self, path: str) -> Object:
-        """What it answers; raises ServerFailed if it does not answer, TokenMissing if it refuses the token."""
+        """Return the JSON of a path. Raises ServerFailed if there is no good answer, TokenMissing for status 401."""
         try:
             status, body = ServerAddress(self.record.url, local=True, token=self.token).fetch(path, HEALTH_TIMEOUT)
             if status == HTTPStatus.UNAUTHORIZED:
@@ -126,11 +126,11 @@ class RunningServer:
 
 
 def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Found:
-    """Find the server that a command calls, or start one in the background; `say` reports that one was started.
+    """Find the server that a command calls, or start one in the background. `say` reports a start.
 
     Raises:
-        ServerFailed: there is none and none starts, or its token was not found.
-        SettingsError: what the arguments, the environment or config.toml say makes no sense.
+        ServerFailed: no server runs and none starts, or its token was not found.
+        SettingsError: the arguments, the environment or config.toml are invalid.
     """
     flags, environ = arguments.values, os.environ
     if is_named(flags, environ):
@@ -150,7 +150,7 @@ def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Fou
 
 
 def _is_there(found: Found, arguments: ParsedArguments, settings: Settings) -> bool:
-    """Whether the server answers that was found; False when it has just ended, or listens at no usual port.
+    """Whether the found server answers. False when it has just ended, or when nothing listens on the usual port.
 
     Raises ServerFailed when its token was not found.
     """
@@ -162,11 +162,11 @@ def _is_there(found: Found, arguments: ParsedArguments, settings: Settings) -> b
     try:
         running.health()
     except TokenMissing as refused:
-        # With a flag, the call itself says so, too; and perhaps the flag is right.
+        # With a token flag, the call itself reports a refused token; or the server accepts the flag's token.
         if not _has_token_flag(arguments):
             raise ServerFailed(_without_token(running, settings)) from refused
     except ServerFailed as failed:
-        # It is ending, or was killed a moment ago; else it may only be slow.
+        # A refused connection: the server is ending or was just killed. Any other failure: it may only be slow.
         return not isinstance(failed.__cause__, ConnectionError)
     return True
 
@@ -176,7 +176,7 @@ def _has_token_flag(arguments: ParsedArguments) -> bool:
 
 
 def _is_usual_port_open() -> bool:
-    """Whether a server listens there, which then keeps no log."""
+    """Whether a server listens on the usual port. It has no record, so it keeps no log."""
     try:
         with socket.create_connection(("127.0.0.1", USUAL_PORT), CONNECT_TIMEOUT):
             return True
@@ -195,7 +195,7 @@ def _without_token(running: RunningServer, settings: Settings) -> str:
 
 
 def _start_for_command(arguments: ParsedArguments, say: Callable[[str], None]) -> Found:
-    """Start a server as `sandbox-agent daemon start` does, but for what the user has not set."""
+    """Start a server as `sandbox-agent daemon start` does, with other defaults for --idle-exit and --port."""
     which = ParsedArguments({name: arguments.values.get(name) for name in SERVER_OPTIONS})
     settings = settings_of(which, os.environ)
     flags, environ = forward(which, os.environ)
@@ -211,15 +211,15 @@ def _start_for_command(arguments: ParsedArguments, say: Callable[[str], None]) -
 
 
 def find(settings: Settings) -> RunningServer | None:
-    """The server that runs on the data directory; None when there is none that listens."""
+    """Return the server that runs on the data directory; None when none listens."""
     record = read_server_record(settings.data_dir)
     return None if record is None else _running(record, settings)
 
 
 def wait_until_settled(directory: Path) -> None:
-    """Wait for a server that is starting or stopping on a data directory.
+    """Wait until a server on the data directory has finished its start or its stop.
 
-    Raises ServerFailed when that takes too long, or when the server is one program's alone.
+    Raises ServerFailed when that takes too long, or when the server belongs to one program alone.
     """
     if not _eventually(
         lambda: read_server_record(directory) is not None or find_lock_owner(directory) is None, SETTLE_TIMEOUT
@@ -237,7 +237,7 @@ def wait_until_settled(directory: Path) -> None:
 
 
 def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
-    """What the server of the data directory sees; None when none runs there, or it does not answer."""
+    """Return the credentials that the server on the data directory sees; None when no server answers there."""
     running = find(settings)
     if running is None:
         return None
@@ -250,16 +250,16 @@ def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """How a server was started."""
+    """The flags, settings and directory with which a server was started."""
 
     flags: list[str]
     variables: dict[str, str] = field(repr=False)
-    """Those that are settings."""
+    """Environment variables of settings; other variables are left out."""
     directory: Path
 
 
 def read_start_record(pid: int) -> StartRecord:
-    """How this server was started. Raises ServerFailed."""
+    """Read from /proc how a server was started. Raises ServerFailed."""
     process = Path(f"/proc/{pid}")
     try:
         words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
@@ -268,7 +268,7 @@ def read_start_record(pid: int) -> StartRecord:
         directory = (process / "cwd").readlink()
     except (OSError, ValueError) as error:
         raise ServerFailed(
-            f"how the server (process {pid}) was started cannot be read; stop it, and start it with its flags"
+            f"cannot read how the server (process {pid}) was started; stop it, and start it again with its flags"
         ) from error
     settings = {option.variable for option in OPTIONS}
     return StartRecord(flags, {name: value for name, _, value in pairs if name in settings}, directory)
@@ -277,13 +277,14 @@ def read_start_record(pid: int) -> StartRecord:
 def start(
     settings: Settings, flags: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> tuple[RunningServer, bool]:
-    """The server that runs on the data directory, and whether it was started now. It outlives this program.
+    """Start a server on the data directory unless one runs there. It outlives this program.
 
-    `flags` and `environ` are for the server, and must be what `settings` were made of; without `environ`, our own.
+    Returns the running server, and whether this call started it. `flags` and `environ` go to the server process and
+    must be those that `settings` were loaded from. Without `environ`, the process inherits this program's environment.
 
     Raises:
-        ServerFailed: it did not start; with what it said.
-        SettingsError: a server with these settings would not be found again.
+        ServerFailed: the server did not start; has its stderr.
+        SettingsError: nothing could find a server with these settings again.
     """
     for name in ("no_persist", "embedded"):
         if getattr(settings, name):
@@ -314,7 +315,7 @@ def start(
         process.wait()
         raise
     if running is not None:
-        process.returncode = 0  # It is not our child: do not wait for it.
+        process.returncode = 0  # The server outlives this program: Popen must not wait for it.
         return running, True
     # Another process may have been faster.
     wait_until_settled(settings.data_dir)
@@ -325,7 +326,7 @@ def start(
 
 
 def keep(settings: Settings) -> bool:
-    """Have the server on the data directory run until it is stopped; False when it does that anyway."""
+    """Make the server on the data directory run until it is stopped. Return whether it needed and got a signal."""
     found = read_server_record(settings.data_dir)
     if found is None or not found.idles:
         return False
@@ -336,7 +337,7 @@ def keep(settings: Settings) -> bool:
 
 
 def stop(settings: Settings) -> RunningServer | None:
-    """End the server that runs on the data directory, and wait until it is gone; None when there was none.
+    """End the server on the data directory and wait until it is gone. Return it; None when none ran.
 
     Raises ServerFailed.
     """
@@ -348,19 +349,19 @@ def stop(settings: Settings) -> RunningServer | None:
     try:
         _send(found, signal.SIGTERM)
     except PermissionError as error:
-        raise ServerFailed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
+        raise ServerFailed(f"the server (process {found.pid}) belongs to another user, who has to stop it") from error
     if not _eventually(lambda: found.process is None and find_lock_owner(settings.data_dir) != found.pid, STOP_TIMEOUT):
         raise ServerFailed(f"the server (process {found.pid}) does not end; look into its log, or: kill -9 {found.pid}")
     return running
 
 
 def _running(record: ServerRecord, settings: Settings) -> RunningServer:
-    # What it says itself is right; what the settings say may be about another start.
+    # The server's own token comes before the token of our settings, which may be those of another start.
     return RunningServer(record, settings.data_dir, found_by_record(record, {}, os.environ, settings).token)
 
 
 def _wait_until_started(process: "subprocess.Popen[bytes]", settings: Settings) -> RunningServer | None:
-    """The server once it answers; None when it has ended."""
+    """Wait for the server and return it once it answers; None when the process has ended."""
 
     def answers() -> bool:
         if process.poll() is not None:
@@ -384,7 +385,7 @@ def _wait_until_started(process: "subprocess.Popen[bytes]", settings: Settings) 
 
 
 def _not_started(code: int, said: str) -> ServerFailed:
-    """The server's last message explains a configuration mistake that made it exit."""
+    """Return the error of a server that ended: its last message if that explains a user's mistake, else its stderr."""
     *_, last = said.splitlines() or [""]
     if last.startswith("sandbox-agent: "):
         return ServerFailed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
@@ -392,11 +393,11 @@ def _not_started(code: int, said: str) -> ServerFailed:
 
 
 def _send(found: ServerRecord, number: signal.Signals) -> None:
-    """Send a signal to this process, and never to another that reuses its id."""
+    """Send a signal to this process, and never to another one that reuses its pid."""
     try:
         descriptor = os.pidfd_open(found.pid)
     except OSError:
-        # It is gone, or the kernel has no pidfd.
+        # The process is gone, or the kernel has no pidfd.
         if found.process is not None:
             os.kill(found.pid, number)
         return

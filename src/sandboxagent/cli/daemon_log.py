@@ -10,14 +10,14 @@ from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.server_log import log_file, open_log
 
 LOG_INTERVAL = 0.1
-"""Seconds between two looks at its log."""
+"""Seconds between two checks for new lines."""
 SHOWN = 1 << 14
-"""Bytes that are read of the log of a server that did not start."""
+"""Maximum number of bytes that are read from the log of a server that did not start."""
 BLOCK = 1 << 16
 
 
 def begin_log(directory: Path, largest: int) -> tuple[int, int]:
-    """The log, to be written at its end, and where that is. Raises SettingsError."""
+    """Open the log for appending and return its descriptor and its size. Raises SettingsError."""
     path = log_file(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -29,7 +29,7 @@ def begin_log(directory: Path, largest: int) -> tuple[int, int]:
 
 
 def read_since(directory: Path, begin: int) -> str:
-    """The end of what was written into the log since then."""
+    """Return the text that was appended to the log after position `begin`, but at most its last `SHOWN` bytes."""
     with log_file(directory).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(begin, size - SHOWN))
@@ -37,7 +37,7 @@ def read_since(directory: Path, begin: int) -> str:
 
 
 def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
-    """The last lines, in pieces; with `follow`, everything that is added, also after the log was replaced.
+    """Yield the last lines, in pieces. With `follow`, yield all that is appended, also after the log was replaced.
 
     Raises OSError.
     """
@@ -59,7 +59,7 @@ def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
 
 
 def _beginning(file: BinaryIO, count: int) -> int:
-    """Where the last lines begin. The file is read backwards: it may be large."""
+    """Return where the last `count` lines begin. It reads the file backwards, because the file may be large."""
     size = end = file.seek(0, os.SEEK_END)
     wanted = count
     while end > 0 and wanted > 0:
@@ -68,7 +68,7 @@ def _beginning(file: BinaryIO, count: int) -> int:
         block = file.read(end - begin)
         at = len(block)
         if end == size and block.endswith(b"\n"):
-            at -= 1  # It ends the last line, and begins none.
+            at -= 1  # This newline ends the last line.
         while wanted > 0 and (at := block.rfind(b"\n", 0, at)) >= 0:
             wanted -= 1
             if wanted == 0:
@@ -78,7 +78,7 @@ def _beginning(file: BinaryIO, count: int) -> int:
 
 
 def _is_replaced(path: Path, file: BinaryIO) -> bool:
-    """Whether another file has its name now, of which nothing was read yet."""
+    """Whether the path names another file than the open one."""
     try:
         return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except OSError:

@@ -1,4 +1,4 @@
-"""Tell failures of calls in words, as documents for programs, and as exit codes."""
+"""Turn failures of calls into sentences for people, JSON for programs, and exit codes."""
 
 import os
 
@@ -15,7 +15,7 @@ from sandboxagent.core.settings.sources import did_you_mean
 from sandboxagent.protocol.envelope import META, Object, at, list_at, object_at, text_at
 
 AUTH_REQUIRED = -32000
-"""ACP's code for an agent that wants you to log in."""
+"""ACP's error code of an agent that needs a login."""
 EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
 CODES = {
     "end_turn": 0,
@@ -26,32 +26,32 @@ CODES = {
 }
 
 Failure = ClientError | ValueError
-"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
+"""An exception of an SDK call. A ValueError comes from an answer that does not follow ACP."""
 _OURS = "sandbox-agent: "
 _INTERNAL = "Internal error"
-_MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
+_MORE_TOKEN = "; on the command line: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
 
 
 def exit_code(stop_reason: str | None) -> int:
-    """What the end of a turn means to the shell."""
+    """Return the exit code for the stop reason of a turn."""
     return CODES.get(stop_reason or "", EXIT_FAILED)
 
 
 def tell(failure: Failure, about: str = "") -> None:
-    """Say what went wrong, with the end of what a program wrote to stderr; `about` says what it is about."""
+    """Print a failure and the end of a program's stderr to stderr. `about` comes before the sentence."""
     describe(about + sentence(failure), stderr(failure))
 
 
 def sentence(failure: Failure) -> str:
-    """What went wrong, in one sentence."""
+    """Describe a failure in one sentence."""
     match failure:
         case ForeignAnswer():
-            url = text_at(failure.fields, "url") or "what answers"
-            return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
+            url = text_at(failure.fields, "url") or "the server"
+            return f"{url} does not answer like sandbox-agent (status {failure.status}); name another with --endpoint"
         case ServerProblem(status=401):
             return f"{failure}{_MORE_TOKEN}"
         case ServerProblem(slug="missing-node"):
-            return f"{failure}; here: --node"
+            return f"{failure}; on the command line: --node"
         case ServerProblem(slug="unknown-agent"):
             known = [str(name) for name in list_at(failure.fields, "known")]
             return f"{failure}{did_you_mean(text_at(failure.fields, 'agent') or '', known)}"
@@ -60,14 +60,14 @@ def sentence(failure: Failure) -> str:
         case RequestError():
             return _of_request(failure)
         case ClientError():
-            # An embedded server that dies leaves what it wrote on the lines below.
+            # For an embedded server that died, the lines below the first are its stderr.
             return str(failure).partition("\n")[0]
         case ValueError():
             return f"the agent's answer is invalid: {one_line(str(failure))[:200]}"
 
 
 def stderr(failure: Failure) -> str | None:
-    """The end of what a failing program wrote."""
+    """Return the end of the failed program's stderr; None when there is none."""
     match failure:
         case ServerProblem():
             return _lines(failure.fields.get("stderr"))
@@ -82,7 +82,7 @@ def stderr(failure: Failure) -> str | None:
 
 
 def document(failure: Failure) -> Object:
-    """A failure for programs."""
+    """Return a failure as a JSON object, for programs."""
     told: Object = {"message": sentence(failure)}
     match failure:
         case ServerProblem():
@@ -96,7 +96,7 @@ def document(failure: Failure) -> Object:
 
 
 def _of_request(failure: RequestError) -> str:
-    # Agents say what is wrong in many places.
+    # Agents put the reason of an error into different members.
     further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
     said = str(failure) or "the agent answered with an error"
     names = [str(name) for name in list_at(failure.data, META, "credentials")]
@@ -107,7 +107,7 @@ def _of_request(failure: RequestError) -> str:
         hint = "; see: sandbox-agent credentials check"
     else:
         hint = ""
-    # It says no more than that something failed, which the details do better.
+    # "Internal error" says only that something failed. The details say more.
     said = said.removeprefix(f"{_INTERNAL}: ") or said
     if further and said == _INTERNAL:
         said = further
@@ -115,7 +115,7 @@ def _of_request(failure: RequestError) -> str:
 
 
 def is_mentioned_in(failure: Failure, words: str) -> bool:
-    """Whether an agent has mentioned its failure already, in words of its own."""
+    """Whether the agent's own text already contains this failure."""
     return isinstance(failure, RequestError) and _squeeze(_of_request(failure)) in _squeeze(words)
 
 
@@ -124,12 +124,12 @@ def _squeeze(text: str) -> str:
 
 
 def _is_login(said: str) -> bool:
-    # The code is also used for other things.
+    # Agents use the code for other errors, too.
     return any(word in said.lower() for word in ("auth", "login", "log in", "credential"))
 
 
 def _own_words(failure: StartFailed) -> str:
-    """What a server says that ends because of a mistake, which is for people already."""
+    """Return the message of a server that ended because of a user's mistake; empty when it ended otherwise."""
     last = (failure.stderr.strip().splitlines() or [""])[-1]
     return last.removeprefix(_OURS) if last.startswith(_OURS) else ""
 

@@ -1,4 +1,4 @@
-"""Make flags of settings, and read which server a command names, with its token."""
+"""Add the flags of settings to a command, load the settings, and pass the flags on to a server."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -11,15 +11,15 @@ from sandboxagent.core.settings.options import ENDPOINT_VARIABLE, PREFIX
 AGENTS = frozenset(
     {
         *("config_dir", "data_dir", "agents_dir", "agents_file", "acp_registry_url"),
-        # What starting an agent to see that it works keeps to.
+        # These apply to an agent process that a command starts as a test.
         *("install_timeout", "require_hashes", "request_timeout", "max_line", "stdin_limit", "stop_grace"),
     }
 )
-"""The options that count where agents are looked at, installed and removed."""
+"""Names of the options of commands that list, check, install and remove agents."""
 
 
 def add_flags(parser: Parser, names: Collection[str]) -> None:
-    """Let a command take the flags of these options."""
+    """Add the flags of the named options to a command."""
     options = [each for each in OPTIONS if each.name in names]
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in options)}
     for option in options:
@@ -37,7 +37,7 @@ def add_flags(parser: Parser, names: Collection[str]) -> None:
 def settings_of(
     arguments: ParsedArguments, environ: Mapping[str, str], only: Collection[str] | None = None
 ) -> Settings:
-    """The settings by flags, environment and config.toml, all or `only` these; raises SettingsError."""
+    """Return the settings by flags, environment and config.toml: all, or those in `only`. Raises SettingsError."""
     names = {each.name for each in OPTIONS}
     flags = {name: value for name, value in arguments.values.items() if name in names}
     settings = load(flags, environ, only)
@@ -47,7 +47,10 @@ def settings_of(
 
 
 def agent_settings(arguments: ParsedArguments) -> Settings:
-    """The settings for a command about agents, which reports its failures itself: nothing else goes to stderr."""
+    """Return the settings for a command about agents.
+
+    Such a command reports its failures itself, so log reports are kept from stderr.
+    """
     import logging
 
     logging.getLogger("sandboxagent").addHandler(logging.NullHandler())
@@ -63,11 +66,11 @@ def _help(option: Option[object]) -> str:
 ACCESS = """\
 Give the token with --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a
 server on this machine, it is also read from config.toml and from the file token in the data
-directory. Without --endpoint and SANDBOX_AGENT_ENDPOINT, the server is the one that runs on the data
-directory; if there is none, one is started in the background, which stops after 30 minutes without
-work.
+directory. Without --endpoint and SANDBOX_AGENT_ENDPOINT, the command calls the server that runs on
+the data directory. If none runs there, it starts one in the background, which stops after 30 minutes
+without work.
 """
-"""For the help of commands with these flags."""
+"""Part of the help text of commands that call a server."""
 
 
 def add_endpoint_flags(parser: Parser) -> None:
@@ -75,7 +78,7 @@ def add_endpoint_flags(parser: Parser) -> None:
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help=f"The server's address; else {ENDPOINT_VARIABLE}, else the one on the data directory.",
+        help=f"Address of the server. (default: {ENDPOINT_VARIABLE}, else the server on the data directory)",
     )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
@@ -83,12 +86,15 @@ def add_endpoint_flags(parser: Parser) -> None:
 
 
 def add_node_flag(parser: Parser, what: str) -> None:
-    """Add the flag that says which node of a fleet is meant."""
-    parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the one {what}.")
+    """Add the flag that names a node of a fleet."""
+    parser.add_argument("--node", metavar="NODE", help=f"The node {what}, at a gateway with several nodes.")
 
 
 def forward(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The flags for a server, and its environment: that is where a token goes, for a command line can be read."""
+    """Return the flags and the environment for a server process.
+
+    The token goes into the environment, because other users can read a command line.
+    """
     flags: list[str] = []
     for option in OPTIONS:
         value = arguments.values.get(option.name)
@@ -98,6 +104,6 @@ def forward(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[lis
             items = arguments.words(option.name) if option.kind.many else [value]
             flags += [f"{option.flag}={item}" for item in items]
     token = arguments.word("token")
-    # A token that is given as a flag is meant to be the only one.
+    # A token flag replaces every other source of a token.
     given = {} if token is None else {f"{PREFIX}TOKEN": token, f"{PREFIX}TOKEN_FILE": ""}
     return flags, {**environ, **given}

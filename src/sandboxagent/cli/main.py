@@ -1,6 +1,6 @@
 """Run the command `sandbox-agent`: choose a subcommand and report how it fails.
 
-A command's module is imported only when it is called: start-up time is a feature.
+To start fast, it imports the module of a command only when that command is called.
 """
 
 import io
@@ -18,7 +18,7 @@ EXIT_PIPE_CLOSED = 141
 
 
 def _in(module: str, name: str) -> Callable[[], Command | CommandGroup]:
-    """Make the command or group of a module, which is imported then."""
+    """Return a function that imports the module and makes its command or group."""
 
     def load() -> Command | CommandGroup:
         make: Callable[[], Command | CommandGroup] = getattr(import_module(f"sandboxagent.cli.{module}"), name)
@@ -71,14 +71,14 @@ COMMANDS = CommandGroup(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; the result is the exit code."""
+    """Run one command line and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # A letter that the terminal does not have is no reason to fail.
+            stream.reconfigure(errors="replace")  # A character that the terminal cannot encode is no failure.
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         if words[:1] == ["__complete"]:
-            # A shell asks because you pressed the tab key.
+            # The completion script of a shell calls this when you press the tab key.
             from sandboxagent.cli.completion import answer
 
             code = answer(words[1:])
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Python would try once more to write what is left, and complain.
+        # At exit, Python would flush stdout again and report the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
     except ModuleNotFoundError as error:

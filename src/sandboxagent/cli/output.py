@@ -1,4 +1,4 @@
-"""Print tables, JSON, complaints and progress, for people and for pipes."""
+"""Print tables, JSON, errors and progress, for people and for pipes."""
 
 import os
 import shutil
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 NONE = "-"
 MAX_WIDTH = 120
-"""Columns of what is read as text, on a terminal that has more."""
+"""Maximum number of columns of text for reading, however wide the terminal is."""
 
 
 EXIT_FAILED, EXIT_MISTAKE = 1, 2
 MAX_LINES = 20
-"""Of what a failing program wrote."""
+"""Maximum number of lines to show from the stderr of a failed program."""
 
 
 def complain(message: str) -> None:
-    """One line about what is wrong, or worth a word."""
+    """Print one line to stderr: an error, a warning or a notice."""
     print(f"sandbox-agent: {harmless(message)}", file=sys.stderr)
 
 
 def describe(sentence: str, stderr: object = None) -> None:
-    """A failure: a sentence on one line, and the end of what a program wrote to stderr, if it did."""
+    """Print a failure to stderr: a sentence on one line, and the end of a program's stderr if there is any."""
     complain(" ".join(sentence.split()))
     lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
     if len(lines) > MAX_LINES:
@@ -41,17 +41,17 @@ def describe(sentence: str, stderr: object = None) -> None:
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Whether it is a terminal that takes lines and colours, and you want them."""
+    """Whether the stream is a terminal that takes lines and colours, and the user has not switched colours off."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def harmless(text: str) -> str:
-    """A text from elsewhere without what would make a terminal do things."""
+    """Return a text with `?` for each unprintable character but newline and tab, so that a terminal obeys none."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
 def visible(text: str) -> str:
-    """A text that must not hide anything: what a terminal would obey, or not show, stands there as an escape."""
+    """Return a text with escapes for unprintable characters but newline and tab, where nothing must stay hidden."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else _escape(letter) for letter in text)
 
 
@@ -60,17 +60,17 @@ def _escape(letter: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """The same, and on one line."""
+    """Return a text on one line, with `?` for each unprintable character."""
     return harmless(text).replace("\n", " ").replace("\t", " ")
 
 
 def paint(text: str, style: str) -> str:
-    """A text for stdout, in a colour where that is wanted."""
+    """Return a text for stdout, in a colour if stdout is a terminal with colours."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and is_drawn(sys.stdout) else text
 
 
 def print_json(document: bytes) -> None:
-    """One JSON document: as it is for programs, on lines for people."""
+    """Print one JSON document: indented on a terminal, unchanged in a pipe."""
     import msgspec
 
     sys.stdout.flush()
@@ -78,18 +78,18 @@ def print_json(document: bytes) -> None:
 
 
 def write_json(line: bytes) -> None:
-    """JSON and the end of a line: as it is for programs; on a terminal without what would make it do things.
+    """Write a line of JSON to stdout: unchanged in a pipe; on a terminal with escapes for unprintable characters.
 
-    It is not flushed, and overtakes what was printed and not flushed.
+    It does not flush. It writes past the text buffer, so flush printed text first to keep the order.
     """
     if sys.stdout.isatty():
         line = _escape_unprintable(line)
-    # As bytes: JSON is UTF-8, whatever this terminal takes text to be.
+    # As bytes: JSON is UTF-8, whatever the encoding of stdout is.
     sys.stdout.buffer.write(line + b"\n")
 
 
 def _escape_unprintable(document: bytes) -> bytes:
-    """The same JSON, with escapes for letters that are not printed; they can only stand in a text."""
+    """Return the same JSON with escapes for unprintable characters, which can only occur inside of strings."""
     import json
 
     text = document.decode("utf-8", "replace")
@@ -100,10 +100,10 @@ def _escape_unprintable(document: bytes) -> bytes:
 def print_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], *, styles: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Rows under titles. In a pipe the columns are apart by two spaces or more.
+    """Print rows under titles. In a pipe, two or more spaces separate the columns.
 
-    `styles` has the colours of cells by column and text; without it, those of yes and no. The first column is not
-    broken into lines.
+    `styles` maps a column's title and a cell's text to a colour. Without it, only `yes`, `no` and empty cells have a
+    colour. The first column is never wrapped.
     """
     rows = [[harmless(cell) or NONE for cell in row] for row in rows]
     if is_drawn(sys.stdout):
@@ -115,7 +115,7 @@ def print_table(
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """Names and what they stand for; further lines stand below the first. What is empty is left out."""
+    """Print names with their values. Further lines of a value go below the first. Empty values are left out."""
     facts = [(name, harmless(value)) for name, value in facts if value]
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
@@ -123,7 +123,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 def fill_lines(text: str, indent: str) -> str:
-    """Lines that stand below each other; on a terminal that is narrower, they go on there. Words stay whole."""
+    """Indent all lines of a text but the first. On a terminal, wrap them at its width, but never inside a word."""
     lines = text.split("\n")
     if sys.stdout.isatty():
         room = min(shutil.get_terminal_size().columns, MAX_WIDTH) - len(indent) - 1
@@ -169,7 +169,7 @@ _CODES = {
 
 
 class Step(Protocol):
-    """How far an install is, as the server or the installer here reports it."""
+    """The progress of an install, as a server or the local installer reports it."""
 
     @property
     def stage(self) -> str: ...
@@ -184,12 +184,12 @@ class Step(Protocol):
 Show: TypeAlias = Callable[[Step], None]
 
 REPORT_INTERVAL = 10.0
-"""Seconds after which a step that continues gets another line."""
+"""Seconds after which a step that continues is printed again."""
 
 
 @contextmanager
 def shown(agent: str) -> Generator[Show]:
-    """What shows one agent's progress while the block lasts."""
+    """Yield a function that shows the progress of one agent's install, until the block ends."""
     if not is_drawn(sys.stderr):
         yield Lines(agent, time.monotonic).show
         return
@@ -209,7 +209,7 @@ def shown(agent: str) -> Generator[Show]:
 
 
 class Lines:
-    """A line for each step, and now and then one for a step that takes long."""
+    """Progress as lines: one for each step, and one every `REPORT_INTERVAL` while a step lasts."""
 
     def __init__(self, agent: str, clock: Callable[[], float]) -> None:
         self._agent = agent
@@ -218,7 +218,7 @@ class Lines:
         self._next = 0.0
 
     def show(self, progress: Step) -> None:
-        # Of what is fetched there may be hundreds of messages.
+        # A download can report hundreds of messages.
         step = progress.stage if progress.stage == "fetching" else progress.message
         if progress.stage == "done" or (step == self._step and self._clock() < self._next):
             return
@@ -227,7 +227,7 @@ class Lines:
 
 
 class _Bar:
-    """One bar, which starts over with each stage: it cannot forget how much there was of the last one."""
+    """Progress as one bar, replaced at each stage, because rich's bar cannot reset its total."""
 
     def __init__(self, bars: "Bars") -> None:
         self._bars = bars
@@ -247,7 +247,7 @@ class _Bar:
 
 
 def sentence(progress: Step) -> str:
-    """One state in words."""
+    """Return the text of one step, with the bytes done so far."""
     size = ""
     if progress.bytes:
         of = f" of {_mebibytes(progress.total_bytes)}" if progress.total_bytes else ""
@@ -260,7 +260,7 @@ def _mebibytes(size: int) -> str:
 
 
 async def show_install(install: "Install") -> None:
-    """Show how far an install on a server is, to its end. Raises ClientError."""
+    """Show the progress of an install on a server until it is done. Raises ClientError."""
     from sandboxagent.client.agents import Progress
 
     with shown(install.agent) as show:
@@ -271,7 +271,7 @@ async def show_install(install: "Install") -> None:
 
 @contextmanager
 def count_bytes(label: str, total: int | None) -> Generator[Callable[[int], None]]:
-    """What takes note of bytes while the block lasts, and shows them on a terminal."""
+    """Yield a function that counts transferred bytes; on a terminal, they show as a bar until the block ends."""
     if not is_drawn(sys.stderr):
         yield lambda size: None
         return

@@ -1,7 +1,7 @@
 """Parse the command line with argparse: commands, their arguments, and the extras they need.
 
-argparse, with complaints on one line and an offer when a flag is nearly right. What a word leads to is loaded when the
-word is there: start-up time is a feature.
+Unlike plain argparse, it prints errors on one line and suggests a flag for a misspelled one. To start fast, it loads a
+command only when the command line names it.
 """
 
 import argparse
@@ -14,10 +14,10 @@ from typing import NamedTuple, NoReturn, cast
 from sandboxagent.cli.output import complain
 
 MAX_WIDTH = 102
-"""Columns of help on a terminal that has more."""
+"""Maximum number of columns of help, however wide the terminal is."""
 
 _ABOUT = " " * 6
-"""What stands before a line about an example."""
+"""Indentation of a line that explains an example."""
 
 _SESSION = "sandbox-agent run AGENT"
 _TALK = "sandbox-agent attach SESSION"
@@ -48,25 +48,25 @@ REMOVED: dict[tuple[str, ...], str] = {
     ("api", "fs"): "sandbox-agent fs",
     ("api", "acp"): f"sandbox-agent run AGENT, or {_RAW} for envelopes",
 }
-"""By their words."""
+"""The replacements of removed commands, by the words of the command."""
 
 
 class ParsedArguments:
-    """What one command line says, by name."""
+    """The parsed arguments of one command line, by name."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values = values
 
     def word(self, name: str) -> str | None:
-        """A value; None when it was not given."""
+        """Return a value; None when it was not given."""
         return cast("str | None", self.values.get(name))
 
     def words(self, name: str) -> list[str]:
-        """All values of what may be given several times."""
+        """Return all values of an argument that may be given several times."""
         return cast("list[str]", self.values.get(name) or [])
 
     def number(self, name: str) -> int | None:
-        """A value that `natural` has read; None when it was not given."""
+        """Return a value of an argument with `type=natural`; None when it was not given."""
         return cast("int | None", self.values.get(name))
 
     def switch(self, name: str) -> bool:
@@ -75,7 +75,7 @@ class ParsedArguments:
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Help as wide as the terminal, but not too wide to read; words, such as addresses, stay whole."""
+    """A formatter of help texts: as wide as the terminal up to `MAX_WIDTH`, without line breaks inside words."""
 
     def __init__(self, prog: str) -> None:
         import shutil
@@ -90,7 +90,7 @@ class _Formatter(argparse.HelpFormatter):
         return wrap_text(text, width)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Paragraphs are filled, and what is said about an example; the example itself stays as it is."""
+        """Wrap paragraphs and explanations of examples. Keep the examples themselves as they are."""
         lines: list[str] = []
         for is_prose, group in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
             if is_prose:
@@ -103,14 +103,14 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """A text in lines of that width, but for words that are longer."""
+    """Wrap a text to lines of that width. Longer words stay whole."""
     import textwrap
 
     return textwrap.wrap(" ".join(text.split()), max(width, 20), break_long_words=False, break_on_hyphens=False)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations and keeps a help text's lines; `words` are what it takes besides flags."""
+    """A parser without abbreviations that keeps the lines of help texts. `words` are the positionals in its usage."""
 
     def __init__(self, prog: str, description: str, epilog: str, words: str = "") -> None:
         super().__init__(
@@ -126,21 +126,21 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def error(self, message: str) -> NoReturn:
-        # The unexpected value may be a token.
+        # Do not print the unexpected value, which may be a token.
         message = re.sub(r"^argument (\S+): ignored explicit argument .*", r"\1 takes no value", message)
         complain(message if message.endswith("?") else f"{message}; try: {self.prog} --help")
         raise SystemExit(2)
 
     def parse(self, argv: list[str]) -> ParsedArguments:
-        """What the arguments say; what is not known ends the program."""
-        # Intermixed: a flag may stand between two words.
+        """Return the parsed arguments. An unknown argument ends the program with a message."""
+        # Intermixed: a flag may come between two positionals.
         namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             self.error(self._unknown(unknown[0]))
         return ParsedArguments(vars(namespace))
 
     def actions(self) -> list[argparse.Action]:
-        """All words and flags that it takes, but for --help."""
+        """Return all positionals and flags but --help."""
         return [action for action in self._actions if "--help" not in action.option_strings]
 
     def _unknown(self, argument: str) -> str:
@@ -148,13 +148,13 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected argument {argument!r}"
         from sandboxagent.core.settings.sources import did_you_mean
 
-        flag = argument.partition("=")[0]  # What follows may be a token.
+        flag = argument.partition("=")[0]  # The value after it may be a token.
         flags = [flag for action in self._actions for flag in action.option_strings]
         return f"unknown flag {flag}{did_you_mean(flag, flags)}"
 
 
 def natural(text: str) -> int:
-    """A number from 0 on, for `type=` of an argument."""
+    """Parse a number from 0 on, for `type=` of an argument."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise argparse.ArgumentTypeError(f"expected a number from 0 on, got {text!r:.100}")
     return int(text)
@@ -164,7 +164,7 @@ def natural(text: str) -> int:
 
 
 class Command(NamedTuple):
-    """Something to do: its grammar, and what is done with the arguments; that gives the exit code."""
+    """A command: its parser, and a function that runs it and returns the exit code."""
 
     parser: Parser
     act: Callable[[ParsedArguments], int]
@@ -174,14 +174,14 @@ class Command(NamedTuple):
 
 
 class Subcommand(NamedTuple):
-    """A word that stands for a command or for a group, and what help says of it."""
+    """An entry of a group: a command or another group, with its summary for help."""
 
     summary: str
     load: Callable[[], "Command | CommandGroup"]
 
 
 class CommandGroup(NamedTuple):
-    """Commands that begin with the same words."""
+    """Commands that begin with the same words, such as `sandbox-agent fs`."""
 
     name: str
     description: str
@@ -189,14 +189,14 @@ class CommandGroup(NamedTuple):
     words: Mapping[str, Subcommand]
     version: str | None = None
     implied: Callable[[list[str]], str | None] | None = None
-    """The word that may be left out before these arguments; None when they need none."""
+    """Returns the subcommand that may be left out before these arguments; None when there is none."""
 
     def run(self, argv: list[str]) -> int:
-        """Go where the next word leads; the result is the exit code."""
+        """Run the subcommand that the first argument names, and return the exit code."""
         if not argv:
             self.parser().print_help(sys.stderr)
             return 2
-        # The first word decides: whatever follows it is its own, --help included.
+        # Only the first word is the group's. The rest, with --help, belongs to the subcommand.
         name, *rest = argv
         if name in self.words:
             return self.words[name].load().run(rest)
@@ -219,7 +219,7 @@ class CommandGroup(NamedTuple):
         return parser.error("expected a command")
 
     def parser(self) -> Parser:
-        """The grammar of the group itself: help, and its words."""
+        """Make the parser of the group itself, which prints its help."""
         import shutil
 
         width = max(map(len, self.words)) + 4
@@ -237,7 +237,7 @@ class CommandGroup(NamedTuple):
 
 
 def find_successor(words: Sequence[str]) -> str | None:
-    """What to call instead of a command line; None when there was no such command."""
+    """Return the replacement of a removed command; None when there was no such command."""
     for length in range(len(words), 0, -1):
         if (found := REMOVED.get(tuple(words[:length]))) is not None:
             return found
@@ -256,11 +256,11 @@ EXTRAS = {
     "uvloop": "server",
     "websockets": "websocket",
 }
-"""The extra of pyproject.toml by the module that is imported."""
+"""The extra of pyproject.toml that installs a module."""
 
 
 def how_to_install(missing: ModuleNotFoundError) -> str | None:
-    """What to say when a package is missing that an extra brings; None when the fault is another one."""
+    """Return the advice for a missing package that an extra installs; None when no extra has it."""
     module = (missing.name or "").partition(".")[0]
     extra = EXTRAS.get(module)
     if extra is None:
@@ -269,9 +269,9 @@ def how_to_install(missing: ModuleNotFoundError) -> str | None:
 
 
 def require_at_a_terminal(module: str) -> None:
-    """Raise ModuleNotFoundError where there is a keyboard and the package that reads it is missing.
+    """Raise ModuleNotFoundError if stdin is a terminal and the package that reads it is missing.
 
-    Called before anything has begun: later, an agent would wait for an answer that cannot be typed.
+    Call this before any work: later, an agent would wait for an answer that nobody can type.
     """
     import sys
     from importlib.util import find_spec

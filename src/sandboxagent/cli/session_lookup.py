@@ -1,4 +1,4 @@
-"""List a server's sessions, and find one by its id, its alias or the beginning of either."""
+"""List a server's sessions, and find one by its id, its alias or the start of either."""
 
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _EARLIEST = datetime.min.replace(tzinfo=UTC)
 MAX_CANDIDATES = 10
 _GONE = frozenset({"session-not-found", "removed", "not-found"})
-"""What is answered for an invalid id; one with a slash leads to another route."""
+"""Slugs that answer an invalid id. An id with a slash leads to another route."""
 
 
 class _Page(Struct, rename="camel"):
@@ -30,7 +30,7 @@ class _Page(Struct, rename="camel"):
 
 
 async def list_sessions(api: "Api", cwd: str | None = None) -> AsyncGenerator[Raw]:
-    """The JSON of each session, newest first; asks for a page when it is needed."""
+    """Yield the JSON of each session, newest first. Pages are requested one by one, as they are needed."""
     cursor = None
     while True:
         page = await api.json("GET", "/v1/sessions", params={"cursor": cursor, "cwd": cwd}, type=_Page)
@@ -42,10 +42,10 @@ async def list_sessions(api: "Api", cwd: str | None = None) -> AsyncGenerator[Ra
 
 
 async def find_session(api: "Api", name: str) -> Raw:
-    """The JSON of the session with this id or alias, or the only one whose id or alias begins like this.
+    """Return the JSON of the session with this id or alias, or of the only session whose id or alias begins with it.
 
     Raises:
-        ClientError: there is none, or there are several.
+        ClientError: no session matches, or several do.
     """
     from urllib.parse import quote
 
@@ -67,11 +67,11 @@ async def find_session(api: "Api", name: str) -> Raw:
         raise ClientError(f"there is no session {name!r:.200}; try: sandbox-agent sessions list")
     listed = [each.session_id for each, _ in begin[:MAX_CANDIDATES]]
     more = f" and {len(begin) - len(listed)} more" if len(begin) > len(listed) else ""
-    raise ClientError(f"{name!r} is the beginning of {len(begin)} sessions: {', '.join(listed)}{more}")
+    raise ClientError(f"{len(begin)} sessions begin with {name!r}: {', '.join(listed)}{more}")
 
 
 def read_session(session: Raw) -> "SessionInfo":
-    """The facts of a session. Raises ClientError."""
+    """Parse the JSON of a session. Raises ClientError."""
     from sandboxagent.client.session import SessionInfo
 
     try:
@@ -81,5 +81,5 @@ def read_session(session: Raw) -> "SessionInfo":
 
 
 def last_use(session: "SessionInfo") -> tuple[datetime, str]:
-    """When something happened in it last, and its id, for those of the same moment."""
+    """Return the sort key of a session by last use: its time, then its id for equal times."""
     return session.updated_at or session.created_at or _EARLIEST, session.session_id
