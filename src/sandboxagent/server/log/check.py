@@ -1,7 +1,7 @@
-"""Look for damage in the log's file without changing it.
+"""Check the log's file for damage without changing it.
 
-Works on a connection that only reads. SQLite checks how its pages hang together; whether a row is what was written, its
-checksum shows.
+All checks use a read-only connection. SQLite's integrity check covers the structure of the pages. A checksum in each
+row shows whether the row is as it was written.
 """
 
 import logging
@@ -22,9 +22,10 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 200
 SMALL_BATCH = 20
-"""Rows that an inspection beside a running server looks at without a rest: an event loop that wakes up waits for it."""
+"""Rows that an inspection beside a running server checks between two rests. An event loop that wakes up waits for
+them."""
 REST = 19
-"""How many times as long as it has worked it rests then: it takes a twentieth of the interpreter."""
+"""Ratio of rest to work of an inspection beside a running server: it takes a twentieth of the interpreter's time."""
 
 _ELSEWHERE = frozenset(
     {
@@ -39,15 +40,15 @@ _ELSEWHERE = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-"""Errors that say nothing of what is in the file."""
+"""SQLite error codes whose cause is not the file's content, such as a full disk or a lock."""
 
 
 class DamagedLog(Exception):
-    """The file is not what was written; the text says what is wrong."""
+    """The file differs from what was written. The text says how."""
 
 
 class _Pace(Struct):
-    """Rests after work."""
+    """A throttle: rests after work, `REST` times as long as the work took."""
 
     sleep: Callable[[float], object]
     spent: Callable[[], float]
@@ -63,12 +64,12 @@ class _Inspection(Struct, frozen=True):
     path: Path
 
     def check_commits(self, known: Statement | None) -> None:
-        """Is it ours, and has it all that was committed?"""
+        """Check that the file has the log's tables and all committed transactions. Raises DamagedLog."""
         (version,) = self.sqlite.execute("pragma user_version").fetchone()
         if version != SCHEMA_VERSION:
             if known is not None and known.schema == SCHEMA_VERSION:
-                raise DamagedLog(f"{self.path.name} has lost its beginning")
-            # Empty, of the first version, or of one that is not known here: not for us to judge.
+                raise DamagedLog(f"{self.path.name} has a damaged header")
+            # An empty file, the first schema version or an unknown version: `Database` deals with these.
             return
         names = {name for (name,) in self.sqlite.execute("select name from sqlite_schema")}
         if missing := sorted(_names() - names):
@@ -79,7 +80,7 @@ class _Inspection(Struct, frozen=True):
             *values, check = row
             commits = values[1]
             if check is not None and check != checksum(*values):
-                raise DamagedLog(f"{self.path.name} does not know its own state any more")
+                raise DamagedLog(f"{self.path.name} has a damaged row in its table state")
         if known is not None and known.schema == SCHEMA_VERSION and commits < known.commits:
             lost = known.commits - commits
             raise DamagedLog(f"{self.path.name} lacks {lost} of {known.commits} writes that were acknowledged")
@@ -90,7 +91,7 @@ class _Inspection(Struct, frozen=True):
             raise DamagedLog(f"{self.path.name}: {result}")
 
     def check_rows(self, batch: int = _BATCH, pause: Callable[[], object] = lambda: None) -> None:
-        """Is every row what was written?"""
+        """Check that every row is as it was written. Raises DamagedLog."""
         for table in ("events", "sessions", "outcomes", "trims", "ages"):
             after = -1
             while rows := self._rows(table, after, batch):
@@ -106,7 +107,7 @@ class _Inspection(Struct, frozen=True):
 
 
 def is_intact(table: str, row: list[object]) -> bool:
-    """Whether a row is what was written."""
+    """Whether a row is as it was written."""
     *values, check = row
     if table != "events":
         return check is None or check == checksum(*values)
@@ -121,8 +122,8 @@ def inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
     """Inspect a file that no server has open.
 
     Raises:
-        Damaged: it is not what was written.
-        DatabaseError: it cannot be read, or is no database, for other reasons.
+        DamagedLog: the file differs from what was written.
+        DatabaseError: the file cannot be read, or is no database, for reasons other than damage.
     """
     with _translate_errors(path, known), closing(_connect(path)) as sqlite:
         looking = _Inspection(sqlite, path)
@@ -138,22 +139,22 @@ def inspect_meanwhile(
     sleep: Callable[[float], object] = time.sleep,
     spent: Callable[[], float] = time.thread_time,
 ) -> threading.Thread:
-    """Look through a file that is in use, in a thread that ends with the program.
+    """Inspect a file that is in use, in a thread that ends with the program.
 
-    `spent` says how much processor time the thread has taken.
+    `found` is called with the damage. `spent` returns the processor time that the thread has used.
     """
 
     def run() -> None:
         try:
             with _translate_errors(path, None), closing(_connect(path)) as sqlite:
                 looking = _Inspection(sqlite, path)
-                # SQLite needs no interpreter for that.
+                # SQLite checks the pages without the interpreter, so no rest is needed.
                 looking.check_pages()
                 looking.check_rows(SMALL_BATCH, _Pace(sleep, spent, spent()).rest)
         except DamagedLog as damage:
             found(str(damage))
         except DatabaseError as error:
-            logger.warning("log not looked through reason=%s", error)
+            logger.warning("log not inspected reason=%s", error)
 
     thread = threading.Thread(target=run, name="log-inspection", daemon=True)
     thread.start()
@@ -167,7 +168,7 @@ def _names() -> set[str]:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # Read only: a connection that may write would bring the write-ahead log into the file when it closes.
+    # Read-only, because a connection that may write copies the write-ahead log into the file when it closes.
     sqlite = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     sqlite.text_factory = read_text
     return sqlite
@@ -180,10 +181,10 @@ def _translate_errors(path: Path, known: Statement | None) -> Generator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
         elsewhere = code & 0xFF in _ELSEWHERE and code != sqlite3.SQLITE_IOERR_SHORT_READ
-        # A file that is no database, and that no witness knows, may be something else under the same name.
+        # Without a witness file, a file that is no database may be something else under the same name.
         if elsewhere or (known is None and code == sqlite3.SQLITE_NOTADB):
             raise DatabaseError(f"{path}: {error}") from error
         raise DamagedLog(f"{path.name}: {error}") from error
     except UnicodeDecodeError as error:
-        # Python puts names of tables into its messages, whatever they are by now.
-        raise DamagedLog(f"{path.name}: a name in it is no text any more") from error
+        # Python puts names of tables into its messages, and a damaged name may not decode.
+        raise DamagedLog(f"{path.name}: a name in its schema is not valid text") from error

@@ -1,8 +1,8 @@
-"""Measure how old the log is by its own clock, whatever the wall clock says.
+"""Measure the log's age with a clock that ignores jumps of the wall clock.
 
-While the machine runs, time is what its boot clock counts, also between two servers. Only the time that the machine was
-off comes from the wall clock, and only after that clock has been steady for an hour: a machine may start with a wrong
-one and correct it later.
+While the machine runs, the age advances with its boot clock, also between two runs of the server. Only the time during
+which the machine was off comes from the wall clock. It counts after the wall clock has been steady for an hour, because
+a machine may start with a wrong time and correct it later.
 """
 
 import time
@@ -14,22 +14,22 @@ from msgspec import Struct
 SETTLE = 3600.0
 """Seconds for which the wall clock must be steady before the time that the machine was off counts."""
 STEP = 60.0
-"""A change of the wall clock by more seconds than this is a jump."""
+"""Seconds by which the wall clock must change, at least, to count as a jump."""
 
 
 class Age(Struct, frozen=True):
-    """The log's own time at some moment, and the boot clock at that moment."""
+    """A reading of the log's own clock, with the reading of the boot clock at the same moment."""
 
     seconds: float
     ticks: float
     boot: str
-    """Which start of the machine the ticks belong to."""
+    """Id of the boot of the machine in which `ticks` was read."""
     settled: bool = True
-    """No time is left to count for which the machine was off."""
+    """Whether all time during which the machine was off has been counted."""
 
 
 class AgeClock:
-    """The log's own time: begins with the wall clock's, never goes back, never jumps."""
+    """The log's own clock: starts at the wall clock's time, never goes back, and ignores the wall clock's jumps."""
 
     def __init__(self, saved: Age | None, wall: Callable[[], float], ticking: Callable[[], float], boot: str) -> None:
         self._wall, self._ticking, self._boot = wall, ticking, boot
@@ -41,7 +41,7 @@ class AgeClock:
         else:
             self._age = Age(saved.seconds, ticks, boot, settled=False)
         self._ahead = wall() - self._age.seconds
-        """How far the wall clock is ahead of this one."""
+        """Seconds by which the wall clock is ahead of this clock."""
         self._steady_since = ticks
 
     def now(self) -> Age:
@@ -58,13 +58,13 @@ class AgeClock:
 
 
 def boot_ticks() -> float:
-    """Seconds since the machine started, those in which it slept included."""
+    """Return the seconds since the machine started, including those in which it slept."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 def boot_id() -> str:
-    """What tells one start of the machine from another; empty where the system does not say."""
+    """Return the id of the machine's current boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

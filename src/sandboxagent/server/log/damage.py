@@ -1,12 +1,13 @@
-"""Note how much was committed beside the database, and keep found damage until it is acknowledged.
+"""Record how much was committed, and keep found damage until it is acknowledged.
 
-SQLite drops the end of a write-ahead log that fails its checksums, and says nothing. The witness is a small file beside
-the database that knows how much was committed, and which positions were given out. It is written after each commit, and
-after each record of the journal, so it never knows of more than was written; files that know of less have lost
-something. What it says of the journal's halves, the tallies, is mapped memory, as the journal is.
+SQLite drops the end of a write-ahead log that fails its checksums, without an error. So a small file beside the
+database, the witness file (`log.db.witness`), records how much was committed and which positions were given out. It is
+written after each commit and after each record of the journal, so it never counts more than was written. If the other
+files have less, data was lost. The counts of the journal's records (tallies) are written to mapped memory, as the
+journal is.
 
-The directory is the acknowledgement as well: while `log.db.damaged-<time>` lies beside the log, the server says that it
-is degraded; move or delete it, and it is not. Knows nothing of SQL.
+Each case of damage has a directory `log.db.damaged-<time>` beside the log. While it exists, the server reports that it
+is degraded. To acknowledge the damage, move or delete the directory. This module knows nothing of SQL.
 """
 
 import contextlib
@@ -28,24 +29,24 @@ _SLOT = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 _TALLY = b"half=%d transaction=%020d records=%020d"
 _TALLY_LINE = (b"%b crc=%08x" + b" " * (_SLOT - 14 - len(_TALLY % (0, 0, 0)))) + b"\n"
-"""All are equally long."""
+"""Format of a tally's line. All lines have the same length."""
 TALLY = _SLOT
 """Bytes of a tally."""
 _LINES, _TALLIES = 2, 4
-"""How many lines of the file are statements, and how many after them are tallies."""
+"""Number of lines for statements at the start of the file, and of lines for tallies after them."""
 
 
 class Statement(Struct, frozen=True):
-    """What the file says."""
+    """A statement of the witness file: how much was committed."""
 
     schema: int
     """Version of the database's schema."""
     commits: int
-    """How many transactions were committed."""
+    """Number of committed transactions."""
     reserved: int
-    """Up to which position all may have been given out."""
+    """Last position that may have been given out."""
     journaled: int = 0
-    """How many records the journal has since. Servers whose journal has halves write tallies instead."""
+    """Number of the journal's records after the last commit. Servers whose journal has halves write tallies instead."""
 
     def encode(self) -> bytes:
         values = (self.schema, self.commits, self.reserved)
@@ -57,14 +58,17 @@ class Statement(Struct, frozen=True):
 
 
 class CommitRecordUnreadable(Exception):
-    """The file is there, and neither of its lines is whole."""
+    """The witness file exists, and none of its statements is whole."""
 
 
 class CommitRecord:
-    """The open file. It has two lines of each kind, written in turn: a write that is torn leaves the other one."""
+    """The open witness file.
+
+    It has two lines of each kind, written in turn: a torn write leaves the other line whole.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError."""
+        """Open or create the file. Raises OSError."""
         self._path = path
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         self._turn = 0
@@ -72,17 +76,20 @@ class CommitRecord:
         self._failed = False
 
     def map_tallies(self) -> MappedFile:
-        """Where tallies are written, behind a statement that was noted. Raises OSError."""
+        """Map the file for tallies, which follow the statements. A statement must have been noted. Raises OSError."""
         return MappedFile(self._path, (_LINES + _TALLIES) * _SLOT)
 
     def renew(self) -> None:
-        """Begin the file anew, whatever has become of the old one: a statement has to be noted next. Raises OSError."""
+        """Begin the file anew, whatever has become of the old one. A statement must be noted next. Raises OSError."""
         new = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.close(self._file)
         self._file, self._turn, self._synced = new, 0, -1
 
     def note(self, statement: Statement) -> None:
-        """Write it. Positions are forced to the disk, because a client may see them before any event is."""
+        """Write a statement.
+
+        Positions are forced to the disk, because a client may see them before any event is there.
+        """
         try:
             os.pwrite(self._file, statement.encode(), self._turn * _SLOT)
             self._turn ^= 1
@@ -100,16 +107,19 @@ class CommitRecord:
 
 
 def encode_tally(half: int, number: int, records: int) -> tuple[int, bytes]:
-    """That a half of the journal has so many records for the transaction with this number: where it stands, and how."""
+    """Return the place and the text of a tally: how many records a half of the journal has.
+
+    `number` is the number of the transaction that will have the records.
+    """
     text = _TALLY % (half, number, records)
     return (_LINES + 2 * half + (records & 1)) * _SLOT, _TALLY_LINE % (text, crc32(text))
 
 
 def read_statement(path: Path) -> Statement | None:
-    """What an earlier server left there; None when there is no file.
+    """Return the newest statement that an earlier server left; None when there is no file.
 
     Raises:
-        CommitRecordUnreadable: no line of it is whole.
+        CommitRecordUnreadable: no statement is whole.
         OSError: the file cannot be read.
     """
     lines = _read_lines(path)
@@ -120,9 +130,9 @@ def read_statement(path: Path) -> Statement | None:
 
 
 def read_tallies(path: Path) -> dict[int, int]:
-    """How many records the journal had for which transaction. Raises OSError."""
+    """Return the number of the journal's records for each transaction. Raises OSError."""
     found = [one for line in _read_lines(path) if (one := _decode_tally(line)) is not None]
-    # Of two lines about a half the later one has more.
+    # Sorted, because of two lines about a half the later one has more records.
     return dict(sorted(found))
 
 
@@ -158,11 +168,11 @@ def _decode_tally(line: bytes) -> tuple[int, int] | None:
 
 REASON, PENDING = "reason.txt", "salvage-at-next-start"
 _MAX_FINDINGS = 100
-"""Findings that are written down in one case."""
+"""Maximum number of findings that a running server writes down."""
 
 
 class Damage:
-    """All cases that are not acknowledged yet. May be used from any thread."""
+    """All cases of damage that are not acknowledged yet. May be used from any thread."""
 
     def __init__(self, path: Path | None) -> None:
         """`path` is the log's file; None for a log in memory."""
@@ -175,7 +185,7 @@ class Damage:
 
     @property
     def reason(self) -> str | None:
-        """Why the server is degraded; None when there was no damage, or all of it was acknowledged."""
+        """Reason why the server is degraded; None when there was no damage, or all of it was acknowledged."""
         with self._lock:
             self._cases = [case for case in self._cases if case.is_dir()]
             if not self._cases:
@@ -186,11 +196,11 @@ class Damage:
 
     @property
     def pending(self) -> Path | None:
-        """A case that a running server has found, and that the next start is to mend."""
+        """The case that a running server has found, and that the next start has to repair."""
         return next((case for case in self._cases if (case / PENDING).exists()), None)
 
     def open_case(self, reason: str) -> Path:
-        """A new directory with the reason in it. Raises OSError."""
+        """Create the directory of a new case, with the reason in it. Raises OSError."""
         assert self._path is not None
         name = f"{self._path.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
         for number in range(1000):
@@ -212,7 +222,7 @@ class Damage:
             file.write(reason + "\n")
 
     def report(self, reason: str) -> None:
-        """Write down what a running server found; the next start mends it."""
+        """Write down damage that a running server found. The next start repairs it."""
         with self._lock:
             if reason in self._said or len(self._said) >= _MAX_FINDINGS:
                 return

@@ -1,9 +1,9 @@
 """Store the log in SQLite: its schema and its queries.
 
-No SQL leaves this module, but for looking for damage and mending it.
+All SQL is in this module, except the index of sessions (session_index.py) and the search for damage and its repair.
 
-Used by one thread (see worker.py), but for `index`, which the event loop reads. `--no-persist` is
-the same code on a database in memory.
+One thread uses the database (see worker.py), except `index`, which the event loop reads. `--no-persist` is the same
+code on a database in memory.
 """
 
 import heapq
@@ -56,7 +56,7 @@ create table if not exists state(
     id integer primary key, commits integer not null, reserved integer not null, seconds real not null,
     ticks real not null, boot text not null, settled integer not null, checksum integer)
 """
-"""`ages`: everything up to a position is at least as old as the log was at that age. `state` has one row."""
+"""Each row of `ages` says which position the log had reached at which age. `state` has one row."""
 
 _FROM_VERSION_1 = """
 alter table events add column checksum integer;
@@ -71,24 +71,24 @@ drop table positions
 """
 
 _DELIVERIES = "create index if not exists deliveries on events(first) where not history"
-"""Those that a start drops: it must not look at all events to find them. Files without it are whole all the same."""
+"""Index of the rows that a start drops, so that it need not scan all events. A file without this index is valid too."""
 
 SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
 _LAST = (1 << 63) - 1
-"""No position comes after it."""
+"""The largest possible position."""
 NEW_EVENT = f"(?, ?, ?, ?, ?, ?, ?, ?, nullif(?, {NO_REQUEST}), ?, ?, ?)"
-"""Stands for a row that is written."""
+"""SQL of a row that is inserted into `events`."""
 BATCHES = (32, 8)
-"""How many rows one statement inserts. With more of them SQLite takes longer for each."""
+"""Numbers of rows that one statement inserts. With more rows, SQLite takes longer for each."""
 _MARKS = 50
-"""How many marks of age there are in the time for which events are kept."""
+"""Number of age marks in the time for which events are kept."""
 
 
 _WORTH = 8
-"""How many rows may be written anew for one that was dropped between them."""
+"""Maximum number of rows to rewrite for each row that was dropped between them."""
 _TOGETHER = 16 << 20
-"""Bytes of rows that a trim writes anew, so that none takes long."""
+"""Maximum bytes of rows that a trim rewrites, so that no trim takes long."""
 
 
 class DatabaseError(Exception):
@@ -96,18 +96,18 @@ class DatabaseError(Exception):
 
     @classmethod
     def of(cls, error: sqlite3.Error) -> "DatabaseError":
-        """What SQLite says of a file that is open: most often the disk is full."""
+        """Make the error for a failure of SQLite on an open file. Most often the disk is full."""
         return cls(f"{error}; free space in the data directory and retry")
 
 
 class Stored(Struct, frozen=True):
-    """What a server finds when it starts."""
+    """The stored state that a server finds when it starts."""
 
     reserved: int
 
 
 class _Place:
-    """Where an open file is."""
+    """The path of an open file, and the identity of that file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,7 +121,7 @@ class _Place:
         return found.st_dev, found.st_ino
 
     def check(self) -> None:
-        """Raises DatabaseError when there is another file, or none: what is written would be gone at the next start."""
+        """Raise DatabaseError if the path leads to another file or none: the next start would not find new data."""
         if self._look() != self._found:
             raise DatabaseError(
                 f"{self._path.name} was deleted or replaced while the server runs, so nothing more is written: "
@@ -130,7 +130,7 @@ class _Place:
 
 
 class Database:
-    """The open file, or the database in memory."""
+    """The log's database: an open file, or in memory."""
 
     def __init__(
         self,
@@ -143,31 +143,31 @@ class Database:
         ticking: Callable[[], float] = boot_ticks,
         boot: str | None = None,
     ) -> None:
-        """`reserved` are positions that may have been given out, whatever the file says."""
+        """Open the database. Positions up to `reserved` may have been given out, whatever the file says."""
         self._commit_record = commit_record
         self.journal: Journal | None = None
-        """Written by the event loop. Closed with the file."""
+        """The journal, which the event loop writes. It is closed with the database."""
         self._journal_path: Path | None = None
         self._gaps: tuple[int, int, int] | None = None
-        """From which row to which one pages have room that no row will take, and how many were dropped there."""
+        """First and last row of a range of pages with unused room, and number of rows dropped in the range."""
         self._damage = damage or Damage(None)
         try:
             if path is not None:
-                # Whatever the directory allows: what agents and people said is the user's alone.
+                # Only the user may read what agents and people said, whatever the directory allows.
                 path.touch(mode=0o600)
             self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
-            # A connection of its own, so that no read of the event loop waits for a transaction. A database in memory
-            # has only one, whose statements SQLite lets through one at a time.
+            # The event loop reads on a connection of its own, so that no read waits for a transaction. A database in
+            # memory has only one connection, and SQLite runs its statements one at a time.
             self._reading = self._sqlite if path is None else _connect_reader(path)
-            # One for what is asked with every group: SQLite's module remembers each that is made for a while.
+            # Statements of every group share one cursor: `sqlite3` remembers each cursor that is made for a while.
             self._cursor = self._sqlite.cursor()
             prepare(self._sqlite)
             self._upgrade(path)
             self._sqlite.execute(_DELIVERIES)
-            # A page for each table and index, for their list, and for where pages are.
+            # An empty file has a page for each table and index, one for the schema, and one that maps pages.
             self._empty = 2 + self._sqlite.execute("select count(*) from sqlite_schema").fetchone()[0]
             self.drop_deliveries()
-            # No connection is left that could be told of a gap; what was dropped from a history stays known.
+            # After a start no connection is left that could be told of a gap. Trims of histories stay known.
             self._sqlite.execute(
                 "delete from trims where channel not like 'history:%'"
                 " or substr(channel, 9) not in (select session_id from sessions)"
@@ -180,7 +180,7 @@ class Database:
         self._places = [] if path is None else [_Place(path), _Place(path.with_name(f"{path.name}-wal"))]
         self.age = AgeClock(saved, wall, ticking, boot_id() if boot is None else boot)
         self.index = SessionIndex(self._ask)
-        """Read by the event loop, at any time."""
+        """The index of sessions. The event loop may read it at any time."""
 
     def _ask(self, query: str, values: Sequence[object]) -> Rows:
         try:
@@ -190,7 +190,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Let several questions of the event loop be one read: alone, each locks the file and lets go of it."""
+        """Run several queries of the event loop as one read: otherwise each locks and unlocks the file."""
         if self._reading is self._sqlite:
             yield
             return
@@ -203,11 +203,11 @@ class Database:
                 self._reading.execute("rollback")
 
     def drop_deliveries(self) -> None:
-        """Drop what was delivered to single connections: these died with the server before this one."""
+        """Drop deliveries to single connections: the connections ended with the previous server."""
         self._sqlite.execute("delete from events where not history")
 
     def _last(self) -> int:
-        """The last position. Events do not overlap, so that it is that of the row that begins last."""
+        """Return the last position. Events do not overlap, so the row that begins last has it."""
         row = self._sqlite.execute("select last from events order by first desc limit 1").fetchone()
         return 0 if row is None else row[0]
 
@@ -226,7 +226,7 @@ class Database:
         return commits, reserved, Age(seconds, ticks, boot, bool(settled))
 
     def load(self) -> Stored:
-        """What was kept."""
+        """Return the stored state."""
         return Stored(self._reserved)
 
     @property
@@ -235,14 +235,17 @@ class Database:
         return self._commits
 
     def open_journal(self, path: Path) -> None:
-        """Let a journal stand before the database, if there can be one; what it has must be written by now."""
+        """Open the journal, if there can be one. The database must already have all records of the file."""
         if self._commit_record is not None:
             self._journal_path = path
             self._commit_record.note(Statement(SCHEMA_VERSION, self._commits, self._reserved))
             self.journal = open_journal(path, self._commit_record)
 
     def renew_journal(self) -> None:
-        """Begin a new one if its files are not what was opened; what it has must be written by now. Raises OSError."""
+        """Open a new journal if there is none, or if its files were replaced or shortened. Raises OSError.
+
+        The database must already have all records of the old one.
+        """
         if self._commit_record is None or self._journal_path is None:
             return
         try:
@@ -257,21 +260,22 @@ class Database:
         self.open_journal(self._journal_path)
 
     def restore(self, groups: Sequence[Group], number: int) -> None:
-        """Write what a server before this one has kept. Raises DatabaseError."""
+        """Write the groups that an earlier server left in the journal. Raises DatabaseError."""
         whole = Group()
         for group in groups:
             whole.merge(group)
         with self._transaction(number, whole.chunks[-1].last if whole.chunks else 0):
-            # Of a file that was damaged, some of them may be there.
+            # A salvaged file may have some of these events.
             self._cursor.executemany("delete from events where first = ?", [(each.first,) for each in whole.chunks])
-            # Deliveries to a connection are of use only as long as that connection lives.
+            # Deliveries are of no use after the connection has ended.
             whole.chunks = [chunk for chunk in whole.chunks if chunk.history]
             self._write(whole)
 
     def write(self, group: Group, number: int | None = None) -> dict[str, int]:
-        """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError.
+        """Write a group in one transaction, and return the last dropped position of each channel. Raises DatabaseError.
 
-        `number` is that of the transaction, for which the journal may have some of the group; else it is the next.
+        `number` is the number of the transaction, under which the journal may have a part of the group. By default it
+        is the next number.
         """
         with self._transaction(self._commits + 1 if number is None else number, group.reserve):
             return self._write(group)
@@ -289,7 +293,7 @@ class Database:
                 "insert or replace into cards", "(?, ?, ?, ?, ?, ?, ?, ?)", list(group.index.values()), IndexEntry.row
             )
         if group.forgotten_channels:
-            # No client can ask for the deliveries of a closed connection any more; what is history stays.
+            # No client can ask for deliveries of a closed connection. Events of a history stay.
             forgotten = group.forgotten_channels
             many("delete from events where channel = ? and last <= ? and not history", forgotten.items())
             many("delete from trims where channel = ?", [(channel,) for channel in forgotten])
@@ -298,7 +302,7 @@ class Database:
         return trims
 
     def _insert(self, into: str, row: str, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
-        """Insert many rows with few statements: each gives the interpreter away, and waits to get it back."""
+        """Insert many rows with few statements: each statement releases the interpreter, and waits to get it back."""
         at, count = 0, len(values)
         for size in BATCHES:
             while count - at >= size:
@@ -321,7 +325,7 @@ class Database:
         doomed = "session_id = ? and last <= ? and (history or last <= ? or channel = ?)"
         which = (session_id, through, unpublished_after, session_channel(session_id))
         rows = self._sqlite.execute(f"select channel, max(last) from events where {doomed} group by channel", which)
-        # A client that comes back for what was here gets an explicit gap.
+        # A client that asks for the deleted events gets an explicit gap.
         trims: dict[str, int] = dict(rows.fetchall())
         self._keep_trims(trims)
         self._sqlite.execute(f"delete from events where {doomed}", which)
@@ -334,17 +338,17 @@ class Database:
             self._sqlite.execute("insert or replace into trims values (?, ?, ?)", (*row, checksum(*row)))
 
     def follow(self, channels: Sequence[str], after: int, through: int, limit: int) -> list[Chunk]:
-        """Chunks of these channels between two positions, oldest first, until they come to about `limit` bytes."""
-        # One walk along the index for each channel: a query for all of them would sort everything after the position.
+        """Return chunks of some channels between two positions, oldest first, up to about `limit` bytes."""
+        # Scan the index once for each channel: a query for all of them would sort everything after the position.
         query = f"select {_EVENT} from events where channel = ? and last > ? and last <= ? order by last"
         with _translate_errors():
             walks = [self._sqlite.execute(query, (channel, after, through)) for channel in channels]
-            # By their last positions, as each walk is.
+            # Merge by last position, the order of each scan.
             rows = heapq.merge(*walks, key=lambda row: row[1])
             return [chunk.after(after) for chunk in self._until(rows, limit)]
 
     def since(self, after: int, limit: int) -> list[Chunk]:
-        """All chunks after a position, in order, until they come to about `limit` bytes."""
+        """Return all chunks after a position, in order, up to about `limit` bytes."""
         query = (
             f"select {_EVENT} from events where last > ?"
             " and first >= coalesce((select max(first) from events where first <= ?), 0) order by first"
@@ -354,7 +358,7 @@ class Database:
             return [chunk.after(after) for chunk in self._until(rows, limit)]
 
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
-        """Chunks of a session's history between two positions, enough for `limit` events or about `size` bytes."""
+        """Return chunks of a session's history between two positions, up to `limit` rows or about `size` bytes."""
         query = (
             f"select {_EVENT} from events where session_id = ? and history = 1 and last > ? and first < ?"
             " order by last limit ?"
@@ -377,36 +381,36 @@ class Database:
         return chunks
 
     def names_of_outcomes(self, after: int, limit: int) -> list[tuple[int, str, str]]:
-        """Scopes and keys under which something is kept, with their places, those after one."""
+        """Return row ids, scopes and keys of up to `limit` outcomes whose row ids are larger than `after`."""
         query = "select rowid, scope, key from outcomes where rowid > ? order by rowid limit ?"
         with _translate_errors():
             return self._sqlite.execute(query, (after, limit)).fetchall()
 
     def count_outcomes(self) -> int:
-        """About how many are kept."""
+        """Return about how many outcomes are stored."""
         with _translate_errors():
             return self._sqlite.execute("select coalesce(max(rowid) - min(rowid) + 1, 0) from outcomes").fetchone()[0]
 
     def outcome(self, scope: str, key: str) -> KeptOutcome | None:
-        """What is kept under an idempotency key."""
+        """Return the outcome under an idempotency key, if there is one. Raises DatabaseError."""
         with _translate_errors():
             row = self._sqlite.execute("select * from outcomes where scope = ? and key = ?", (scope, key)).fetchone()
         if row is None:
             return None
         *values, check = row
         if check is not None and check != checksum(*values):
-            # Not "unknown": the request would run a second time.
-            self._damage.report(f"what came of the request with the idempotency key {key!r} is damaged")
-            raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
+            # None would let the request run a second time.
+            self._damage.report(f"the outcome of the request with the idempotency key {key!r} is damaged")
+            raise DatabaseError(f"the outcome of the request with the idempotency key {key!r} is damaged")
         return cast(KeptOutcome, (values[2], values[3]))
 
     def trim(self, max_bytes: int, max_age: float, ended: Sequence[str], through: int | None = None) -> dict[str, int]:
-        """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel.
+        """Drop events that are too old or exceed `max_bytes`, those of `ended` sessions first.
 
-        Nothing after `through` is dropped.
+        Events after `through` stay. Return the last dropped position of each channel.
         """
         if self.size > max_bytes:
-            # Perhaps it has room enough, in pages that are half empty.
+            # Half-empty pages may have enough room.
             self._close_gaps()
         before = self.size if self.size > max_bytes else 0
         now = self.age.now().seconds
@@ -427,7 +431,7 @@ class Database:
         return trims
 
     def _too_old(self, now: float, max_age: float) -> int:
-        """The position up to which everything is too old. Marks how old the log is now."""
+        """Return the position up to which all events are too old. Store a mark of the log's current age."""
         query, last = self._sqlite.execute, self._last()
         marks = [(at, age) for at, age, check in query("select * from ages") if check in (None, checksum(at, age))]
         marked, seconds = max(marks, default=(0, 0.0))
@@ -440,13 +444,17 @@ class Database:
     def _excess(
         self, left: int, max_bytes: int, after: int, through: int, ended: Sequence[str]
     ) -> list[tuple[int, int]]:
-        """What to drop of so many bytes: as much as is too much, and of what is kept no more than a fifth."""
+        """Choose rows to drop from a log with `left` bytes, so that at most `max_bytes` are left.
+
+        About a tenth of `max_bytes` is freed beyond that, and never more than a fifth unless the log would be too
+        large.
+        """
         self._sqlite.execute("create temp table if not exists ended(session_id text primary key)")
         self._sqlite.execute("delete from ended")
         self._sqlite.executemany("insert or ignore into ended values (?)", [(id,) for id in ended])
         rows = self._sqlite.execute(
             "select first, size from events where last > ? and last <= ?"
-            # What was delivered to one connection alone is nowhere else: it goes last, whatever became of its session.
+            # Deliveries to one connection exist nowhere else. They go last, whatever has become of their session.
             " order by not history or session_id is null or session_id not in (select session_id from ended), first",
             (after, through),
         )
@@ -460,7 +468,7 @@ class Database:
         return doomed
 
     def _note_gaps(self, dropped: list[int]) -> None:
-        """Remember from where to where rows were dropped between others: these stand in pages with room left."""
+        """Remember the range in which rows were dropped between others: their pages have unused room."""
         (oldest,) = self._sqlite.execute("select coalesce(min(first), 0) from events").fetchone()
         between = [first for first in dropped if first > oldest]
         if between:
@@ -468,7 +476,10 @@ class Database:
             self._gaps = min(begin, *between), max(end, *between), count + len(between)
 
     def _close_gaps(self) -> None:
-        """Write some of those rows anew, side by side, if it is worth it: half empty pages count like full ones."""
+        """Rewrite some rows of the remembered range side by side, if worth it.
+
+        Half-empty pages count like full ones.
+        """
         if self._gaps is None:
             return
         begin, end, dropped = self._gaps
@@ -506,9 +517,9 @@ class Database:
 
     @contextmanager
     def _transaction(self, number: int, reserve: int = 0) -> Generator[None]:
-        """All of it or nothing, and then the witness knows; raises DatabaseError.
+        """Run a transaction, and note it in the witness file. Raises DatabaseError.
 
-        A new number says that the database has everything which the journal has for transactions up to it.
+        A new number says that the database has all of the journal's records for transactions up to that number.
         """
         for place in self._places:
             place.check()
@@ -525,7 +536,7 @@ class Database:
                 self._cursor.execute("commit")
                 self._size = size
             except BaseException:
-                # A full disk has rolled back already.
+                # When the disk is full, SQLite has rolled back already.
                 if self._sqlite.in_transaction:
                     self._cursor.execute("rollback")
                 raise
@@ -542,13 +553,13 @@ class Database:
         self._cursor.execute("insert or replace into state values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def ended_sessions(self) -> list[str]:
-        """Sessions that no process holds: their events go first when room is needed."""
+        """Return the sessions that no process holds. Their events go first when room is needed."""
         with _translate_errors():
             return [id for (id,) in self._sqlite.execute(session_index.ENDED)]
 
     @property
     def size(self) -> int:
-        """Bytes of the file that are in use, but for those of an empty one."""
+        """Bytes of the file that are in use, not counting those of an empty file."""
         return self._size
 
     def _measure(self) -> int:
@@ -571,15 +582,15 @@ def _insertion(into: str, row: str, rows: int) -> str:
 
 
 def prepare(sqlite: sqlite3.Connection) -> None:
-    """Settings of the file, which come before its tables."""
+    """Apply the settings of the file, which must come before its tables."""
     sqlite.text_factory = read_text
-    # Without auto_vacuum a trimmed log would never give its disk back.
+    # Without auto_vacuum, a trimmed log would never free disk space.
     sqlite.executescript(
         f"pragma page_size = {PAGE_SIZE}; pragma auto_vacuum = incremental;"
         "pragma journal_mode = wal; pragma synchronous = normal;"
         # Fewer, larger checkpoints: a third more throughput, and half the time for a small commit.
         "pragma wal_autocheckpoint = 4000;"
-        # What undoes a statement that inserts many rows would be a file of its own, for each of them.
+        # Otherwise each statement that inserts many rows would make a temporary file for its rollback.
         "pragma temp_store = memory;"
     )
 
@@ -592,7 +603,7 @@ def _connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def read_text(text: bytes) -> str:
-    """A text that the disk has changed is a damaged row, and no failure to read all the others."""
+    """Decode any bytes, so that a damaged text damages only its own row, and all others can be read."""
     return text.decode("utf-8", "surrogateescape")
 
 

@@ -1,12 +1,12 @@
-"""Write in mapped memory what callers wait for, until the database has it.
+"""Write changes that callers wait for to mapped memory, until the database has them.
 
-A group is written in one transaction, which writes every page that it touches, however little has changed there. A
-record here is its own bytes, copied into memory that is a part of the file: from then on they are the kernel's, and
-outlive the process. There is nothing in it that a disk could hold up, so the event loop writes records by itself.
+A transaction of the database writes every page that it touches, however little has changed there. A record of the
+journal is only its own bytes, copied into mapped memory of the file. From then on the kernel has the bytes, and they
+outlive the process. No disk can delay the copy, so the event loop writes records itself.
 
-The file has two halves. While the database gets what is in one of them, records go into the other. Those in one half
-have the number of the transaction that will have them all, so that a start knows what the database lacks. Knows nothing
-of SQL.
+The file has two halves. While the database gets the records of one half, new records go into the other. The records in
+a half have the number of the transaction that will have them all, so that a start knows which ones the database lacks.
+This module knows nothing of SQL.
 """
 
 import errno
@@ -30,28 +30,29 @@ from sandboxagent.server.log.mapped import MappedFile, Stage
 from sandboxagent.server.log.session_index import IndexEntry
 
 KeptOutcome = tuple[bytes, bytes | None]
-"""Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
+"""Outcome of a request with an idempotency key: a digest of its body, and the response, once there is one."""
 
 EVERYTHING = 1 << 62
-"""After every position."""
+"""A position after all others."""
 
 
 class Group(Struct):
-    """What is written in one transaction."""
+    """Changes that are written in one transaction."""
 
     chunks: list[Chunk] = field(default_factory=list)
     sessions: dict[str, bytes] = field(default_factory=dict)
     """Session id → its record."""
     index: dict[str, IndexEntry] = field(default_factory=dict)
-    """Session id → its card, when that has changed."""
+    """Session id → its entry in the index, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict)
-    """Session id → the position up to which its events go, with it."""
+    """Session id → the position up to which its events are deleted with the session."""
     unpublished_after: int = EVERYTHING
-    """What was delivered to one client after this position outlives its session: it has still to be published."""
+    """Deliveries to single clients after this position outlive their session, because they have still to be
+    published."""
     outcomes: dict[tuple[str, str], KeptOutcome | None] = field(default_factory=dict)
     """Scope and idempotency key → digest and response; None forgets the key."""
     forgotten_channels: dict[str, int] = field(default_factory=dict)
-    """Channel → the position up to which its deliveries go."""
+    """Channel → the position up to which its deliveries are deleted."""
     reserve: int = 0
 
     def __bool__(self) -> bool:
@@ -60,11 +61,14 @@ class Group(Struct):
         )
 
     def split(self, size: int) -> "Group | None":
-        """Keep about so many bytes of it; gives the rest, which goes into the next transaction."""
+        """Keep about `size` bytes of chunks, and return the rest for the next transaction.
+
+        Return None when there is no rest.
+        """
         for count, chunk in enumerate(self.chunks, 1):
             size -= chunk.size
             if size <= 0 and count < len(self.chunks):
-                # What is not an event stays with the last of the events it came with.
+                # Changes that are not events stay with the last of the events they came with.
                 rest = replace(self, chunks=self.chunks[count:])
                 self.chunks = self.chunks[:count]
                 self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, {}
@@ -73,9 +77,9 @@ class Group(Struct):
         return None
 
     def merge(self, later: "Group") -> None:
-        """Take in what came after this group."""
+        """Add the changes of a later group."""
         self.chunks += later.chunks
-        # Most groups have little else, and there is one for every few messages.
+        # Each is checked for speed: most groups have chunks alone, and there is a group for every few messages.
         if later.deleted:
             for session_id in later.deleted:
                 self.sessions.pop(session_id, None)
@@ -96,34 +100,34 @@ class Group(Struct):
 
 
 class Publisher(Protocol):
-    """What carries the log elsewhere, after it is on disk."""
+    """A publisher that sends the log to a fleet's stream, after the disk has it."""
 
     @property
     def published(self) -> int:
-        """Everything up to here is elsewhere, and may be trimmed."""
+        """Position up to which everything is published, and may be trimmed."""
         ...
 
     @property
     def is_idle(self) -> bool:
-        """It has published all that is safe: what comes next should be safe soon."""
+        """Whether all safe events are published, so that the next ones should be safe soon."""
         ...
 
     @property
     def full(self) -> bool:
-        """Too much waits to be published: producers should pause."""
+        """Whether too much waits to be published, so that producers should pause."""
         ...
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing is published at the moment."""
+        """Reason why nothing is published at the moment; None while all is well."""
         ...
 
     def committed(self, group: Group) -> None:
-        """A group is safe. It may hold what another held before."""
+        """Note that a group is safe. It may repeat changes of an earlier group."""
         ...
 
     async def drained(self, position: int) -> None:
-        """Wait until everything up to a position is elsewhere."""
+        """Wait until everything up to a position is published."""
         ...
 
 
@@ -132,19 +136,19 @@ logger = logging.getLogger(__name__)
 HALF = 512 << 10
 """Bytes of each half."""
 FRESH_TIMEOUT = 5.0
-"""Seconds for which pages that were prepared stay so: the kernel writes them to the disk, and protects them, later."""
+"""Seconds for which prepared pages stay writable. The kernel writes them to the disk, and protects them, later."""
 _AHEAD = 64 << 10
-"""Bytes of a half that are prepared, at least."""
+"""Minimum bytes of a half that are prepared."""
 _SPARE = 16 << 20
-"""Bytes that must be free on the disk. A file system that writes nothing in place needs room even for a file that is
-there, and would end the process if it found none."""
+"""Bytes that must be free on the disk. A copy-on-write file system needs room even to overwrite a file. Without room,
+it would end the process with a signal."""
 _LONG = 0.001
-"""Seconds from which on a record is looked at more closely."""
+"""Seconds from which on the write of a record may have waited for the disk."""
 
 _HEAD = struct.Struct("<QIII")
-"""The transaction that has a record, its number among those, its length, its checksum."""
+"""Head of a record: the transaction's number, the record's index in the half, its length and its checksum."""
 _END = bytes(_HEAD.size)
-"""Behind the newest record: no head. What an older one left there is not read."""
+"""Zeros after the newest record, which are no head. So older records behind it are not read."""
 _ROOM = HALF - len(_END)
 
 _Event = tuple[int, list[bytes], Direction, str | None, str, float, str, bool, int | None]
@@ -159,10 +163,13 @@ _decoder = msgspec.msgpack.Decoder(_Content)
 
 
 class Journal:
-    """The open file. All methods are the event loop's, but for `prepare`."""
+    """The open journal. Call all methods but `prepare` from the event loop."""
 
     def __init__(self, path: Path, commit_record: CommitRecord) -> None:
-        """What the file has stays there. Raises OSError where it cannot be mapped, or the disk has no room for it."""
+        """Open the file, and keep its content.
+
+        Raises OSError if it cannot be mapped, or the disk has no room for it.
+        """
         with ExitStack() as opened:
             self._file = MappedFile(path, 2 * HALF)
             opened.callback(self._file.close)
@@ -172,31 +179,31 @@ class Journal:
             opened.callback(self._stage.close)
             self._opened = opened.pop_all()
         self._half = 0
-        """Where records go."""
+        """Number of the half that records go to."""
         self._end = 0
         self._prepared, self._prepared_at = 0, float("-inf")
-        """How many bytes of each half were, and when."""
+        """Number of prepared bytes in each half, and the time when they were prepared."""
         self._number = 0
-        """The transaction that will have the records in this half."""
+        """Number of the transaction that will have the records in this half."""
         self._count = 0
-        """Records in this half."""
+        """Number of records in this half."""
         self.waited = 0.0
-        """Seconds that the last record had to wait for the disk, if that was long."""
+        """Seconds that the last record had to wait for the disk, if that was long; otherwise 0."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be written without waiting for the disk, as far as one can know."""
+        """Whether a record can be written without waiting for the disk, as far as the process can know."""
         return time.monotonic() - self._prepared_at < FRESH_TIMEOUT
 
     @property
     def wants_more(self) -> bool:
-        """Whether records will soon be where nothing is prepared."""
+        """Whether records will soon reach pages that are not prepared."""
         return self._end > self._prepared // 2 and self._prepared < HALF
 
     def prepare(self) -> None:
-        """Have the kernel make it writable, which may take as long as the disk likes. Runs on the thread.
+        """Have the kernel make more of the journal writable. This may wait long for the disk. Runs on the thread.
 
-        Raises OSError, also when the files are not what was opened.
+        Raises OSError, also when a file was replaced or shortened.
         """
         try:
             self.check()
@@ -214,14 +221,14 @@ class Journal:
         self._prepared, self._prepared_at = length, time.monotonic()
 
     def check(self) -> None:
-        """Raises OSError when a start would not find what is written."""
+        """Raise OSError if a start would not find new records, because a file was replaced or shortened."""
         self._file.check()
         self._tallies.check()
 
     def begin(self, number: int, group: Group) -> bool:
-        """Go on in the other half, whose records the database has, with those of the transaction with this number.
+        """Write the first record of a transaction into the other half. The database has the old records of that half.
 
-        Raises what `append` raises.
+        Return False if there is no room for it. Raises what `append` raises.
         """
         record = _encode(number, 0, group)
         if len(record) > _ROOM:
@@ -233,9 +240,9 @@ class Journal:
         return True
 
     def append(self, group: Group) -> bool:
-        """Write one more record, if there is room for it.
+        """Write one more record. Return False if there is no room for it.
 
-        Raises ValueError for what a record cannot hold, and OSError when a file was made shorter.
+        Raises ValueError for a group that a record cannot hold, and OSError when a file was shortened.
         """
         record = _encode(self._number, self._count, group)
         if self._end + len(record) > _ROOM:
@@ -251,7 +258,7 @@ class Journal:
         self._end += length
         self._count += 1
         took = time.monotonic() - began
-        # A busy machine may take the processor away, which says nothing of the disk.
+        # A busy machine may take the processor away, which is no wait for the disk.
         self.waited = took if took > _LONG and _count_waits() > waits else 0.0
 
     def close(self) -> None:
@@ -259,12 +266,12 @@ class Journal:
 
 
 def _count_waits() -> int:
-    """How often this thread gave the processor away by itself."""
+    """Return how often this thread has given up the processor voluntarily."""
     return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 def open_journal(path: Path, commit_record: CommitRecord) -> Journal | None:
-    """None where there can be none; the database does without."""
+    """Open the journal. Return None if that fails: the database works without it."""
     try:
         return Journal(path, commit_record)
     except OSError as error:
@@ -276,17 +283,17 @@ class Half(Struct):
     """The records of one half."""
 
     number: int
-    """The transaction that has them all."""
+    """Number of the transaction that has all of the records."""
     groups: list[Group] = field(default_factory=list[Group])
 
 
 def is_fit(group: Group) -> bool:
-    """Whether a record can hold a group: it holds what is added, not what is taken away."""
+    """Whether a record can hold a group: a record holds additions, and neither deletions nor reservations."""
     return not (group.deleted or group.forgotten_channels or group.reserve)
 
 
 def read_journal(path: Path) -> list[Half]:
-    """The records of both halves, as far as they are whole and belong together, oldest first. Raises OSError."""
+    """Return the records of both halves, oldest first, as far as they are whole and belong together. Raises OSError."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
             content = file.read()
@@ -304,7 +311,7 @@ def _read_half(content: bytes, at: int) -> Half:
         if place != len(kept.groups) or len(body) < length:
             break
         if check == _first_checksum(number, place, body):
-            # Of a server whose file had no halves: it says which transaction a record follows.
+            # Written by a server whose journal had no halves: the number is of the transaction before the record.
             number += 1
         elif check != _checksum(number, place, body):
             break
@@ -313,7 +320,7 @@ def _read_half(content: bytes, at: int) -> Half:
         try:
             group = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # Of another version of the server.
+            # Written by another version of the server.
             break
         kept.number = number
         kept.groups.append(group)

@@ -1,10 +1,10 @@
 """Append events in order, hand them to followers, and read them back from memory or disk.
 
-Clients see nothing that is not in it.
+Clients see nothing that is not in the log.
 
-Appending gives an envelope its position and hands it to its channel's followers, at once. The disk gets it in
-groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by
-channel, so that an event costs only those who see it. Knows nothing of agents, connections or HTTP.
+`append` gives an envelope its position, and hands it to its channel's followers at once. The disk gets it in a group a
+few milliseconds later, and `committed` waits for that. The newest chunks stay in memory (the tail), sorted by channel,
+so that an event costs only the readers of its channel. This module knows nothing of agents, connections or HTTP.
 """
 
 import asyncio
@@ -33,29 +33,30 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RESERVE = 1 << 20
-"""Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
+"""Number of positions reserved on disk ahead of use. A position that a client may have seen is never given out again
+after a crash."""
 PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
 PUBLISH_PAGE = 8 << 20
-"""Bytes in memory that a publisher gets at a time."""
+"""Maximum bytes of chunks from memory that a publisher gets at a time."""
 PUBLISH_TIMEOUT = 10.0
-"""Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
+"""Maximum seconds that an answer to a fleet's client waits until the fleet's stream has all earlier events."""
 LOOK_UP_TIMEOUT = 10.0
-"""Seconds that a request waits until the disk says what is kept under its idempotency key."""
+"""Maximum seconds that a request waits for the disk to look up its idempotency key."""
 SEEN_AT_ONCE = 2000
-"""How many idempotency keys are read from disk at a time."""
+"""Number of idempotency keys read from disk at a time."""
 TRIM_INTERVAL = 5.0
-"""How often the log is looked through for what is too old. What is too much goes at once."""
+"""Seconds between two searches for events that are too old. A log that is too large is trimmed at once."""
 
 
 class _Channel(Struct):
     tail: deque[Chunk] | tuple[()] = ()
-    """A deque while there is something in it: most channels of connections are empty."""
+    """The newest chunks of the channel. A deque only while it has any: most channels of connections are empty."""
     followers: set[Follower] = field(default_factory=set[Follower])
 
 
 class Limits(Struct, frozen=True):
-    """How much is kept, in bytes and seconds."""
+    """Limits of the log, in bytes and seconds."""
 
     max_bytes: int = 1 << 30
     max_age: float = 30 * 86400.0
@@ -76,34 +77,35 @@ class Log:
         beginning: int = 0,
         look_up_patience: float = LOOK_UP_TIMEOUT,
     ) -> None:
-        """`gather` is how long events wait for more before they are written, unless a caller waits for them.
+        """Load the log's state from `database`, and start to write.
 
-        A log that has given out no position yet begins after `beginning`.
+        `gather` is the number of seconds that events wait for more before they are written, unless a caller waits for
+        them. A log that has not given out a position yet begins after `beginning`.
         """
         self.damage = damage or Damage(None)
-        """What was found broken on disk, and has not been acknowledged."""
+        """Damage found on disk that has not been acknowledged."""
         self.trims: dict[str, int] = {}
         """Channel → last position dropped from it since the server started."""
         self.failure: str | None = None
-        """Why the log cannot be written at the moment."""
+        """Reason why the log cannot be written at the moment; None while it can."""
         self.publisher: Publisher | None = None
-        """What carries the log on to a fleet, if the server has joined one."""
+        """Publisher that sends the log to a fleet, if the server has joined one."""
         self.limits = limits
         self._clock = clock
         self._look_up_patience = look_up_patience
         given_out = database.load().reserved
         self.position = given_out or beginning
         self._reserved = self.position + RESERVE
-        # Before anything is given out, not in the first group: readers do not wait for the disk.
+        # Written before any position is given out, and not with the first group: readers do not wait for the disk.
         database.write(Group(reserve=self._reserved))
         self._committed = self._stored = self.position
-        """Up to where events outlive a crash, and up to where they can be read from disk."""
+        """Last position that outlives a crash, and last position that can be read from disk."""
         self._awaited = 0
         """The last position that clients of a fleet should see soon."""
         self._waiting: list[tuple[int, int, Waiter]] = []
         self._numbers = count()
         self._waking = 0
-        """Callers that have been told that their position is safe, and have not gone on yet."""
+        """Number of callers of `committed` whose position is safe, but which have not resumed yet."""
         self._channels: dict[str, _Channel] = {}
         self._historians: list[Follower] = []
         self._tail: deque[Chunk] = deque()
@@ -111,20 +113,20 @@ class Log:
         self._backlog = 0
         self._drained: list[Callable[[], None]] = []
         self._postponed: list[Callable[[], None]] | None = None
-        """What writes to readers that wait for `let_go`."""
+        """Writes to readers that wait for `let_go`; None while no writes are postponed."""
         self._database = database
         self._unsaved: dict[str, bytes] = {}
         """Session id → the record that is on its way to the disk."""
         self._undeleted: dict[str, int] = {}
-        """Session id → up to where it is about to be deleted on disk."""
+        """Session id → the position up to which its events will be deleted on disk."""
         self._unwritten_outcomes: dict[tuple[str, str], KeptOutcome | None] = {}
         """Scope and key → the outcome that is on its way to the disk."""
         self._seen: Seen | None = None
-        """Names of outcomes that the disk may have; None while that is not known."""
+        """Idempotency keys that may be on disk; None while they are not known."""
         self._seen_since: list[tuple[str, str]] | None = None
-        """Those that were added while these are read."""
+        """Idempotency keys added while those on disk are being read; None at other times."""
         self.evicted = given_out
-        """Everything after this position is in memory."""
+        """Position after which everything is in memory."""
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_INTERVAL, limits.max_age / 2)
         told = self._on_kept, self._on_stored, self._on_failed, self._note_trims
@@ -147,8 +149,9 @@ class Log:
     ) -> Chunk:
         """Give envelopes their positions, and hand them to the followers of the channel.
 
-        `is_request` marks an agent's request; `repeats` is the position of the request that this one delivers again.
-        What `can_wait`, as what no client sees, goes to a fleet with what follows it, or a little later.
+        `is_request` marks an agent's request. `repeats` is the position of an earlier request that this chunk delivers
+        again. With `can_wait`, the chunk goes to a fleet with the chunk after it, or a little later. So do chunks that
+        no client sees.
         """
         first = self.position + 1
         request = first if is_request else repeats
@@ -158,7 +161,8 @@ class Log:
         self._tail.append(chunk)
         self._tail_size += size + CHUNK_COST
         self._backlog += size
-        # Before anybody hears of it: whatever they do, the disk has no hole, and the order of positions.
+        # Added before any follower is called: whatever followers do, the disk gets all chunks in the order of their
+        # positions.
         self._writer.group.chunks.append(chunk)
         if channel:
             entry = self._channels.get(channel) or self._channel(channel)
@@ -167,13 +171,13 @@ class Log:
                 tail.append(chunk)
             else:
                 entry.tail = deque((chunk,))
-            # Spelled out, and not a function: this runs for every message.
+            # Written inline, because this runs for every message.
             for follower in tuple(entry.followers):
                 try:
                     follower.appended(chunk)
                 except Exception as error:
                     report_failed(chunk, error)
-            # Readers that keep up have written theirs by now.
+            # Readers that keep up have written the frames by now.
             chunk.shared = None
         if self.publisher is not None and channel and not can_wait:
             self._awaited = chunk.last
@@ -192,7 +196,7 @@ class Log:
         return chunk
 
     def save_session(self, session_id: str, record: bytes, entry: IndexEntry | None = None) -> None:
-        """Keep a session's record, with the events before it; `entry` when that has changed."""
+        """Save a session's record together with the events before it. Give `entry` when it has changed."""
         self._unsaved[session_id] = record
         group = self._writer.group
         group.sessions[session_id] = record
@@ -200,7 +204,7 @@ class Log:
             group.index[session_id] = entry
 
     def delete_session(self, session_id: str) -> None:
-        """Forget a session and its events, but for what is still to be published to single clients."""
+        """Delete a session and its events, except deliveries to single clients that are still to be published."""
         through = self.position
         self._unsaved.pop(session_id, None)
         self._undeleted[session_id] = through
@@ -220,7 +224,7 @@ class Log:
         return session_id in self._undeleted
 
     def ask(self, question: Callable[[SessionIndex], T]) -> T:
-        """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
+        """Query the index of sessions on disk at once. Raises LogUnavailable."""
         try:
             return question(self._database.index)
         except DatabaseError as error:
@@ -228,7 +232,7 @@ class Log:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Ask many questions as one read, without an await between them. Raises LogUnavailable."""
+        """Run several queries as one read, without an await between them. Raises LogUnavailable."""
         try:
             with self._database.reading():
                 yield
@@ -236,17 +240,17 @@ class Log:
             raise LogUnavailable(str(error)) from error
 
     def keep_trims(self, channels: Container[str]) -> None:
-        """Forget what was dropped from channels that no connection can ask for any more."""
+        """Forget the trims of all but these channels: no connection can ask for the others."""
         for name in list(self.trims):
             if name not in channels:
                 self.trims.pop(name, None)
 
     def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
-        """Keep the outcome of a request under its idempotency key; None while it runs."""
+        """Save the outcome of a request under its idempotency key. `response` is None while the request runs."""
         self._write_outcome(scope, key, (digest, response))
 
     def forget_outcome(self, scope: str, key: str) -> None:
-        """Nothing came of the request under this key: it may be tried again."""
+        """Forget an idempotency key whose request had no effect, so that the request may be repeated."""
         self._write_outcome(scope, key, None)
 
     def _write_outcome(self, scope: str, key: str, outcome: KeptOutcome | None) -> None:
@@ -261,11 +265,14 @@ class Log:
                 self._load_seen()
 
     def is_new(self, scope: str, key: str) -> bool:
-        """Whether it is certain, without a look at the disk, that nothing is kept under an idempotency key."""
+        """Whether an idempotency key is certainly not in use, known without reading the disk."""
         return self._seen is not None and (scope, key) not in self._seen
 
     async def outcome(self, scope: str, key: str) -> KeptOutcome | None:
-        """What is kept under an idempotency key, as of when the caller goes on. Raises LogUnavailable."""
+        """Return the outcome under an idempotency key, as of the moment when the caller resumes.
+
+        Raises LogUnavailable.
+        """
         name = scope, key
         if name in self._unwritten_outcomes:
             return self._unwritten_outcomes[name]
@@ -275,7 +282,8 @@ class Log:
             if future.done():
                 return
             if name in self._unwritten_outcomes:
-                # It came while the disk was read. What is no longer here has been written before, and was found.
+                # The outcome was saved while the disk was read. One that has left this dict was on disk before, and was
+                # found there.
                 future.set_result(self._unwritten_outcomes[name])
             elif isinstance(found, Exception):
                 future.set_exception(LogUnavailable(str(found)))
@@ -290,8 +298,8 @@ class Log:
             raise LogUnavailable("the disk is slow; repeat the request") from None
 
     def _load_seen(self) -> None:
-        """Learn from the disk which keys are there, a part at a time: until then, those that are added count twice."""
-        # What is not on disk yet is not found there, either.
+        """Read the keys from disk, a batch at a time. Keys added meanwhile count in the old and in the new filter."""
+        # Start with the keys that are not on disk yet, because the read does not find them.
         self._seen_since = list(self._unwritten_outcomes)
         self._writer.look_up(Database.count_outcomes, self._begin_seen)
 
@@ -321,7 +329,7 @@ class Log:
         self._seen, self._seen_since = seen, None
 
     def _give_up_seen(self, error: Exception) -> None:
-        """Every key is looked up on the disk then."""
+        """Do without the filter: every key is then looked up on disk."""
         logger.warning("idempotency keys not read reason=%s", error)
         self._seen = self._seen_since = None
 
@@ -329,7 +337,8 @@ class Log:
         """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
         if position <= self._committed:
             if self._waking:
-                # Those that waited for it go on first: responses come in the order of their events.
+                # Callers that waited for the position resume first, so that responses come in the order of their
+                # events.
                 await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -344,7 +353,7 @@ class Log:
     def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
         """Call back when everything up to a position is on disk, or with LogUnavailable. The callback must not raise.
 
-        Callbacks come in the order of their positions, before the callers of `committed` that wait go on.
+        Callbacks run in the order of their positions, before waiting callers of `committed` resume.
         """
         if position <= self._committed:
             callback(None)
@@ -353,9 +362,9 @@ class Log:
         self._writer.hurry()
 
     async def published(self, position: int) -> None:
-        """Wait until everything up to a position is on disk and, of a fleet's node, in the fleet's stream.
+        """Wait until everything up to a position is on disk and, on a fleet's node, in the fleet's stream.
 
-        Raises LogUnavailable when it cannot be, or takes too long.
+        Raises LogUnavailable when that fails or takes too long.
         """
         await self.committed(position)
         if self.publisher is None:
@@ -368,20 +377,25 @@ class Log:
             raise LogUnavailable(f"{trouble}; repeat the request") from None
 
     async def flushed(self) -> None:
-        """Wait until everything handed over so far is on disk, sessions and outcomes included."""
+        """Wait until everything handed over so far is on disk, including sessions and outcomes."""
         try:
             await self._writer.flush()
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
     def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
-        """Call back when everything handed over so far is on disk, or with LogUnavailable. It must not raise."""
+        """Call back when everything handed over so far is on disk, or with LogUnavailable.
+
+        The callback must not raise.
+        """
         self._writer.when_flushed(lambda error: callback(None if error is None else LogUnavailable(str(error))))
 
     def hold(self, *, join: bool) -> bool:
-        """Let the disk wait for `let_go` and, to `join` what they get, readers; False when something is held already.
+        """Hold writes to the disk until `let_go` and, with `join`, writes to readers.
 
-        So everything that an agent has written in one go goes to a reader, and to the disk, in one go.
+        Return False if they are held already.
+
+        So everything that an agent has written at once goes to a reader at once, and to the disk at once.
         """
         if self._writer.is_held:
             return False
@@ -390,7 +404,10 @@ class Log:
         return True
 
     def let_go(self, *, at_once: bool) -> None:
-        """Write what was held: to readers, then to the disk, `at_once` or when others have had their turn."""
+        """Write the held events to readers, then to the disk.
+
+        With `at_once` the disk follows at once, otherwise at the end of this turn of the event loop.
+        """
         postponed, self._postponed = self._postponed, None
         for write in postponed or ():
             try:
@@ -400,7 +417,10 @@ class Log:
         self._writer.let_go(at_once=at_once)
 
     def postpone(self, write: Callable[[], None]) -> bool:
-        """Call back when readers are written to; False when that is now."""
+        """Queue a write to a reader until `let_go`.
+
+        Return False if writes are not held, so that the caller should write at once.
+        """
         if self._postponed is None:
             return False
         self._postponed.append(write)
@@ -410,7 +430,7 @@ class Log:
         self._channel(channel).followers.add(follower)
 
     def follow_history(self, follower: Follower) -> None:
-        """Call back for everything that becomes part of a session's history."""
+        """Call a follower for every chunk that becomes part of a session's history."""
         self._historians.append(follower)
 
     def unfollow(self, channel: str, follower: Follower) -> None:
@@ -420,17 +440,20 @@ class Log:
             self._drop_if_idle(channel, entry)
 
     def forget(self, channel: str) -> None:
-        """Drop this channel's deliveries, but for those to be published: no client can ask for them again."""
+        """Drop a channel's deliveries, because no client can ask for them again. Those still to be published stay."""
         self.trims.pop(channel, None)
         through = self.position if self.publisher is None else self.publisher.published
         self._writer.group.forgotten_channels[channel] = through
 
     def reach(self, channels: Iterable[str]) -> int:
-        """Everything after this position is in memory, whatever the channel."""
+        """Return the position after which everything is in memory, in any channel."""
         return self.evicted
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
-        """Chunks after a position and whether these are all; None when memory does not reach back that far."""
+        """Return the chunks after a position, and whether these are all.
+
+        Return None when memory does not reach back that far.
+        """
         if after < self.evicted:
             return None
         runs = [newer_than(after, self._channels[name].tail) for name in channels if name in self._channels]
@@ -443,16 +466,16 @@ class Log:
         return chunks, True
 
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
-        """Chunks after one position and up to another, which must be on disk; a page at a time."""
+        """Read a page of the chunks after one position and up to another, which must be on disk."""
         return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
 
     async def since(self, position: int) -> list[Chunk]:
-        """All chunks after a position that are safe, in order; a page at a time."""
+        """Return a page of the chunks after a position that are safe, in order."""
         while (evicted := self.evicted) > position:
             stored = await self._read(partial(Database.since, after=position, limit=PAGE), fresh=False)
             if stored:
                 return stored
-            # What is newer may be in the journal alone, and memory has it.
+            # Newer chunks may be in the journal alone, so memory has to provide them.
             position = evicted
         safe = self._safe_since(position)
         if not safe and self._awaited > self._committed:
@@ -460,18 +483,18 @@ class Log:
         return safe
 
     def _safe_since(self, position: int) -> list[Chunk]:
-        """From memory."""
+        """Return a page of the safe chunks after a position, from memory."""
         newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
         sizes = accumulate((chunk.size for chunk in newer), initial=0)
         return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISH_PAGE]
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
-        """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
+        """Read chunks of a session's history between two positions (both exclusive), about `limit` events."""
         return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
 
     @property
     def full(self) -> bool:
-        """Too much waits for the disk: producers should pause."""
+        """Whether too much waits for the disk or the fleet, so that producers should pause."""
         return self._backlog > self.limits.backlog_bytes or (self.publisher is not None and self.publisher.full)
 
     def when_drained(self, callback: Callable[[], None]) -> None:
@@ -494,7 +517,7 @@ class Log:
         return entry
 
     def _evict(self) -> None:
-        """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
+        """Keep the tail within its limit, but never evict a chunk that is not on disk yet."""
         while self._tail_size > self.limits.tail_bytes and self._tail[0].last <= self._stored:
             chunk = self._tail.popleft()
             self._tail_size -= chunk.size + CHUNK_COST
@@ -511,7 +534,7 @@ class Log:
             self._channels.pop(name, None)
 
     def _on_kept(self, group: Group) -> None:
-        """A group is safe: those that wait for it go on."""
+        """Resume the callers that wait for a group, because it is safe."""
         if self.failure is not None:
             logger.warning("log is written again events=%d", len(group.chunks))
             self.failure = None
@@ -528,7 +551,7 @@ class Log:
             self.publisher.committed(group)
 
     def _on_stored(self, group: Group, trims: dict[str, int]) -> None:
-        """A group is where it can be read: memory need not have it any more."""
+        """Note that the database has a group, so that memory need not keep it."""
         self._note_trims(trims)
         for session_id, record in group.sessions.items():
             if self._unsaved.get(session_id) is record:
@@ -548,7 +571,7 @@ class Log:
         self.resume_producers()
 
     def resume_producers(self) -> None:
-        """Call those back that pause, unless too much still waits."""
+        """Call back the producers that pause, unless too much still waits."""
         if not self.full:
             drained, self._drained = self._drained, []
             for callback in drained:
@@ -567,7 +590,7 @@ class Log:
                 waiter.set_exception(LogUnavailable(reason))
 
     def _trim(self, database: Database) -> dict[str, int]:
-        """On the writer's thread. Gives the last dropped position per channel."""
+        """Trim the database, on the writer's thread. Return the last dropped position of each channel."""
         limits = self.limits
         try:
             ended = database.ended_sessions() if database.size > limits.max_bytes else ()

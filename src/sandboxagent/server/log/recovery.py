@@ -1,7 +1,7 @@
-"""Open the log's file, and salvage what can be read when acknowledged data is missing.
+"""Open the log's file, and salvage its readable rows when acknowledged data is missing.
 
-To salvage is to copy all readable rows into a new file. The one place that puts witness, inspection and database
-together.
+Salvaging copies all readable rows into a new file. Only this module combines the witness file, the inspection and the
+database.
 """
 
 import os
@@ -39,7 +39,7 @@ from sandboxagent.server.log.journal import Half, read_journal
 from sandboxagent.server.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
 
 UNKNOWN = 1 << 40
-"""Positions to leave out when nothing is left that says which were given out."""
+"""Number of positions to skip when no file says which were given out."""
 
 _WAL_HEADER, _FRAME_HEADER = struct.Struct(">IIII8sII"), struct.Struct(">II8sII")
 _TABLES = ("sessions", "events", "outcomes", "trims", "ages")
@@ -58,16 +58,16 @@ FILE_SUFFIXES = (
     ".scratch",
     ".scratch-journal",
 )
-"""What may follow the log's name in the names of its files."""
+"""Suffixes of the log's name in the names of its files."""
 SMALL = 8 << 20
-"""Bytes up to which a file is looked through before it is used; a larger one is looked through meanwhile."""
+"""Maximum bytes of a file that is inspected before it is used. A larger file is inspected while it is in use."""
 
 
 def finish_interrupted(path: Path) -> None:
-    """Bring to its end what a crash interrupted, or forget it. Raises OSError."""
+    """Finish or discard a salvage that a crash interrupted. Raises OSError."""
     new = _new_path(path)
     if new.exists() and not path.exists():
-        # Only a whole one is ever without the old one beside it.
+        # The old file is moved away only when the new one is complete.
         for case in sorted(path.parent.glob(f"{path.name}.damaged-*"))[-1:]:
             _put_aside(path, case)
         new.rename(path)
@@ -76,9 +76,9 @@ def finish_interrupted(path: Path) -> None:
 
 
 def salvage(path: Path, case: Path, known: Statement | None) -> str:
-    """Make a new file of what can be read, and move the old ones into the directory of the case; says what came of it.
+    """Copy all readable rows into a new file, and move the old files into the directory of the case.
 
-    Raises OSError and DatabaseError, when the disk is full, say.
+    Return a summary of the result. Raises OSError and DatabaseError, for example when the disk is full.
     """
     scratch, new = _scratch_path(path), _new_path(path)
     for left in (scratch, new):
@@ -109,9 +109,10 @@ def _put_aside(path: Path, case: Path) -> None:
 
 
 def _merge(path: Path, scratch: Path) -> None:
-    """A copy of the file with all pages of its write-ahead log in it.
+    """Make a copy of the file, with all committed pages of its write-ahead log in it.
 
-    SQLite stops at the first page that fails its checksum. All others are good, and rows have checksums of their own.
+    SQLite stops at the first page that fails its checksum. The other pages are good, and rows have checksums of their
+    own.
     """
     scratch.touch()
     with suppress(FileNotFoundError):
@@ -125,13 +126,13 @@ def _merge(path: Path, scratch: Path) -> None:
         for number, page in _committed_pages(wal, pages):
             file.seek((number - 1) * PAGE_SIZE)
             file.write(page)
-        # There is no write-ahead log beside the copy.
+        # Set both format versions in the header to 1: the copy has no write-ahead log.
         file.seek(18)
         file.write(b"\x01\x01")
 
 
 def _committed_pages(wal: bytes, pages: int) -> list[tuple[int, memoryview]]:
-    """Page numbers and pages, in order, up to the last commit."""
+    """Return page numbers and pages up to the last commit, in order."""
     step = _FRAME_HEADER.size + PAGE_SIZE
     starts = range(_WAL_HEADER.size, len(wal) - step + 1, step)
     if not starts:
@@ -140,7 +141,7 @@ def _committed_pages(wal: bytes, pages: int) -> list[tuple[int, memoryview]]:
     view, found, committed = memoryview(wal), list[tuple[int, memoryview]](), 0
     for start in starts:
         number, commit, frame_salt, _, _ = _FRAME_HEADER.unpack_from(wal, start)
-        # Frames of an earlier turn of the file have another salt; a number that cannot be is damaged.
+        # Frames of an earlier generation of the file have another salt. An impossible page number is damaged.
         if frame_salt in (salt, first) and 0 < number <= pages + len(starts):
             found.append((number, view[start + _FRAME_HEADER.size : start + step]))
             committed = len(found) if commit else committed
@@ -166,10 +167,13 @@ def _copy(scratch: Path, new: Path, known: Statement | None) -> str:
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> int:
-    """Copy what is intact; gives the number of rows that are not. Readers get a gap in place of damaged events."""
+    """Copy the intact rows of a table, and return the number of damaged ones.
+
+    Readers get a gap in place of damaged events.
+    """
     damaged = 0
     for _, *row in _rows(source, table):
-        # A name that is no text any more cannot be written.
+        # A damaged name may not be valid text, and cannot be written then.
         with suppress(UnicodeEncodeError, sqlite3.IntegrityError):
             if is_intact(table, row):
                 _insert(target, table, tuple(row))
@@ -200,13 +204,13 @@ def _copy_state(source: sqlite3.Connection, target: sqlite3.Connection, known: S
         commits, reserved = max(commits, known.commits), max(reserved, known.reserved)
     if not found and (known is None or not known.reserved):
         reserved += UNKNOWN
-    # It stays the same commit, which the journal follows: a start that is interrupted here can be repeated.
+    # Keep the commit number, which the journal's records follow: a start that is interrupted here can be repeated.
     values = (1, commits, max(reserved, last), seconds or time.time(), ticks, boot, settled)
     target.execute("insert into state values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, checksum(*values)))
 
 
 def _rows(source: sqlite3.Connection, table: str) -> Generator[tuple[object, ...]]:
-    """All rows that can be reached, from both sides of what cannot."""
+    """Yield all rows that can be reached, from both sides of unreadable ones."""
     query = f"select rowid, * from {table} where rowid > ? and rowid <= ? order by rowid"
     after = -1
     while True:
@@ -235,7 +239,7 @@ def _rows(source: sqlite3.Connection, table: str) -> Generator[tuple[object, ...
 
 
 def _next(source: sqlite3.Connection, table: str, after: int) -> int | None:
-    """A row beyond those that cannot be read."""
+    """Return the id of a row beyond the unreadable ones; None when there is none."""
     for power in range(62):
         with suppress(*_UNREADABLE):
             query = f"select rowid from {table} where rowid > ? order by rowid limit 1"
@@ -271,16 +275,19 @@ def _remove(path: Path) -> None:
 
 
 class Opened(NamedTuple):
-    """An open file, and what is known of its state."""
+    """An open database, with the damage that is known."""
 
     database: Database
     damage: Damage
     inspection: Thread | None = None
-    """Looks through a large file."""
+    """Thread that inspects a large file."""
 
 
 def open_database(path: Path | None, small: int = SMALL) -> Opened:
-    """The log's file, whatever has become of it; None is a log in memory. Raises DatabaseError."""
+    """Open the log's file, and salvage it first if it is damaged. A path of None means a log in memory.
+
+    Raises DatabaseError.
+    """
     if path is None:
         return Opened(Database(None), Damage(None))
     try:
@@ -298,10 +305,10 @@ def _open(path: Path, small: int) -> Opened:
     try:
         known = read_statement(place)
     except CommitRecordUnreadable:
-        # Nothing says how much was committed. What is in the file can be served all the same.
+        # The number of commits is unknown, but the content of the file can be served.
         damage.open_case(f"{place.name} is damaged, so that a loss at the end of the log would not be noticed")
         place.unlink()
-        # Of the log it is known that it was ours, and nothing else.
+        # All that is known is that the log is one of this server.
         known = Statement(SCHEMA_VERSION, commits=0, reserved=0)
     thoroughly = path.exists() and path.stat().st_size <= small
     _mend(path, known, damage, thoroughly=thoroughly)
@@ -309,7 +316,7 @@ def _open(path: Path, small: int) -> Opened:
     journal = path.with_name(f"{path.name}.journal")
     kept = read_journal(journal)
     if known is not None and known.journaled:
-        # Of a server whose journal had no halves.
+        # Written by a server whose journal had no halves.
         tallies[known.commits + 1] = known.journaled
     database = Database(path, CommitRecord(place), damage, reserved=known.reserved if known else 0)
     try:
@@ -322,15 +329,15 @@ def _open(path: Path, small: int) -> Opened:
 
 
 def _restore(database: Database, kept: list[Half], tallies: dict[int, int], damage: Damage, journal: Path) -> None:
-    """Write what the journal has and the database lacks, and report the records that are missing."""
-    # A tally of an older transaction is of no use: the database has what was journaled for it.
+    """Write to the database the journal's records that it lacks, and report the records that are missing."""
+    # Ignore the tallies of older transactions: the database has all of their records.
     lacking = {number: count for number, count in tallies.items() if number > database.commits}
-    # Two halves follow the newest transaction. Others are of a log that was here before.
+    # At most two halves follow the newest transaction. Other halves belong to an earlier log.
     kept = [half for half in kept if 0 < half.number - database.commits <= 2]
     found = {half.number: len(half.groups) for half in kept}
     lost = sum(max(count - found.get(number, 0), 0) for number, count in lacking.items())
     if lost:
-        # Before the commit, after which nothing shows the loss any more.
+        # Report the loss before the commit, because nothing shows it afterwards.
         case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
         with suppress(OSError):
             shutil.copyfile(journal, case / journal.name)
@@ -340,7 +347,7 @@ def _restore(database: Database, kept: list[Half], tallies: dict[int, int], dama
 
 
 def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> None:
-    """Look for damage, and salvage what can be read if there is any."""
+    """Inspect the file, and salvage it if it is damaged."""
     case = damage.pending
     try:
         if case is None:
@@ -349,7 +356,8 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
     except DamagedLog as found:
         case = damage.open_case(str(found))
         if known is None:
-            # Nothing says that what the journal has is of this log: it is not restored, and will be written over.
+            # Without a witness file, the journal may belong to another log. It is not restored, and will be
+            # overwritten.
             journal = path.with_name(f"{path.name}.journal")
             with suppress(OSError):
                 shutil.copyfile(journal, case / journal.name)
@@ -357,7 +365,7 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
         result = salvage(path, case, known)
     except (OSError, DatabaseError) as error:
         raise DatabaseError(
-            f"{path} is damaged (see {case / REASON}), and what can be read of it cannot be written to a new file "
+            f"{path} is damaged (see {case / REASON}), and its readable part cannot be written to a new file "
             f"({error}); make room in {path.parent}, or move {path.name} away to begin an empty log"
         ) from error
     damage.add(case, result)
@@ -372,6 +380,6 @@ def _inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
     # SQLite would take an empty file for a new one, and delete the write-ahead log beside it.
     if known is not None and known.commits:
         state = "empty" if is_empty else "gone"
-        raise DamagedLog(f"{path.name} is {state}, with {known.commits} writes that were acknowledged")
+        raise DamagedLog(f"{path.name} is {state}, although {known.commits} writes were acknowledged")
     if is_empty and (_has_content(_wal_path(path)) or read_journal(path.with_name(f"{path.name}.journal"))):
-        raise DamagedLog(f"{path.name} is empty, and what was written after it is not")
+        raise DamagedLog(f"{path.name} is empty, but its write-ahead log or its journal is not")

@@ -13,25 +13,25 @@ from sandboxagent.server.log.event import Chunk, Direction, split_lines
 PAGE_SIZE = 8192
 """Bytes of a page of the file."""
 _USABLE, _LEAST = PAGE_SIZE - 35, (PAGE_SIZE - 12) * 32 // 255 - 23
-"""Bytes of a row that a page takes at most, and takes at least of a row that is longer."""
+"""Maximum bytes of a row in one page, and minimum bytes there of a row that is longer."""
 _FIXED = 100
-"""Bytes of a row beside its texts: numbers, headers, and its entries in two indexes."""
+"""Bytes of a row besides its texts: numbers, headers, and its entries in two indexes."""
 
 EventRow = tuple[int, int, str | None, str, str, str, float, int, int | None, int, bytes, int | None]
 NewRow = tuple[int, int, str | None, str, str, str, float, int, int, int, bytearray, int]
-"""A row to be written. Python's module for SQLite takes a `bytearray` or a number as it is, and looks for an adapter
-for `bytes` or None, which takes long."""
+"""A row to be written. Python's `sqlite3` takes a `bytearray` or a number as it is. For `bytes` or None it looks for an
+adapter, which takes long."""
 NO_REQUEST = -1
-"""Stands for no request in a row to be written; the file has null."""
+"""Stands for null in the column `request` of a row to be written."""
 _WRITTEN = {direction: direction.value for direction in Direction}
 
 
 class DamagedRow(Exception):
-    """The row is not what was written."""
+    """The row differs from what was written."""
 
 
 def checksum(*values: object) -> int:
-    """Of a row's values; a blob may stand last, and costs no copy."""
+    """Return the checksum of a row's values. A blob in the last place is not copied."""
     *some, last = values
     if isinstance(last, bytes):
         return crc32(last, crc32(repr(some).encode("utf-8", "surrogatepass")))
@@ -39,7 +39,7 @@ def checksum(*values: object) -> int:
 
 
 def encode_chunk(chunk: Chunk) -> NewRow:
-    """The chunk as a row of the table of events."""
+    """Return the chunk as a row of the table of events."""
     lines = _LINE_BREAK.join(chunk.lines)
     values = (
         chunk.first,
@@ -58,13 +58,13 @@ def encode_chunk(chunk: Chunk) -> NewRow:
 
 
 def encode_session(values: tuple[str, bytes]) -> tuple[str, bytearray, int]:
-    """A session's id and record as a row of their table."""
+    """Return a session's id and record as a row of the table of sessions."""
     session_id, record = values
     return session_id, bytearray(record), checksum(session_id, record)
 
 
 def encode_outcome(values: tuple[str, str, bytes, bytes | None, float]) -> tuple[object, ...]:
-    """Scope, key, digest, response and age of an outcome as a row of their table."""
+    """Return scope, key, digest, response and age of an outcome as a row of the table of outcomes."""
     scope, key, digest, response, at = values
     return scope, key, bytearray(digest), response and bytearray(response), at, checksum(*values)
 
@@ -86,14 +86,14 @@ def _event_checksum(
     size: int,
     lines: bytes | bytearray,
 ) -> int:
-    """A checksum as above, several times as quick: there is one for each chunk that is written."""
+    """Return the checksum of an event's row. Several times faster than `checksum`: each written chunk needs one."""
     numbers = _NUMBERS.pack(first, last, at, history, NO_REQUEST if request is None else request, size)
     texts = f"{session_id}\n{channel}\n{exclude}\n{direction}".encode("utf-8", "surrogatepass")
     return crc32(lines, crc32(texts, crc32(numbers)))
 
 
 def decode_row(row: EventRow) -> Chunk:
-    """The chunk of a row; raises DamagedRow."""
+    """Return the chunk of a row. Raises DamagedRow."""
     first, last, session_id, channel, exclude, direction, at, history, request, size, lines, check = row
     try:
         expected = _event_checksum(
@@ -112,9 +112,9 @@ def decode_row(row: EventRow) -> Chunk:
 
 
 def gap_for(row: EventRow) -> Chunk:
-    """What readers get in place of a damaged row: one event that announces the gap."""
+    """Return the chunk that readers get in place of a damaged row: one event that announces the gap."""
     first, last, session_id, channel, exclude, _, at, history, *_ = row
-    # SQLite promises no types of what is damaged.
+    # The values of a damaged row may have any type.
     if not isinstance(last, int) or last < first:  # pyright: ignore[reportUnnecessaryIsInstance]
         last = first
     if not isinstance(at, float):
@@ -124,14 +124,14 @@ def gap_for(row: EventRow) -> Chunk:
 
 
 def size_on_disk(chunk: Chunk, length: int) -> int:
-    """About how many bytes of the file the chunk takes, whose lines have this length together."""
+    """Estimate the bytes of the file that a chunk takes. `length` is the total length of its lines."""
     names = len(chunk.session_id or "") + len(chunk.channel)
     row = length + 2 * names + _FIXED
     pages, local = 0, row
     if row > _USABLE:
-        # A long row has pages of its own, and a part beside other rows, as SQLite's file format says.
+        # A long row has overflow pages, and a part on a page with other rows, as SQLite's file format says.
         local = _LEAST + (row - _LEAST) % (PAGE_SIZE - 4)
         local = local if local <= _USABLE else _LEAST
         pages = -(-(row - local) // (PAGE_SIZE - 4))
-    # A page takes whole rows only.
+    # A page takes whole rows only, so the rows of a page share its unused bytes.
     return pages * PAGE_SIZE + _USABLE // (_USABLE // local)

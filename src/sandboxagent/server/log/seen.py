@@ -1,6 +1,7 @@
-"""Remember in a few bits each which idempotency keys may be on disk.
+"""Remember which idempotency keys may be on disk, with a few bits for each.
 
-A Bloom filter: it may take a new key for one that was seen, never the other way round. Knows nothing of the disk.
+This is a Bloom filter: it may take a new key for a seen one, but never a seen key for a new one. It knows nothing of
+the disk.
 """
 
 from collections.abc import Iterable
@@ -9,13 +10,14 @@ Name = tuple[str, str]
 """The scope of a key, and the key."""
 
 BITS_EACH = 16
-"""With three places for each name, one new name in two hundred looks as if it had been seen."""
+"""Bits of the filter for each key. Each key sets three bits, and so one new key in two hundred looks like a seen
+one."""
 MIN_BITS, MAX_BITS = 1 << 19, 1 << 27
-"""Bits: 64 KiB to 16 MiB."""
+"""Limits of the filter's size in bits: 64 KiB to 16 MiB."""
 
 
 class Seen:
-    """Names that were added, and few others."""
+    """A Bloom filter: contains every name that was added, and few others."""
 
     __slots__ = ("_bits", "_mask", "room")
 
@@ -24,7 +26,7 @@ class Seen:
         self._bits = bytearray(size >> 3)
         self._mask = size - 1
         self.room = size // BITS_EACH
-        """How many more may be added before too many others look as if they had been."""
+        """Number of names that can be added before too many others look as if they had been added."""
 
     def add(self, name: Name) -> None:
         bits, mask, number = self._bits, self._mask, hash(name)

@@ -1,9 +1,8 @@
-"""Look up sessions that are not in memory, in tables of their own.
+"""Look up sessions that are not in memory, in a table of their own.
 
-Their records say all the rest.
-
-A card follows from its record; a session without one gets it at the next start. The queries are points or short ranges
-of an index, which the event loop can afford to wait for. Knows nothing of what is in a record.
+The table `cards` has one entry for each session, with the values to find it by. All other facts are in the session's
+record. The entry follows from the record, and a session without an entry gets one at the next start. Each query reads a
+row or a short range of an index, which the event loop can wait for. This module knows nothing of a record's content.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,11 +38,11 @@ _PAGE_OF_CWD = (
 
 Rows = list[tuple[object, ...]]
 SortKey = tuple[float, str]
-"""When a session was made, and its id: the order of lists."""
+"""Creation time and id of a session: the order of lists."""
 
 
 class IndexEntry(Struct, frozen=True):
-    """What one session can be looked up by."""
+    """The values by which a session can be looked up."""
 
     session_id: str
     agent: str
@@ -51,23 +50,23 @@ class IndexEntry(Struct, frozen=True):
     alias: str | None
     cwd: str
     holder: str | None
-    """The process that holds it; None once it has ended."""
+    """The process that holds the session; None once it has ended."""
     created_at: float
     told_at: float | None
-    """When its agent last told of models, modes or options; None when it never has."""
+    """Time when the agent last announced its models, modes or options; None when it never has."""
 
     def row(self) -> tuple[object, ...]:
         return astuple(self)
 
 
 class SessionIndex:
-    """The queries; `ask` runs one."""
+    """The queries of the index. `ask` runs a query."""
 
     def __init__(self, ask: Callable[[str, Sequence[object]], Rows]) -> None:
         self._ask = ask
 
     def records(self, session_ids: Sequence[str]) -> dict[str, bytes | None]:
-        """The records of some sessions, by their ids; None for one that is damaged."""
+        """Return the records of some sessions, by their ids. A damaged record is None."""
         query = f"select session_id, record, checksum from sessions where session_id in ({_marks(session_ids)})"
         rows = cast("list[tuple[str, bytes, int | None]]", self._ask(query, session_ids))
         return {id: record if check in (None, checksum(id, record)) else None for id, record, check in rows}
@@ -76,9 +75,9 @@ class SessionIndex:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
 
     def counts_since(self, positions: Mapping[str, int]) -> dict[str, tuple[int, float]]:
-        """How many events sessions have in their history, each after a position of its own, and when the last one came.
+        """Return for each session how many events its history has after a position, and the time of the last event.
 
-        Those without such events are not in it.
+        Sessions without such events are left out.
         """
         query = (
             f"with asked(id, position) as (values {', '.join(['(?, ?)'] * len(positions))})"
@@ -89,12 +88,12 @@ class SessionIndex:
         return {id: (count, at) for id, count, at in cast("list[tuple[str, int, float]]", rows)}
 
     def trimmed(self, channel: str) -> int:
-        """The last position that was dropped from a channel, or from a history; 0 for none."""
+        """Return the last position that was dropped from a channel or a history; 0 for none."""
         rows = self._ask("select through from trims where channel = ?", (channel,))
         return cast(int, rows[0][0]) if rows else 0
 
     def find_alias(self, alias: str) -> str | None:
-        """The session that has an alias."""
+        """Return the session that has an alias."""
         return next(iter(_ids(self._ask("select session_id from cards where alias = ?", (alias,)))), None)
 
     def knows(self, agent: str, name: str) -> bool:
@@ -107,29 +106,32 @@ class SessionIndex:
         return bool(self._ask(query, (name, agent))[0][0])
 
     def find_namesakes(self, agent: str, agent_session_id: str) -> list[str]:
-        """Two sessions, at most, for which an agent had the same id."""
+        """Return at most two sessions for which an agent used the same id."""
         query = "select session_id from cards where agent = ? and agent_session_id = ? limit 2"
         return _ids(self._ask(query, (agent, agent_session_id)))
 
     def find_held(self, holder: str, agent_session_id: str) -> str | None:
-        """The session that a process holds under its own id."""
+        """Return the session that a process holds, by the agent's own id of the session."""
         query = "select session_id from cards where holder = ? and agent_session_id = ?"
         return next(iter(_ids(self._ask(query, (holder, agent_session_id)))), None)
 
     def find_all_held(self, holder: str) -> list[str]:
-        """All sessions that a process holds."""
+        """Return all sessions that a process holds."""
         return _ids(self._ask("select session_id from cards where holder = ?", (holder,)))
 
     def find_not_ended(self) -> list[str]:
         return _ids(self._ask("select session_id from cards where holder is not null", ()))
 
     def find_newest(self, agent: str) -> str | None:
-        """The session in which an agent last told of its models and modes."""
+        """Return the session in which an agent last announced its models, modes or options."""
         query = "select session_id from cards where agent = ? and told_at is not null order by told_at desc limit 1"
         return next(iter(_ids(self._ask(query, (agent,)))), None)
 
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[SortKey]:
-        """Sessions from the newest on, or from the one after `before`; of all directories, or of one."""
+        """Return a page of sessions, newest first, after the session `before`.
+
+        With `cwd`, only those of a directory.
+        """
         since = before or (float("inf"), "")
         if cwd is None:
             rows = self._ask(_PAGE, (*since, limit))
@@ -138,7 +140,7 @@ class SessionIndex:
         return cast(list[SortKey], rows)
 
     def find_missing(self) -> list[tuple[str, bytes]]:
-        """Sessions that have a record and no card."""
+        """Return the sessions that have a record, and no entry in the index."""
         query = "select session_id, record from sessions where session_id not in (select session_id from cards)"
         return cast("list[tuple[str, bytes]]", self._ask(query, ()))
 

@@ -1,8 +1,8 @@
 """Own the database in one thread, and let the event loop wait for it for a bounded time.
 
-The event loop may wait for work that should be short, for a moment. While it waits the two threads do not compete for
-the interpreter, which costs more than the work itself. It does not wait behind other work, nor for a database that has
-kept it waiting. Knows nothing of what the work is.
+The event loop waits briefly for work that should be short. While it waits, the two threads do not compete for the
+interpreter, which would cost more than the work itself. The event loop never waits behind other work. After a wait that
+took too long, it waits again only once such work was done in time. This module knows nothing of the work's content.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
-"""How long to wait for the thread to end."""
+"""Maximum seconds to wait for the thread to end."""
 
 
 class _Job(Generic[T]):
-    """One piece of work, and what to do with what came of it."""
+    """A piece of work for the thread, with its outcome and the callback that gets the outcome."""
 
     __slots__ = ("_work", "done", "is_overdue", "is_settled", "outcome", "patience", "then", "took")
 
@@ -36,27 +36,30 @@ class _Job(Generic[T]):
         self.outcome: T | Exception
         self.is_settled = False
         self.took = 0.0
-        """Seconds on the thread."""
+        """Seconds that the work took on the thread."""
         self.is_overdue = is_overdue
-        """The event loop does not wait for it any more."""
+        """Whether the event loop has stopped waiting for the job, or never waited."""
         self.done = threading.Lock()
-        """Held until the thread has done it."""
+        """Held until the thread has done the work."""
         self.done.acquire()
 
     def run(self, database: Database) -> None:
-        """On the thread."""
+        """Do the work. Runs on the thread."""
         began = time.monotonic()
         try:
             self.outcome = self._work(database)
         except Exception as error:
-            # Whatever it is: if the thread ended, all callers would wait for ever.
+            # Catch every exception: if the thread ended, all callers would wait for ever.
             self.outcome = error
         self.took = time.monotonic() - began
         self.done.release()
 
 
 class Worker:
-    """The thread and its queue: work is done in the order in which it came. All public methods are the event loop's."""
+    """The thread and its queue of work, done in the order of submission.
+
+    Call all public methods from the event loop.
+    """
 
     def __init__(self, database: Database, loop: asyncio.AbstractEventLoop) -> None:
         self._database = database
@@ -64,7 +67,7 @@ class Worker:
         self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
         self._unsettled = 0
         self._is_quick = True
-        """The last work that the event loop wanted to wait for was done in time."""
+        """Whether the last work that the event loop wanted to wait for was done in time."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
         self._thread.start()
@@ -76,7 +79,11 @@ class Worker:
     def submit(
         self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float = 0.0
     ) -> None:
-        """Do some work, then call back with what came of it: before this returns, if it is done within `patience`."""
+        """Do some work on the thread, then call `then` on the event loop with the result or the exception.
+
+        With `patience`, the event loop may wait so many seconds for the work. If the work is done by then, `then` runs
+        before this method returns.
+        """
         waits = patience > 0 and self._is_quick and self._unsettled == 0
         job = _Job(work, then, patience, not waits)
         self._unsettled += 1
@@ -85,7 +92,7 @@ class Worker:
             return
         if not job.done.acquire(timeout=patience):
             job.is_overdue = True
-            # From here on the thread calls back, unless it was done just before.
+            # From here on the thread schedules the callback, unless the work was done just before.
             if not job.done.acquire(blocking=False):
                 self._is_quick = False
                 return
@@ -100,7 +107,7 @@ class Worker:
             job.then(job.outcome)
 
     def close(self) -> None:
-        """Do what is left, and end the thread."""
+        """Do the work that is left, and end the thread."""
         self._is_closed = True
         self._jobs.put(None)
         self._thread.join(timeout=CLOSE_TIMEOUT)

@@ -1,9 +1,9 @@
 """Gather changes into groups, write each group to disk at once, and retry when that fails.
 
-A group is written when a caller waits for it, else a little later. The event loop itself writes a small one to the
-journal, where it is safe; the thread writes it to the database later, with others, while the journal takes more. One
-that could not be written is tried again, with what has come since. A read sees everything that was handed over before
-it. Knows nothing of sessions or of who reads.
+A group is written when a caller waits for it, otherwise a little later. The event loop writes a small group to the
+journal, where it is safe. The thread writes it to the database later, with other groups, while the journal takes more.
+A group that could not be written is retried together with later changes. A read sees everything that was handed over
+before it. This module knows nothing of sessions or readers.
 """
 
 import asyncio
@@ -22,32 +22,36 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GATHER_TIMEOUT = 0.02
-"""How long a group waits for more, unless a caller waits for it: fewer, larger writes under load."""
+"""Seconds that a group waits for more, unless a caller waits for it: fewer, larger writes under load."""
 STORE_TIMEOUT = 0.25
-"""How long what is in the journal waits for more, before the database gets it."""
+"""Seconds that the journal's records wait for more, before the database gets them."""
 STORE_CHUNKS = 512
-"""How many chunks the journal has before the database gets them, whenever that is. No caller waits for it."""
+"""Number of chunks in the journal at which the database gets them without further delay. No caller waits for it."""
 RECORD_TIMEOUT = 0.005
-"""How long the event loop waits for a small group to be written, and for a record of the journal."""
+"""Maximum seconds that the event loop waits for the database to write a small group, or for a record of the journal."""
 SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
-"""What a small group has at most, with what the journal has."""
+"""Maximum chunks and bytes of a small group, together with the journal's records."""
 RECORD_CHUNKS, RECORD_BYTES = 128, 128 << 10
-"""What goes to the journal: a larger group is worth a transaction. If a caller waits, more chunks go there."""
+"""Maximum chunks and bytes of a group that goes to the journal: a larger group is worth a transaction. If a caller
+waits, the maximum is STORE_CHUNKS."""
 GROUP_BYTES = 8 << 20
-"""How much goes into one transaction, so that none takes long."""
+"""Maximum bytes of chunks in one transaction, so that none takes long."""
 RETRY_INTERVAL = 0.5
-"""How long to wait before a group that could not be written (a full disk) is tried again."""
+"""Seconds until the retry of a group that could not be written (a full disk)."""
 
 JOURNAL_RETRY_INTERVAL = 30.0
-"""How long the database takes everything after the journal has failed, or has had to wait for the disk."""
+"""Seconds for which the database takes everything after the journal has failed, or has had to wait for the disk."""
 
 
 Waiter = asyncio.Future[None] | Callable[[Exception | None], None]
-"""Waits until something is safe: a caller, or what calls back."""
+"""A caller that waits until something is safe: a future or a callback."""
 
 
 class Writer:
-    """Gathers, writes, trims, and answers reads. All methods are the event loop's."""
+    """The writer of the log: gathers, writes, trims, and answers reads.
+
+    Call all public methods from the event loop.
+    """
 
     def __init__(
         self,
@@ -62,9 +66,9 @@ class Writer:
         trim_above: int,
         gather: float,
     ) -> None:
-        """`kept` is called when a group is safe, `stored` when the database has it, too.
+        """Start the thread. `kept` is called when a group is safe, `stored` when the database has it too.
 
-        `trim` works on the thread; `trimmed` hears what came of it before any later read comes back.
+        `trim` runs on the thread. `trimmed` gets its result before any later read returns.
         """
         self._gather = gather
         self._database = database
@@ -78,52 +82,54 @@ class Writer:
         self._trim_every = trim_every
         self._trim_above = trim_above
         self._next_trim: asyncio.TimerHandle | None = loop.call_later(trim_every, self._trim_now)
-        """None while it trims."""
+        """Timer of the next trim; None during a trim."""
         self._group = Group()
         self._waiting: list[Waiter] = []
         """Callers that wait for the group to be safe."""
         self._readers: list[Waiter] = []
         """Callers that wait for the database to have the group."""
         self._journal_readers: list[Waiter] = []
-        """Callers that wait for the database to have what the journal has."""
+        """Callers that wait for the database to have the journal's changes."""
         self._gathering: asyncio.TimerHandle | None = None
-        """When the group is written, if no caller waits for it. The timer of one that was written earlier stays."""
+        """Timer that writes the group if no caller waits for it. When a group is written earlier, its timer stays."""
         self._due: asyncio.Handle | None = None
-        """When it is written because a caller waits, or is tried again."""
+        """Handle of a write that a caller waits for, or of a retry."""
         self._is_hurried = False
         self.is_held = False
-        """A group that is to be written soon waits for `let_go`."""
+        """Whether writes wait for `let_go`."""
         self._is_wanted = False
-        """There is one."""
+        """Whether a group waits for `let_go`."""
         self._is_awaited = False
-        """A caller waits for the group. Otherwise the event loop does not: readers get what comes meanwhile at once."""
+        """Whether a caller waits for the group. If none does, the event loop does not wait either, and readers get
+        later events at once."""
         self._is_retrying = False
         self._journal = database.journal
         self._is_journal_used = True
         self._is_preparing = False
-        """The thread makes the journal ready to be written."""
+        """Whether the thread is making the journal ready to be written."""
         self._number = database.commits
-        """Of the newest transaction, or of the one that will have what the journal has."""
+        """Number of the newest transaction, or of the one that will have the journal's records."""
         self._journaled = Group()
-        """What the journal has, and the database neither has nor is getting."""
+        """Changes that the journal has, and that the database neither has nor is getting."""
         self._store_due: asyncio.TimerHandle | None = None
-        """When the database gets that."""
+        """Timer that writes the journal's changes to the database."""
         self._must_store = False
-        """The database should have everything as soon as it can."""
+        """Whether the database should have everything as soon as possible."""
         self._is_failing = False
-        """The last transaction could not be written."""
+        """Whether the last transaction failed."""
         self._is_storing = False
         self._stored = Group()
-        """What the database is getting and the journal has."""
+        """Changes that the database is getting and the journal has."""
         self._written: Group | None = None
-        """What the database is getting and the journal has not: until then the journal takes nothing."""
+        """Changes that the database is getting and the journal has not. Until they are written, the journal takes
+        nothing."""
         self._waiting_for_stored: list[Waiter] = []
         self._unwritten = Group()
-        """What the thread could not write to the database, until the event loop knows."""
+        """Changes that the thread could not write to the database, until the event loop knows."""
 
     @property
     def group(self) -> Group:
-        """The group that is written next. What is added to it is on its way."""
+        """The group that is written next. Reading this property schedules the write, so changes may be added."""
         if self._gathering is None:
             self._gathering = self._loop.call_later(self._gather, self._on_gathered)
         return self._group
@@ -142,7 +148,10 @@ class Writer:
             self._schedule(self._loop.call_soon(self._write))
 
     def let_go(self, *, at_once: bool) -> None:
-        """Write what waits now, or at the end of this turn of the event loop: others may have something to add."""
+        """Write the held group `at_once`, or at the end of this turn of the event loop.
+
+        The delay lets others add to the group.
+        """
         self.is_held = False
         if not self._is_wanted:
             return
@@ -162,7 +171,10 @@ class Writer:
             await self._wait(self._waiting_for_stored)
 
     def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
-        """Call back when everything that was added so far is safe, or could not be written. It must not raise."""
+        """Call back when everything that was added so far is safe, or could not be written.
+
+        The callback must not raise.
+        """
         if not self._group and self._written is None:
             callback(None)
             return
@@ -184,7 +196,10 @@ class Writer:
         await future
 
     async def read(self, query: Callable[[Database], T], *, fresh: bool = True) -> T:
-        """Run a query: after everything that was added so far was written, or, if not `fresh`, at once."""
+        """Run a query on the thread.
+
+        With `fresh`, wait first until the database has everything that was added so far.
+        """
         if fresh:
             with suppress(DatabaseError):
                 await self.store()
@@ -195,14 +210,14 @@ class Writer:
         return await future
 
     def look_up(self, query: Callable[[Database], T], then: Callable[[T | Exception], None]) -> None:
-        """Run a query as the database is, and call back with what came of it, in the order of all that it does."""
+        """Run a query on the database as it is, and call `then` with the result. The thread does all work in order."""
         if self._worker.is_closed:
             then(DatabaseError("the log is closed"))
         else:
             self._worker.submit(query, then)
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write all remaining changes, and end the thread."""
         self._schedule(None)
         for timer in (self._gathering, self._next_trim, self._store_due):
             if timer is not None:
@@ -223,10 +238,10 @@ class Writer:
             self._write()
 
     def _write(self) -> None:
-        """Have the group written: to the journal, if that takes it."""
+        """Write the group to the journal, or to the database if the journal does not take it."""
         self._due = None
         if self._written is not None or self._worker.is_closed:
-            # It goes on when that is written.
+            # The end of the current transaction schedules the next write.
             return
         self._is_hurried = self._is_retrying = False
         patience, self._is_awaited = (RECORD_TIMEOUT if self._is_awaited else 0), False
@@ -244,7 +259,7 @@ class Writer:
         return len(self._group.chunks) <= most and is_fit(self._group) and _size_of(self._group.chunks) <= RECORD_BYTES
 
     def _keep(self) -> bool:
-        """Whether the journal has taken the group."""
+        """Write the group to the journal. Return False if the journal does not take it."""
         assert self._journal is not None
         try:
             if not self._append(self._journal):
@@ -281,7 +296,7 @@ class Writer:
         return True
 
     def _is_ready(self, journal: Journal) -> bool:
-        """Whether the other half of the journal is; if not, the event loop waits a moment for the thread."""
+        """Whether the journal's other half can be written. If not, wait briefly for the thread to prepare it."""
         if not journal.is_ready:
             self._prepare(journal, RECORD_TIMEOUT)
         return journal.is_ready
@@ -297,7 +312,10 @@ class Writer:
             self._give_up_journal(outcome)
 
     def _give_up_journal(self, reason: Exception) -> None:
-        """Whatever is wrong with it: the database may take everything, and at once what only the journal has."""
+        """Stop using the journal for a while.
+
+        The database takes everything, and at once the changes that only the journal has.
+        """
         logger.warning("journal of the log not written reason=%s", reason)
         self._is_journal_used = False
         self._loop.call_later(JOURNAL_RETRY_INTERVAL, self._try_journal)
@@ -324,17 +342,17 @@ class Writer:
     # The database
 
     def _store_journaled(self) -> None:
-        """Have what the journal has written to the database, if that is not busy. The journal takes more meanwhile."""
+        """Write the journal's changes to the database, unless it is busy. The journal takes more meanwhile."""
         if not self._is_storing and self._journaled:
             self._waiting_for_stored, self._journal_readers = self._journal_readers, []
             self._must_store = bool(self._readers)
             self._submit(self._journaled, 0)
 
     def _store_all(self, patience: float) -> None:
-        """Have the group written to the database, with what the journal has, if that does not make it large."""
+        """Write the group to the database, with the journal's changes unless these make it large."""
         is_small = self._is_small()
         if self._is_storing or (self._journaled and not is_small):
-            # It is next.
+            # The group is written next.
             self._is_hurried, self._is_awaited = True, patience > 0
             self._store_journaled()
             return
@@ -352,13 +370,13 @@ class Writer:
         self._submit(whole, patience if is_small and is_fit(whole) else 0)
 
     def _is_small(self) -> bool:
-        """Whether the group, with what the journal has, is written in a moment."""
+        """Whether the group, together with the journal's changes, can be written in a moment."""
         chunks = [*self._journaled.chunks, *self._group.chunks]
         return len(chunks) <= SMALL_CHUNKS and _size_of(chunks) <= SMALL_BYTES
 
     def _submit(self, whole: Group, patience: float) -> None:
         if not self._journaled and not self._is_failing:
-            # Otherwise it has the number of what the journal has, or of the transaction that failed.
+            # Otherwise the transaction has the number of the journal's records, or of the transaction that failed.
             self._number += 1
         self._is_storing, self._stored, self._journaled = True, self._journaled, Group()
         if self._store_due is not None:
@@ -367,26 +385,26 @@ class Writer:
         self._worker.submit(partial(self._commit, whole, self._number), partial(self._on_written, whole), patience)
 
     def _store_soon(self) -> None:
-        """The journal has waited for long enough."""
+        """Write the journal's changes to the database, because they have waited for long enough."""
         self._store_due = None
         self._must_store = True
         self.write_soon()
 
     def _commit(self, group: Group, number: int, database: Database) -> dict[str, int]:
-        """On the thread."""
+        """Write a group to the database. Runs on the thread."""
         try:
             trims = database.write(group, number)
         except Exception:
             self._unwritten = group
             raise
         if self._journal is not None:
-            # The half that is free now. If it cannot be, the event loop will ask again.
+            # Prepare the half that is free after this commit. If that fails, the event loop tries again.
             with suppress(OSError):
                 self._journal.prepare()
         return trims
 
     def _commit_rest(self, left: Group, number: int, database: Database) -> None:
-        """On the thread."""
+        """Write the last changes to the database. Runs on the thread."""
         self._unwritten.merge(left)
         if self._unwritten:
             try:
@@ -411,7 +429,7 @@ class Writer:
         if self._must_store or (self._group and (self._is_hurried or self._gathering is None)):
             self._schedule(self._loop.call_soon(self._write))
         else:
-            # Those that hurried have what they waited for: the next one has to be heard.
+            # The callers that hurried are served. The next caller can schedule a write again.
             self._is_hurried = False
         if self._database.size > self._trim_above:
             # Soon, not now: reads that waited for this group come first.
@@ -449,7 +467,7 @@ class Writer:
 
 
 def call_back(callback: Callable[[Exception | None], None], failure: Exception | None) -> None:
-    """Call one of several that wait: one that fails must not keep the others, or the next group, from going on."""
+    """Call a waiting callback and log its exception: it must not keep other callers or the next group from going on."""
     try:
         callback(failure)
     except Exception:
