@@ -218,4 +218,4 @@ def test_settings_that_mean_nothing_are_told(environ: dict[str, str]) -> None:
 
     find_server({}, {**environ, "SANDBOX_AGENT_TOKN": "x"}, told.append)
 
-    assert told == ["the environment variable SANDBOX_AGENT_TOKN means nothing; did you mean SANDBOX_AGENT_TOKEN?"]
+    assert told == ["the environment variable SANDBOX_AGENT_TOKN is unknown; did you mean SANDBOX_AGENT_TOKEN?"]

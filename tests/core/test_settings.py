@@ -302,7 +302,7 @@ def test_an_unknown_variable_of_ours_gets_a_warning_and_others_none(load_with: L
 
     (warning,) = load_with(environ).warnings
 
-    assert warning == "the environment variable SANDBOX_AGENT_PROT means nothing; did you mean SANDBOX_AGENT_PORT?"
+    assert warning == "the environment variable SANDBOX_AGENT_PROT is unknown; did you mean SANDBOX_AGENT_PORT?"
 
 
 # --- the token --------------------------------------------------------------------------------------------------------

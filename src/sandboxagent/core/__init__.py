@@ -1,1 +1,1 @@
-"""Provide what every part of the server, of the client and of the command line may use."""
+"""Provide the modules that the server, the client and the command line share."""

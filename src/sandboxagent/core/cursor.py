@@ -1,7 +1,7 @@
-"""Keep a reader's place in a log: catch up with what is kept, then follow what is new.
+"""Keep a reader's position in a log: catch up with stored items, then follow new ones.
 
-Its reader gets each item once and in order. A reader that is too slow falls behind and catches up again, so that a
-cursor holds a bounded number of bytes, and pushing to it never waits. Knows nothing of what the items are.
+The reader gets each item once and in order. A reader that is too slow falls behind and catches up again. So a cursor
+holds a bounded number of bytes, and a push to it never waits. The cursor does not interpret the items.
 """
 
 import asyncio
@@ -13,16 +13,16 @@ from msgspec import Struct
 
 
 class Item(Protocol):
-    """What can be read: one position of a log, or several in a row."""
+    """An entry of a log: one position, or several consecutive ones."""
 
     @property
     def last(self) -> int:
-        """Its last position."""
+        """The last position of the item."""
         ...
 
     @property
     def size(self) -> int:
-        """How many bytes it takes while it waits for its reader."""
+        """The number of bytes that the item takes while it waits for its reader."""
         ...
 
 
@@ -30,36 +30,36 @@ T = TypeVar("T", bound=Item)
 
 
 class Gap(Struct, frozen=True):
-    """Stands for items that are no longer kept: those between two positions, both exclusive."""
+    """A placeholder for deleted items: all between two positions, both exclusive."""
 
     after: int
     resumes_at: int
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """A part of a log."""
+    """A contiguous part of a log."""
 
     items: Sequence[T | Gap]
     upto: int
-    """There is nothing else up to this position."""
+    """The position up to which `items` is complete."""
     is_last: bool = False
-    """It has everything that had been written when it was asked for."""
+    """Whether the page has everything that had been written when it was requested."""
 
 
 class Source(Protocol[T]):
-    """Where a cursor reads what was not pushed to it, or what it had no room for."""
+    """The source from which a cursor reads items that were not pushed to it, or did not fit into its queue."""
 
     def in_memory(self, after: int) -> Page[T] | None:
-        """The page after a position; None when it has to be read. The last one has all that was pushed by now."""
+        """Return the page after a position; None if it must be read with `page`. The last page has all pushed items."""
         ...
 
     async def page(self, after: int) -> Page[T]:
-        """The page after a position; it begins with a `Gap` where items are no longer kept."""
+        """Return the page after a position. It begins with a `Gap` if items there were deleted."""
         ...
 
 
 class Cursor(Generic[T]):
-    """One reader's place. What is new is pushed to it, in the order of the log."""
+    """The position of one reader. The log pushes new items to it, in order."""
 
     __slots__ = (
         "__weakref__",
@@ -82,52 +82,52 @@ class Cursor(Generic[T]):
     def __init__(
         self, source: Source[T], after: int, limit: int, *, is_live: bool = False, has_memory: bool = False
     ) -> None:
-        """Begin after a position.
+        """Start after a position.
 
         Args:
-            source: where to catch up.
-            after: the reader has everything up to this position.
-            limit: how many bytes may wait; one item may be larger, alone.
-            is_live: everything after the position will be pushed.
-            has_memory: the source has a memory, which has what is pushed while a page is read; else the cursor keeps
-                it, and is live after the last page.
+            source: the source from which the cursor catches up.
+            after: the position up to which the reader has everything.
+            limit: the number of bytes that may wait; a single item may be larger.
+            is_live: whether everything after the position will be pushed.
+            has_memory: whether the source remembers the items that are pushed while a page is read. If it does not, the
+                cursor keeps them, and is live after the last page.
         """
         self.position = after
-        """Everything up to here was taken."""
+        """The position up to which everything was taken from the cursor."""
         self.known = after
-        """The reader, or a page, has everything up to here, and some of it may still be pushed."""
+        """The position up to which the reader, or a page, has everything. Items up to here may still be pushed."""
         self.is_live = is_live
-        """Everything after the position waits in the queue, or will be pushed."""
+        """Whether everything after the position is in the queue or will be pushed."""
         self.is_closed = False
         self.queue: deque[T] | tuple[()] = ()
-        """What was pushed and waits. A deque while there is something: an empty one takes 600 bytes."""
+        """The pushed items that wait. A tuple if there are none, because an empty deque takes 600 bytes."""
         self.queued = 0
-        """The bytes of the queue."""
+        """The number of bytes in the queue."""
         self._limit = limit
         self._source = source
         self._keeps = not has_memory
         self._is_keeping = False
-        """What is pushed waits for the page that is on its way."""
+        """Whether pushed items are queued behind the page that is being read."""
         self._is_stale = False
-        """The page that is on its way is of no use any more."""
+        """Whether the page that is being read must be discarded."""
         self._page: deque[T | Gap] | tuple[()] = ()
         """The rest of a page, for `next`."""
         self.waiting: asyncio.Future[None] | None = None
-        """The reader sleeps, unless this is done."""
+        """The reader waits for this future, unless it is done."""
         self._failure: Exception | None = None
 
-    # What the log does
+    # Called by the log
 
     def push(self, item: T) -> None:
-        """Something new in the log."""
-        # Of one that is behind, it is in the log, and the cursor will come to it there.
+        """Take a new item of the log."""
+        # A cursor that is behind skips the item, because it will read it from the log.
         if (self.is_live or self._is_keeping) and item.last > self.known and not self.is_closed:
             self.enqueue(item)
             if self.waiting is not None:
                 self.wake()
 
     def enqueue(self, item: T) -> None:
-        """Put something new into the queue of a cursor that is live, and leave the reader asleep."""
+        """Put a new item into the queue of a live cursor, without waking the reader."""
         queue = self.queue
         if not isinstance(queue, deque):
             self.queue = deque((item,))
@@ -139,26 +139,29 @@ class Cursor(Generic[T]):
         self.queued += item.size
 
     def fall_behind(self) -> None:
-        """Some of what is new may not be pushed from here on: read on in the log, after what waits already."""
+        """Read on from the log after the waiting items, because some new items may not be pushed."""
         self.is_live = self._is_keeping = False
         self.wake()
 
     def read_again(self) -> None:
-        """Something may be there that was not pushed: read again from the last position that was taken."""
+        """Read again from the last taken position, because there may be items that were not pushed."""
         self.clear()
         self._is_stale = True
         self.fall_behind()
 
     def close(self, failure: Exception | None = None) -> None:
-        """Nothing new will come; `next` still gives what is there, and what the log has."""
+        """Take no new items. `next` still returns the waiting items and the items of the log."""
         if not self.is_closed:
             self.is_closed, self._failure = True, failure
             self.wake()
 
-    # What the reader does
+    # Called by the reader
 
     async def next(self) -> T | Gap | None:
-        """The next item; None when the cursor was closed and all is read. Raises what it was closed with."""
+        """Return the next item; None if the cursor is closed and everything is read.
+
+        Raises the failure with which the cursor was closed.
+        """
         while True:
             if self._page:
                 item = self._page.popleft()
@@ -169,7 +172,7 @@ class Cursor(Generic[T]):
             if not self.is_live:
                 self._page = deque(await self.catch_up())
             elif not self.is_closed:
-                # Others may wait, too: one that is cancelled leaves them asleep.
+                # Several readers may wait: without the shield, one that is cancelled would leave the others asleep.
                 await asyncio.shield(self.wait())
             elif self._failure is not None:
                 raise self._failure
@@ -177,7 +180,7 @@ class Cursor(Generic[T]):
                 return None
 
     def take(self, most: int) -> Sequence[T]:
-        """What waits longest: about `most` bytes of it, and at least one item."""
+        """Return the oldest waiting items: about `most` bytes of them, and at least one item."""
         queue = self.queue
         if not isinstance(queue, deque):
             return ()
@@ -196,11 +199,11 @@ class Cursor(Generic[T]):
         return taken
 
     async def catch_up(self) -> Sequence[T | Gap]:
-        """Read a page when nothing waits, perhaps an empty one; the cursor is live after the last one.
+        """Read a page, which may be empty, if nothing waits. The cursor is live after the last page.
 
-        Raises what the source raises; then nothing was read.
+        Raises the source's exceptions; nothing was read then.
         """
-        # Between the look into memory and being live, nothing is awaited: what is new then is pushed.
+        # Nothing is awaited between the read from memory and `is_live`, so all later items are pushed.
         page = self._source.in_memory(self.position)
         if page is not None:
             self.position, self.is_live = page.upto, page.is_last
@@ -208,7 +211,7 @@ class Cursor(Generic[T]):
         return await self._read()
 
     async def _read(self) -> Sequence[T | Gap]:
-        # From here on what is pushed is kept: the page is read later than this, so nothing falls in between.
+        # Pushed items are queued from this point. The page is read later than this, so no item is lost in between.
         self._is_stale, self._is_keeping = False, self._keeps
         try:
             page = await self._source.page(self.position)
@@ -223,7 +226,7 @@ class Cursor(Generic[T]):
             self._drop_known()
             self.is_live = self._is_keeping
         else:
-            # It lies beyond pages that are still to be read.
+            # The queue is beyond pages that are still to be read.
             self.clear()
         self._is_keeping = False
         return page.items
@@ -234,17 +237,17 @@ class Cursor(Generic[T]):
         self.queue = self.queue or ()
 
     def clear(self) -> None:
-        """Drop what waits: it was taken in another way, or comes from the log."""
+        """Drop the waiting items, because the caller has them or will read them from the log."""
         self.queue = ()
         self.queued = 0
 
     def wait(self) -> "asyncio.Future[None]":
-        """Done when something is there, or `wake` is called."""
+        """Return a future that is done when there is an item, or when `wake` is called."""
         if self.waiting is None or self.waiting.done():
             self.waiting = asyncio.get_running_loop().create_future()
         return self.waiting
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wake the reader, so that it checks again."""
         if self.waiting is not None and not self.waiting.done():
             self.waiting.set_result(None)

@@ -1,7 +1,7 @@
 """Lock a server's data directory, and keep the token and the server's record there.
 
-A server keeps the lock on `server.lock` as long as it lives, so a file left by a crash misleads no one.
-Knows nothing of settings, and nothing of how a server is called.
+A server holds the lock on `server.lock` for as long as it runs. So a file that a crash left behind misleads nobody. The
+module knows neither settings nor how a server is called.
 """
 
 import fcntl
@@ -19,16 +19,17 @@ from typing import IO
 
 LOCK = "server.lock"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
-"""What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
+"""The prefix of the name of a temporary directory, and the file in it that marks it. Only directories with both are
+ever deleted."""
 _TOKEN_CHARACTERS = 1 << 12
 LOCK_TIMEOUT = 0.2
-"""Seconds to retry: a process that only checks the lock takes it for a moment."""
+"""Seconds to retry, because a process that only checks the lock holds it for a moment."""
 
 logger = logging.getLogger(__name__)
 
 
 class DirectoryLocked(Exception):
-    """Another server has it; `pid` is what it has written into the lock, if it has."""
+    """Another server holds the lock. `pid` is the process id in the lock file, if there is one."""
 
     def __init__(self, pid: int | None) -> None:
         super().__init__(f"locked by process {pid or 'unknown'}")
@@ -36,14 +37,14 @@ class DirectoryLocked(Exception):
 
 
 class Untrusted(Exception):
-    """Another user could change what is in it; the text says how, and what to do."""
+    """Another user could change the directory's content. The message says how, and what to do."""
 
 
 def check_owner(directory: Path) -> None:
-    """Warn of a directory that some others can write, and refuse one that every user can write or another user owns.
+    """Warn if some other users can write the directory. Refuse it if every user can, or if another user owns it.
 
-    Root may use another user's, as in a container with a volume of its host; so may any user use one of root's, as
-    with a volume that a group may write. Raises Untrusted and OSError.
+    Root may use another user's directory, as in a container with a volume of its host. Any user may use a directory of
+    root, as with a volume that a group may write. Raises Untrusted and OSError.
     """
     about, user = directory.stat(), os.geteuid()
     if about.st_mode & stat.S_IWOTH:
@@ -58,7 +59,7 @@ def check_owner(directory: Path) -> None:
 
 
 def check_content(directory: Path, files: Iterable[str], directories: Iterable[str]) -> None:
-    """Refuse what would lead out of it: links, and what is another user's. Raises Untrusted and OSError."""
+    """Refuse links in the directory, and files of other users. Raises Untrusted and OSError."""
     for name in files:
         with suppress(FileNotFoundError):
             _check_file(directory / name, (directory / name).lstat())
@@ -76,14 +77,14 @@ def _check_file(path: Path, about: os.stat_result) -> None:
 
 
 def owner_of(directory: Path) -> str:
-    """The mark on the processes of all servers that use it, one after another."""
+    """Return the mark on the processes of all servers that use the directory, one after another."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
 
 
 def keep_token(path: Path, new: str, *, rotate: bool = False) -> str:
-    """The token in this file, which only its user can read; `new` when there is none, and with `rotate`.
+    """Return the token in the file, which only its user can read. Write `new` there if it has none, or with `rotate`.
 
-    A token that other users could read or change is not used again. Raises OSError.
+    A token that other users could read or change is replaced. Raises OSError.
     """
     if not rotate and (kept := _read_token(path)):
         return kept
@@ -110,7 +111,7 @@ def _read_token(path: Path) -> str | None:
 
 @contextmanager
 def make_temporary(discard: Callable[[Path], None]) -> Generator[Path]:
-    """Make a new one for its user alone, and `discard` it at the end. Raises OSError when there is no place for it."""
+    """Make a new directory for this user alone, and `discard` it at the end. Raises OSError if none can be made."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
         (directory / TEMPORARY).touch()
@@ -120,7 +121,7 @@ def make_temporary(discard: Callable[[Path], None]) -> Generator[Path]:
 
 
 def find_leftovers() -> list[Path]:
-    """Temporary ones of ours whose servers were killed."""
+    """Return the temporary directories of this user whose servers were killed."""
     return [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_leftover(path)]
 
 
@@ -132,18 +133,18 @@ def _is_leftover(directory: Path) -> bool:
             return False
     except OSError:
         return False
-    # A server that starts has not locked it yet, and then there is no process id in the lock either.
+    # A server that is starting has not locked its directory yet, but then the lock has no process id either.
     return _read_pid(directory) is not None and find_lock_owner(directory) is None
 
 
 @contextmanager
 def lock_directory(directory: Path) -> Generator[None]:
-    """Lock it for this server alone.
+    """Lock the directory for this server alone.
 
     Raises:
-        DirectoryLocked: another one does.
-        Untrusted: its lock is a link, or another user's.
-        OSError: it cannot be written.
+        DirectoryLocked: another server holds the lock.
+        Untrusted: the lock file is a link, or belongs to another user.
+        OSError: the lock file cannot be written.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(directory / LOCK, flags, 0o600)
@@ -155,7 +156,7 @@ def lock_directory(directory: Path) -> Generator[None]:
     with os.fdopen(descriptor, "r+") as lock:
         if not _try_lock(lock.fileno()):
             raise DirectoryLocked(_read_pid(directory))
-        # Not before it is ours: what is in it is another server's.
+        # Write only after locking: the content belongs to the server that holds the lock.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -163,11 +164,11 @@ def lock_directory(directory: Path) -> Generator[None]:
 
 
 def find_lock_owner(directory: Path) -> int | None:
-    """The process id of the server that has it locked, 0 when unknown; None when it is not locked."""
+    """Return the process id of the server that holds the lock, 0 if it is unknown; None if nobody holds the lock."""
     try:
         with open_checked(directory / LOCK) as lock:
             try:
-                # Shared, so that those who look do not find each other.
+                # A shared lock, so that processes that only check the lock do not find each other.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 return _read_pid(directory) or 0
@@ -177,7 +178,7 @@ def find_lock_owner(directory: Path) -> int | None:
 
 
 def open_checked(path: Path) -> IO[str]:
-    """Open a file to read, which is no link, and nothing that would be waited for. Raises OSError."""
+    """Open a regular file to read; refuse links, pipes and devices. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

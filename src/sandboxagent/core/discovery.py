@@ -1,7 +1,7 @@
-"""Find the server to call: named, recorded in the data directory, or on the usual port.
+"""Find the server to call: by name, by its record in the data directory, or on the usual port.
 
-A server says where it listens in a record, `server.json`, which counts only while it holds the lock of the directory.
-Everything here reads: it starts no server and calls none.
+A server writes its address into a record, `server.json`. The record counts only while the server holds the lock of the
+directory. This module only reads: it starts no server and calls none.
 """
 
 import logging
@@ -25,48 +25,48 @@ from sandboxagent.protocol.json_bounds import read
 
 RECORD = "server.json"
 STAY_SIGNAL = signal.SIGUSR1
-"""Tells a server that `idles` to run until it is stopped."""
+"""Tells a server with `idles` to run until it is stopped."""
 USUAL_PORT = 2468
 USUAL_URL = f"http://127.0.0.1:{USUAL_PORT}"
 TOKEN_OPTIONS = ("token", "token_file")
 SERVER_OPTIONS = ("config_dir", "data_dir", *TOKEN_OPTIONS)
-"""The options that say which server is meant, and its token."""
+"""The options that select a server and its token."""
 CONFIG, DATA_DIRECTORY = "config.toml", "the data directory"
-"""Sources of tokens, beside flags and variables."""
+"""Names of token sources, beside flags and variables."""
 _MAX_RECORD = 1 << 16
 
 logger = logging.getLogger(__name__)
 
 
-# --- what a server writes about itself --------------------------------------------------------------------------------
+# --- the record of a server -------------------------------------------------------------------------------------------
 
 
 class ServerRecord(msgspec.Struct, rename="camel", frozen=True):
-    """What a listening server writes about itself into `server.json`. No secrets."""
+    """A record that a listening server writes about itself into `server.json`. It has no secrets."""
 
     pid: int
     process_start: int
-    """When its process began, in clock ticks since boot: the pid may have been reused."""
+    """The start of the server's process, in clock ticks since boot, because the pid may be reused."""
     url: str
-    """Where it is reached from this machine."""
+    """The server's address, as seen from this machine."""
     version: str
     started_at: str
     token_file: str | None
-    """Where its token is, if it is in a file."""
+    """The path of the file with the token, if there is one."""
     needs_token: bool
     embedded: bool = False
-    """It is embedded in a program, and ends with that."""
+    """Whether the server is embedded in a program, and ends with it."""
     idles: bool = False
-    """It stops after a while without work, unless it gets the signal `STAY_SIGNAL`."""
+    """Whether the server stops after a while without work, unless it gets the signal `STAY_SIGNAL`."""
 
     @property
     def process(self) -> ProcessId | None:
-        """The server's process; None when it is not there any more, or cannot be seen from here."""
+        """The server's process; None if it has ended, or cannot be seen from here."""
         process = read_process(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
 
     def read_token(self) -> str | None:
-        """Its token, if that is in a file that this user can read."""
+        """Return the server's token, if it is in a file that this user can read."""
         if not self.needs_token or self.token_file is None:
             return None
         try:
@@ -76,7 +76,10 @@ class ServerRecord(msgspec.Struct, rename="camel", frozen=True):
 
 
 def read_server_record(directory: Path) -> ServerRecord | None:
-    """Read the record of the server that holds a data directory; None when there is none, or it does not listen yet."""
+    """Read the record of the server that has locked a data directory.
+
+    None if no server has, or if it does not listen yet.
+    """
     pid = find_lock_owner(directory)
     if pid is None:
         return None
@@ -94,9 +97,11 @@ def read_server_record(directory: Path) -> ServerRecord | None:
 
 
 def _as_trusted(found: ServerRecord, owner: int) -> ServerRecord | None:
-    """Return what another user's record may say: to root, the address, and a token that is that user's own.
+    """Return the part of a record that its owner may decide.
 
-    Otherwise a record could have us send any secret that we can read to any address.
+    Records of this user count fully. Records of other users count only for root, or if root wrote them: with the
+    address, and with a token file only if the owner of the record owns it. Otherwise a record could make this process
+    send any secret that it can read to any address.
     """
     user = os.geteuid()
     if owner == user:
@@ -121,7 +126,7 @@ def write_server_record(directory: Path, about: ServerRecord) -> Generator[None]
             file.write(msgspec.json.encode(about) + b"\n")
         new.replace(path)
     except OSError as error:
-        # It serves all the same.
+        # The server works without the record too.
         logger.warning("server.json not written reason=%s", error.strerror)
     try:
         yield
@@ -130,11 +135,11 @@ def write_server_record(directory: Path, about: ServerRecord) -> Generator[None]
             path.unlink(missing_ok=True)
 
 
-# --- finding it -------------------------------------------------------------------------------------------------------
+# --- the search for a server ------------------------------------------------------------------------------------------
 
 
 class ServerAddress:
-    """A server's address without a slash at its end; `local` when it is on this machine."""
+    """A server's address without a trailing slash. `local` is true if the server is on this machine."""
 
     __slots__ = ("local", "token", "url")
 
@@ -142,7 +147,10 @@ class ServerAddress:
         self.url, self.local, self.token = url, local, token
 
     def fetch(self, path: str, timeout: float) -> tuple[int, bytes]:
-        """The status and the body of a GET, without the SDK, past any proxy. Raises OSError or HTTPException."""
+        """Send a GET without the SDK and without a proxy. Returns the status and the body.
+
+        Raises OSError or HTTPException.
+        """
         from http.client import HTTPConnection, HTTPSConnection
 
         parts = urlsplit(self.url)
@@ -162,7 +170,7 @@ Source = Literal["flag", "environment", "record", "usual port"]
 
 
 class Found(ServerAddress):
-    """The server to call, and what said so."""
+    """The server to call, and the source of that address."""
 
     __slots__ = ("source", "token_source")
 
@@ -172,18 +180,18 @@ class Found(ServerAddress):
         super().__init__(url, local, token)
         self.source: Source = source
         self.token_source = token_source
-        """The flag, the variable or the place that the token is from; None without one."""
+        """The flag, the variable or the place that the token is from; None without a token."""
 
 
 USUAL_SERVER = Found(USUAL_URL, local=True, source="usual port")
-"""Where a server may listen of which nothing is known."""
+"""The address where a server may listen if nothing is known about one."""
 
 
 def _ignore(_: str) -> None: ...
 
 
 def is_named(flags: Mapping[str, object], environ: Mapping[str, str]) -> bool:
-    """Whether a flag or the environment names a server's address."""
+    """Return whether a flag or the environment names a server's address."""
     return bool(flags.get("endpoint") or environ.get(ENDPOINT_VARIABLE))
 
 
@@ -192,20 +200,20 @@ def find_server(
 ) -> Found | None:
     """Find the server by a flag, the environment, its record in the data directory, or the usual port, in this order.
 
-    The usual port counts when a token for a server there is known; whether one listens, the caller sees. `flags` are
-    by option name, and `endpoint`; `warn` gets the warnings about settings.
+    The usual port counts if a token for a server there is known. The caller checks whether a server listens there.
+    `flags` are by option name, and `endpoint`; `warn` gets the warnings about settings.
 
     Raises:
-        SettingsError: the address makes no sense, or a setting.
+        SettingsError: the address or a setting is wrong.
     """
     if is_named(flags, environ):
         return _find_named(flags, environ, warn)
     settings = _load(flags, environ, warn)
     record = read_server_record(settings.data_dir)
-    # A program's own server talks to that program alone.
+    # An embedded server is only for the program that started it.
     if record is not None and not record.embedded:
         return found_by_record(record, flags, environ, settings)
-    # Another user may listen at the usual port: it never gets the token that the next server here will use.
+    # Another user may listen on the usual port, so it must not get the token that the next server here will use.
     token, source = _given_token(flags, environ, settings)
     if source is None:
         token, source = _read_port_token(settings.data_dir, USUAL_PORT), DATA_DIRECTORY
@@ -217,9 +225,9 @@ def find_server(
 def found_by_record(
     record: ServerRecord, flags: Mapping[str, object], environ: Mapping[str, str], settings: Settings
 ) -> Found:
-    """Return the server of a record, with the token that a flag gives, else the one that the server says itself.
+    """Return the server of a record, with the token of a flag, else the token that the server itself names.
 
-    What the environment and config.toml say may be about another start.
+    Tokens in the environment and in config.toml may belong to another start.
     """
     token, source = None, None
     if record.needs_token:
@@ -242,7 +250,7 @@ def _find_named(flags: Mapping[str, object], environ: Mapping[str, str], warn: C
         raise SettingsError(f"{where}: expected an address such as {USUAL_URL}, got {url!r:.100}")
     named = Found(url, local=is_loopback(parts.hostname), source="flag" if flag else "environment")
     given = any(flags.get(option) or environ.get(PREFIX + option.upper()) for option in TOKEN_OPTIONS)
-    if given or named.local:  # What this machine's own server is configured with does not go to other machines.
+    if given or named.local:  # The settings of this machine's own server must not go to another machine.
         settings = _load(flags, environ, warn)
         named.token, named.token_source = _given_token(flags, environ, settings)
         if named.token_source is None and (token := _find_token_of(settings.data_dir, port)):
@@ -260,7 +268,7 @@ def _load(flags: Mapping[str, object], environ: Mapping[str, str], warn: Callabl
 def _given_token(
     flags: Mapping[str, object], environ: Mapping[str, str], settings: Settings
 ) -> tuple[str | None, str | None]:
-    """The token that a flag, a variable or config.toml gives, and which of them; twice None when none does."""
+    """Return the token that a flag, a variable or config.toml gives, and its source; None twice if there is none."""
     if settings.token_generated:
         return None, None
     for option in TOKEN_OPTIONS:
@@ -273,9 +281,9 @@ def _given_token(
 
 
 def _find_token_of(directory: Path, port: int) -> str | None:
-    """The token of a server on this port: where that server says, or in a file with the port in its name.
+    """Return the token of a server on this port, from that server's record or from a file with the port in its name.
 
-    Never the kept token alone: another user may listen there while our server is stopped.
+    The stored token alone is never used: another user may listen there while this user's server is stopped.
     """
     record = read_server_record(directory)
     if record is not None and urlsplit(record.url).port == port and (token := record.read_token()):

@@ -1,4 +1,4 @@
-"""Ask every check before something happens, and refuse it when one refuses, fails or takes too long."""
+"""Ask every check before an action, and refuse the action if one refuses, fails or takes too long."""
 
 import asyncio
 import logging
@@ -10,29 +10,32 @@ from sandboxagent.protocol.errors import CheckFailed, SandboxAgentError
 logger = logging.getLogger(__name__)
 
 CHECK_TIMEOUT = 10.0
-"""Seconds for all checks of one thing."""
+"""Seconds for all checks of one action."""
 
 P = ParamSpec("P")
 
 
 class Gate(Generic[P]):
-    """The checks of one kind of thing, such as a prompt."""
+    """The checks before one kind of action, such as sending a prompt."""
 
     def __init__(self, what: str, timeout: float = CHECK_TIMEOUT) -> None:
-        """`what` is the name of the thing in errors."""
+        """Take `what`, the name of the action in errors."""
         self._what = what
         self._timeout = timeout
         self.checks: list[tuple[str, Callable[P, Awaitable[None] | None]]] = []
-        """Each with the name of its owner."""
+        """The checks, each with the name of its owner."""
 
     def add(self, owner: str, check: Callable[P, Awaitable[None] | None]) -> None:
-        """A check returns None to agree at once, or an awaitable for later. It raises SandboxAgentError to refuse."""
+        """Add a check. It returns None to agree at once, or an awaitable to agree later.
+
+        It raises SandboxAgentError to refuse.
+        """
         self.checks.append((owner, check))
 
     def ask(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[None] | None:
-        """None when all checks agree at once, else an awaitable that returns when they do.
+        """Ask all checks. Returns None if all agree at once, else an awaitable that returns when they do.
 
-        Both raise the SandboxAgentError of a check that refuses, and CheckFailed for one that fails or takes too long.
+        Both raise the SandboxAgentError of a check that refuses, and CheckFailed if a check fails or takes too long.
         """
         waits: list[tuple[str, Awaitable[None]]] = []
         for owner, check in self.checks:
@@ -68,7 +71,7 @@ class Gate(Generic[P]):
 
 
 def _drop(waits: list[tuple[str, Awaitable[None]]]) -> None:
-    """Close coroutines that nobody will await."""
+    """Close coroutines that will not be awaited."""
     for _, wait in waits:
         if asyncio.iscoroutine(wait):
             wait.close()

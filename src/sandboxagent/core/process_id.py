@@ -1,4 +1,4 @@
-"""Identify a process of this machine, so that no later one with the same pid is taken for it."""
+"""Identify a process of this machine, even if its pid is reused later."""
 
 import os
 from contextlib import suppress
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class ProcessId(Struct, frozen=True):
-    """One process. A pid is reused; a pid with its start, in clock ticks since boot, is not."""
+    """One process. A pid may be reused, but a pid with its start in clock ticks since boot is unique."""
 
     pid: int
     start: int
@@ -25,24 +25,24 @@ class ProcessId(Struct, frozen=True):
 
     @property
     def alive(self) -> bool:
-        # A process whose first thread has ended looks like a zombie and is none.
+        # A process whose first thread has ended has the state of a zombie, but other threads may run.
         return self.state not in "ZX" or self.threads > 1
 
     @property
     def stopped(self) -> bool:
-        """By a signal, or by a process that traces it."""
+        """Whether a signal, or a process that traces it, has stopped the process."""
         return self.state in "Tt"
 
     @property
     def still(self) -> bool:
-        """Stopped, or in the kernel until something happens: not about to fork."""
+        """Whether the process is stopped or blocked in the kernel, so that it is not about to fork."""
         return self.state in "TtDZX"
 
 
 def read_process(pid: int) -> ProcessId | None:
-    """One process, if there is such a one."""
+    """Return the process with a pid; None if there is none."""
     line = read_proc_file(f"/proc/{pid}/stat")
-    # The name in parentheses may have anything in it, parentheses too.
+    # The name in parentheses may contain any characters, parentheses included.
     values = line[line.rfind(b")") + 2 :].split()
     if len(values) < 20:
         return None
@@ -58,7 +58,7 @@ def read_process(pid: int) -> ProcessId | None:
 
 
 def read_proc_file(path: str) -> bytes:
-    """All of a file in /proc; nothing when the process is gone, or is not ours to look at."""
+    """Return the content of a file in /proc. Empty if the process is gone, or if this user may not read the file."""
     content = b""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,23 +1,24 @@
-"""Report at a bounded rate what may happen again and again, with how often it happened."""
+"""Report repeated occurrences at a bounded rate, with their number."""
 
 from collections.abc import Callable
 
 REPORT_INTERVAL = 10.0
-"""Seconds between two reports of the same."""
+"""Seconds between two reports about the same subject."""
 
 
 class Reports:
-    """Of one kind, by who is reported."""
+    """The reports of one kind, separate for each subject."""
 
     def __init__(self, monotonic: Callable[[], float], report: Callable[[str, int, str], None]) -> None:
-        """`report` gets who it is, how often it has happened since the last report, and what is known of the last."""
+        """Take `report`, to be called with the subject, the number of new occurrences, and the newest detail."""
         self._monotonic = monotonic
         self._report = report
         self._counts: dict[str, tuple[int, float, str]] = {}
-        """How many since the last report, when the next one is due, and the newest."""
+        """By subject: the occurrences since the last report, the time when the next report is due, and the newest
+        detail."""
 
     def note(self, who: str, times: int = 1, what: str = "") -> None:
-        """It has happened: reported at once, or with what comes after."""
+        """Note an occurrence. It is reported at once, or together with later ones."""
         count, due, _ = self._counts.get(who, (0, 0.0, ""))
         now = self._monotonic()
         if now >= due:
@@ -27,7 +28,7 @@ class Reports:
             self._counts[who] = count + times, due, what
 
     def forget(self, who: str) -> None:
-        """It cannot happen there any more: report what was left out."""
+        """Report the occurrences that were not reported yet, and forget the subject."""
         count, _, what = self._counts.pop(who, (0, 0.0, ""))
         if count:
             self._report(who, count, what)

@@ -1,4 +1,4 @@
-"""Keep tasks that run beside their callers until they end, and report what makes one fail."""
+"""Keep background tasks until they end, and log the exception of one that fails."""
 
 import asyncio
 import logging
@@ -11,15 +11,15 @@ logger = logging.getLogger(__name__)
 
 
 class Tasks:
-    """The tasks of one owner, which closes them when it ends."""
+    """The tasks of one owner, which closes them at its own end."""
 
     def __init__(self, most: int | None = None) -> None:
-        """`most` is how many may run at once; whoever would begin one more asks `is_full` before, and refuses it."""
+        """Take `most`, the limit of concurrent tasks. Callers must check `is_full` before they start another one."""
         self._most = most
         self._running: set[asyncio.Task[object]] = set()
 
     def run(self, work: Coroutine[object, None, T], name: str) -> asyncio.Task[T]:
-        """Begin something. Nobody has to await it: an exception is logged with this name."""
+        """Start a coroutine as a task. The task need not be awaited: an exception is logged with its name."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._end)
@@ -38,21 +38,21 @@ class Tasks:
         return self._most is not None and len(self._running) >= self._most
 
     def cancel(self) -> None:
-        """Cancel all that run, without waiting for their ends; not the task that calls this."""
+        """Cancel all tasks except the calling one, without waiting for their ends."""
         for task in self._others():
             task.cancel()
 
     async def settle(self) -> None:
-        """Wait until all have ended, also those that begin meanwhile."""
+        """Wait until all tasks have ended, including the tasks that start meanwhile."""
         while others := self._others():
             await asyncio.wait(others)
 
     async def close(self) -> None:
-        """Cancel all that run, and wait for their ends."""
+        """Cancel all tasks, and wait for their ends."""
         self.cancel()
         await self.settle()
 
     def _others(self) -> list[asyncio.Task[object]]:
-        """A task that closes its own owner does not wait for itself."""
+        """Return all tasks except the calling one: a task that closes its own owner must not wait for itself."""
         calling = asyncio.current_task()
         return [task for task in self._running if task is not calling]

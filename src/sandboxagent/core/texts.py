@@ -1,6 +1,6 @@
-"""Find fences in texts that agents send, and what differs between two by lines, at a bounded cost.
+"""Find fences and line differences in agents' texts, at a bounded cost.
 
-What either costs grows with the text and no faster, whatever is in it. Pure.
+The cost grows at most linearly with a text, whatever its content. The functions are pure.
 """
 
 from collections.abc import Sequence
@@ -8,14 +8,15 @@ from io import StringIO
 from typing import NamedTuple
 
 STEPS = 20_000
-"""Steps of all comparisons that share one effort: some milliseconds."""
+"""Steps of all comparisons that share one effort: they take some milliseconds."""
 LEAST_STEPS, STEPS_PER_LINE = 500, 16
-"""What comparing two texts may take: so many steps, and more for each line. Many small ones are no way to take more."""
+"""Steps that comparing two texts may take: a fixed number, and more for each line. So many small comparisons do not
+cost more than one large one."""
 _FENCES, _MIN_FENCE = ("`", "~"), 3
 
 
 def unfenced(text: str) -> str:
-    """What stands in a fence of back-quotes or tildes when that is the whole text; else the text."""
+    """Return the content of a fence of back-quotes or tildes if the fence is the whole text, else the text."""
     whole = text.strip()
     sign = whole[:1]
     opening = len(whole) - len(whole.lstrip(sign)) if sign in _FENCES else 0
@@ -27,12 +28,12 @@ def unfenced(text: str) -> str:
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines of a text, each with its newline; the last may have none."""
+    """Return the lines of a text, each with its newline; the last one may have none."""
     return StringIO(text, newline="\n").readlines()
 
 
 class Effort:
-    """The steps that are left for comparing. One may be shared by several comparisons."""
+    """The steps that are left for comparisons. Several comparisons may share one."""
 
     __slots__ = ("left",)
 
@@ -41,7 +42,7 @@ class Effort:
 
 
 class Span(NamedTuple):
-    """Lines of the old text, and the other ones that the new text has in their place; each from one up to another."""
+    """A range of old lines, and the range of new lines that replaces it. Both ends are exclusive."""
 
     old: int
     old_end: int
@@ -50,9 +51,9 @@ class Span(NamedTuple):
 
 
 def find_changes(old: Sequence[str], new: Sequence[str], effort: Effort) -> tuple[list[Span], bool]:
-    """What differs, in order; and whether that is exact.
+    """Return the differences between two texts, in order, and whether they are exact.
 
-    Where comparing takes too many steps, all that lies between the first and the last difference is one span.
+    If a comparison takes too many steps, everything from the first to the last difference is one span.
     """
     most = min(len(old), len(new))
     start = next((at for at in range(most) if old[at] != new[at]), most)
@@ -76,8 +77,8 @@ def find_changes(old: Sequence[str], new: Sequence[str], effort: Effort) -> tupl
 
 
 def _find_kept(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[tuple[int, int]] | None:
-    """The lines that both have, in order: where each is in the old and in the new; None when it takes too long."""
-    # Numbers in place of lines, so that comparing two of them is one step, however long they are.
+    """Return the indexes of the common lines in the old and the new text, in order; None if that takes too long."""
+    # Numbers in place of lines make the comparison of two lines one step, however long they are.
     numbers = {line: number for number, line in enumerate(old)}
     after = [(at, numbers[line]) for at, line in enumerate(new) if line in numbers]
     common = {number for _, number in after}
@@ -90,10 +91,10 @@ def _find_kept(old: Sequence[str], new: Sequence[str], effort: Effort) -> list[t
 
 
 def _find_runs(old: list[int], new: list[int], effort: Effort) -> list[tuple[int, int, int]] | None:
-    """Runs of what both have, so that as little as can be is left out (Myers' algorithm); None when it takes too long.
+    """Return the runs of a longest common subsequence (Myers' algorithm); None if that takes too long.
 
-    A path goes from the start of both to their ends; a step leaves out a line of the old, or takes in one of the new.
-    On diagonal `k`, `k` more lines of the old are behind it than of the new.
+    A path leads from the start of both lists to their ends. A step skips an old line or inserts a new one. On diagonal
+    `k`, the path has passed `k` more old lines than new ones.
     """
     most = min(effort.left, LEAST_STEPS + STEPS_PER_LINE * (len(old) + len(new)))
     left, reached, past = most, {1: 0}, list[dict[int, int]]()
@@ -116,7 +117,7 @@ def _find_runs(old: list[int], new: list[int], effort: Effort) -> list[tuple[int
 
 
 def _walk_back(past: list[dict[int, int]], at: int, beside: int) -> list[tuple[int, int, int]]:
-    """The runs on the path that has come here."""
+    """Return the runs on the path that ends here."""
     runs: list[tuple[int, int, int]] = []
     for number in reversed(range(len(past))):
         reached, k = past[number], at - beside

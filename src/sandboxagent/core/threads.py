@@ -1,6 +1,6 @@
-"""Run work that blocks in threads, with a pool for each purpose.
+"""Run blocking work in threads, with a pool for each purpose.
 
-The event loop's own threads are left to the upkeep of agents: installing them, and looking at their processes.
+The event loop's own threads are left for the upkeep of agents: installing them, and inspecting their processes.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 class Pool:
-    """So many threads, which start when they are needed. What comes when all are busy waits, in order."""
+    """A pool of at most `threads` threads, which start on demand. Work waits in order while all are busy."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.threads = threads
         self._executor = ThreadPoolExecutor(threads, name)
 
     def start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> "asyncio.Future[T]":
-        """Begin something now, or as soon as a thread is free."""
+        """Start work at once, or as soon as a thread is free."""
         return asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Begin something once this is awaited; gives what comes of it."""
+        """Start work when this is awaited, and return its result."""
         return await self.start(work, *args, **kwargs)
 
 
@@ -34,14 +34,15 @@ class Pools(Struct, frozen=True):
     """All pools of a server."""
 
     agents: Pool = field(default_factory=lambda: Pool("agents", 8))
-    """Files and directories that agents ask for."""
+    """For files and directories that agents ask for."""
     lines: Pool = field(default_factory=lambda: Pool("lines", 1))
-    """Large envelopes. One thread, as Python runs only one at a time: with more, the event loop would wait for each."""
+    """For large envelopes. One thread, because Python runs only one at a time, and the event loop would wait for
+    each."""
     files: Pool = field(default_factory=lambda: Pool("files", 16))
-    """What clients do with files, step by step: no step takes long."""
+    """For clients' file operations, in steps of which none takes long."""
     trees: Pool = field(default_factory=lambda: Pool("trees", 4))
-    """Moves and deletions, which take as long as the tree is large."""
+    """For moves and deletions, which take longer the larger the tree is."""
     searches: Pool = field(default_factory=lambda: Pool("searches", 4))
-    """Looking again at what ripgrep found."""
+    """For checking the results of ripgrep again."""
     watches: Pool = field(default_factory=lambda: Pool("watches", 4))
-    """Going through the trees that clients watch."""
+    """For walking through the trees that clients watch."""

@@ -1,4 +1,4 @@
 """Read tar archives and fill trees from them.
 
-Knows neither agents nor the host's file service.
+The package knows neither agents nor the host's file service.
 """

@@ -1,6 +1,6 @@
-"""Delete trees of any depth, whatever others do to them meanwhile.
+"""Delete trees of any depth, even while other processes change them.
 
-It goes by descriptors and follows no link. Everything here blocks.
+It uses descriptors and follows no link. All functions block.
 """
 
 import errno
@@ -14,22 +14,23 @@ from pathlib import Path
 from sandboxagent.protocol.errors import ShuttingDown
 
 MAX_DEPTH = 32
-"""Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
+"""Maximum number of levels that are open at once. Deeper directories are first moved up, so that no tree is too
+deep."""
 MAX_ROUNDS = 16
-"""How often a directory is emptied into which others write."""
+"""Maximum number of attempts to empty a directory into which other processes write."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 logger = logging.getLogger(__name__)
 
 
 def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
-    """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
+    """Delete an entry with everything in it. Raises OSError, and ShuttingDown if `stopped` returns true."""
     if not _unlink(directory, name):
         _Removal(stopped).tree(directory, name, 0)
 
 
 def discard(path: Path) -> None:
-    """Delete as much as possible of what is at a path; never raises, but logs why something is left."""
+    """Delete as much as possible of the tree at a path. Never raises, but logs why a part remains."""
     removal = _Removal(lambda: False, go_on=True)
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -47,7 +48,7 @@ def discard(path: Path) -> None:
 class _Removal:
     def __init__(self, stopped: Callable[[], bool], *, go_on: bool = False) -> None:
         self.failure: OSError | None = None
-        """Why something is left, when the rest was to be deleted all the same."""
+        """The reason why a part remains, if the deletion continues after failures."""
         self._stopped = stopped
         self._go_on = go_on
         self._top = -1
@@ -59,7 +60,7 @@ class _Removal:
         except FileNotFoundError:
             return
         except NotADirectoryError:
-            # It was one a moment ago.
+            # It was a directory when its parent was listed.
             _unlink(directory, name)
             return
         try:
@@ -81,7 +82,8 @@ class _Removal:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # What was lifted is here now; everything else was put here by others, or could not be deleted.
+                # Either directories were moved up to here, or other processes wrote here, or an entry could not be
+                # deleted.
                 if self._lifted and depth == 0:
                     continue
                 if self.failure is not None:
@@ -119,7 +121,7 @@ class _Removal:
 
 
 def _unlink(directory: int, name: bytes) -> bool:
-    """False for a directory."""
+    """Unlink a name that may be gone already. Returns False for a directory."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
 """Unpack tar archives (plain, gzip, bzip2, xz or zstd) into a tree, in bounded memory.
 
-gzip, bzip2, xz and zstd are read from a stream that only goes forward.
+Streams are read forward only.
 """
 
 import bz2
@@ -26,16 +26,16 @@ else:
 Packing = Literal["", "gz", "bz2", "xz", "zst"]
 
 WINDOW_LOG = 23
-"""How far back zstd may refer, as a power of two: 8 MiB, what every reader should hold (RFC 8878), and no more."""
+"""Maximum window of zstd as a power of two: 8 MiB, the size that RFC 8878 recommends every reader to support."""
 
 MAX_MEMORY_BYTES = 128 << 20
-"""Bytes of memory that an xz archive may ask for; its strongest level takes half of them."""
+"""Maximum number of bytes of memory for unpacking an xz archive. Its strongest level needs half of that."""
 
 DAMAGE = (EOFError, OSError, zlib.error, lzma.LZMAError, zstd.ZstdError)
-"""What reading raises over bytes that make no sense."""
+"""The exceptions that reading raises for damaged bytes."""
 
 STEP = 1 << 15
-"""Bytes that are unpacked at once."""
+"""The number of bytes to unpack at once."""
 
 _MAGIC: tuple[tuple[bytes, Packing], ...] = (
     (b"\x1f\x8b", "gz"),
@@ -46,13 +46,13 @@ _MAGIC: tuple[tuple[bytes, Packing], ...] = (
 
 
 class ByteReader(Protocol):
-    """As much of a stream as is needed: the next bytes, at most so many; none at its end."""
+    """A stream that returns at most the requested number of bytes, and none at its end."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def detect_packing(head: bytes) -> Packing:
-    """How a stream is packed, by its first bytes."""
+    """Return the packing of a stream, by its first bytes."""
     for magic, packing in _MAGIC:
         if head.startswith(magic):
             return packing
@@ -60,7 +60,7 @@ def detect_packing(head: bytes) -> Packing:
 
 
 def unpack_stream(stream: ByteReader, packing: Packing) -> ByteReader:
-    """The stream without its packing, in bounded memory."""
+    """Return the unpacked stream, which uses bounded memory."""
     file = cast("IO[bytes]", cast("object", stream))
     match packing:
         case "gz":
@@ -76,7 +76,7 @@ def unpack_stream(stream: ByteReader, packing: Packing) -> ByteReader:
 
 
 class _Xz(io.RawIOBase):
-    """As LZMAFile, which has no bound."""
+    """A reader like LZMAFile, but with a limit on memory."""
 
     def __init__(self, stream: ByteReader) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class _Xz(io.RawIOBase):
     def _next(self, size: int) -> bytes:
         while True:
             if self._part.eof:
-                # Several may follow each other, with zeros between them.
+                # Several xz streams may follow each other, with zeros between them.
                 self._coming = self._part.unused_data.lstrip(b"\0") or self._stream.read(STEP).lstrip(b"\0")
                 if not self._coming:
                     return b""
@@ -111,7 +111,7 @@ class _Xz(io.RawIOBase):
 
 
 class Packer(Protocol):
-    """Packs piece by piece."""
+    """A compressor that packs piece by piece."""
 
     def compress(self, data: bytes, /) -> bytes: ...
 
@@ -119,46 +119,46 @@ class Packer(Protocol):
 
 
 def make_packer(packing: Literal["gz", "zst"]) -> Packer:
-    """Packs a stream; quickly rather than small."""
+    """Return a compressor that favors speed over size."""
     if packing == "gz":
         return zlib.compressobj(level=4, wbits=zlib.MAX_WBITS | 16)
     return zstd.ZstdCompressor(level=3)
 
 
 MAX_EXTENDED_BYTES = 1 << 16
-"""Bytes that the extended headers of one entry may have, together."""
+"""Maximum number of bytes of the extended headers of one entry together."""
 MAX_GLOBAL_BYTES = 1 << 20
-"""Bytes that headers for all entries may have, together."""
+"""Maximum number of bytes of all global headers together."""
 
 BLOCK = tarfile.BLOCKSIZE
 NAMES = ("utf-8", "surrogateescape")
-"""How names are written: those that are no text, too."""
+"""Encoding of names, which also keeps bytes that are not UTF-8."""
 
 _RECORDS = {tarfile.XHDTYPE: "pax", tarfile.SOLARIS_XHDTYPE: "pax"}
 _LONG = {tarfile.GNUTYPE_LONGNAME: b"path", tarfile.GNUTYPE_LONGLINK: b"linkpath"}
 _COUNTED = (b"path", b"linkpath", b"size")
 _SPARSE = b"GNU.sparse."
 _DIGITS = 8
-"""Digits that the length of a record has at most."""
+"""Maximum number of digits of a record's length."""
 
 HEADERS = 4096
-"""Bytes that an entry may take besides its content."""
+"""Maximum number of bytes of an entry besides its content."""
 NOWHERE = "/nowhere"
-"""The destination passed to Python's own filter, which is to judge names and not this disk."""
+"""A destination for Python's own filter. It does not exist, so that the filter judges names and not this disk."""
 Put = Callable[[tarfile.TarInfo, Iterable[bytes], Tree], None]
-"""Puts an entry, with its content, into a tree."""
+"""Puts an entry with its content into a tree."""
 
 
 class Refuse(Protocol):
-    """Raises that an entry breaks a rule; says which `limit` it was."""
+    """Raises the error for an entry that breaks a rule. The facts include a `limit`, if the rule is one."""
 
     def __call__(self, name: str, rule: str, **facts: object) -> NoReturn: ...
 
 
 class Headers:
-    """Iterates over entries. Take the content of a file from the stream before you ask for the next one.
+    """An iterator over entries. Read the content of a file from the stream before you request the next entry.
 
-    `stream` gives as many bytes as it is asked for, fewer only at its end. Raises Damaged, and what `refuse` raises.
+    `stream` returns as many bytes as requested, fewer only at its end. Raises Damaged, and the exceptions of `refuse`.
     """
 
     def __init__(self, stream: ByteReader, refuse: Refuse) -> None:
@@ -183,7 +183,7 @@ class Headers:
             raise Damaged("it ends in the middle")
 
     def _member(self, block: bytes) -> tarfile.TarInfo:
-        """The entry that begins with this block, with all that is said of it before."""
+        """Return the entry that begins with this block, with its extended headers applied."""
         found: dict[bytes, bytes] = {}
         kinds: set[str] = set()
         size = 0
@@ -207,12 +207,12 @@ class Headers:
             block = self._whole(BLOCK)
         _apply(found, header)
         if _SPARSE in found or header.type == tarfile.GNUTYPE_SPARSE:
-            # Its map of holes is the archive's word for where bytes go.
+            # The archive decides with the map of holes at which offsets bytes go.
             self._refuse(header.name, "is a sparse file")
         return header
 
     def _pass_over(self, body: bytes) -> None:
-        """A header for all entries; those that give all of them one name or size make no sense."""
+        """Skip a global header. Raises Damaged if it would give all entries one name or size."""
         self._global += BLOCK + len(body)
         if self._global > MAX_GLOBAL_BYTES:
             self._refuse(
@@ -229,7 +229,7 @@ class Headers:
 
 
 def has_content(member: tarfile.TarInfo) -> bool:
-    """Whether content follows the header; unknown kinds count as files."""
+    """Return whether content follows the header. Unknown kinds count as files."""
     return member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
 
 
@@ -244,7 +244,7 @@ def _parse_header(block: bytes) -> tarfile.TarInfo:
 
 
 def _parse_records(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """What an extended header says: records of their length, a keyword and a value."""
+    """Yield the keyword and the value of each record of an extended header."""
     at = 0
     while at < len(body):
         space = body.find(b" ", at, at + _DIGITS)
@@ -258,7 +258,7 @@ def _parse_records(body: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _parse_extended(type: bytes, body: bytes) -> dict[bytes, bytes]:
-    """What counts in an extended header."""
+    """Return the records of an extended header that matter."""
     if type in _LONG:
         return {_LONG[type]: body.partition(b"\0")[0]}
     said: dict[bytes, bytes] = {}
@@ -283,7 +283,7 @@ def _apply(found: dict[bytes, bytes], header: tarfile.TarInfo) -> None:
 
 
 def put(member: tarfile.TarInfo, content: Iterable[bytes], tree: Tree) -> None:
-    """Take files, folders and links, and refuse everything else."""
+    """Put files, folders and links into the tree, and refuse every other entry."""
     name = member.name
     if member.isdir():
         tree.folder(name)
@@ -296,7 +296,7 @@ def put(member: tarfile.TarInfo, content: Iterable[bytes], tree: Tree) -> None:
     else:
         tree.refuse(name, "is neither a file nor a folder nor a link")
     if member.issym() or member.islnk():
-        # For files and folders it looks at names alone, and the tree has done that.
+        # For files and folders the filter only checks names, and the tree has done that.
         _filter(member, tree)
 
 
@@ -309,12 +309,14 @@ def unpack(
     allowed: Callable[[], int] | None = None,
     put: Put = put,
 ) -> None:
-    """Put everything into the tree, which counts what it gets; the archive may hold little more than that.
+    """Put all entries into the tree, which enforces its own limits.
 
-    `allowed` says how many bytes the stream may have had by now, `put` what becomes of an entry.
+    The archive may have little more data than the tree.
+
+    `allowed` returns the maximum number of unpacked bytes at this moment. `put` handles one entry.
 
     Raises:
-        Damaged: it makes no sense.
+        Damaged: the archive is not valid.
     """
     forward = _Forward(stream, tree, max_bytes + HEADERS * max_entries, allowed)
     for number, member in enumerate(forward.headers, 1):
@@ -322,15 +324,18 @@ def unpack(
             tree.refuse("", f"has more than {max_entries} entries", limit=max_entries)
         content = forward.pieces(member.size if has_content(member) else 0)
         put(member, content, tree)
-        for _ in content:  # What was left out is passed over.
+        for _ in content:  # Skip content that was not read.
             pass
-    while forward.read(PIECE):  # To the very end, where the checksum is.
+    while forward.read(PIECE):  # Read to the very end, where the checksum is.
         pass
 
 
 def _filter(member: tarfile.TarInfo, tree: Tree) -> None:
-    """Refuse what Python's data filter (PEP 706) refuses. Our own rules are stricter; this is a safety net."""
-    # Absent from the first releases of 3.11.
+    """Refuse entries that Python's data filter (PEP 706) refuses.
+
+    The tree's rules are stricter; this is a safety net.
+    """
+    # The first releases of 3.11 have no filter.
     data_filter = getattr(tarfile, "data_filter", None)
     if data_filter is None:
         return
@@ -343,7 +348,7 @@ def _filter(member: tarfile.TarInfo, tree: Tree) -> None:
 
 
 class _Forward:
-    """A stream that only goes forward, in small steps, and not too far."""
+    """A stream that is read forward only, in small steps and up to a limit."""
 
     def __init__(self, stream: ByteReader, tree: Tree, most: int, allowed: Callable[[], int] | None) -> None:
         self.headers = Headers(self, tree.refuse)
@@ -354,9 +359,9 @@ class _Forward:
         self._at = 0
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes, fewer only at the end."""
+        """Return the requested number of bytes, fewer only at the end."""
         if self._at + size > self._most + PIECE:
-            rule = f"makes the archive unfold into more than {self._most} bytes"
+            rule = f"makes the archive unpack to more than {self._most} bytes"
             self._tree.refuse(self.headers.entry, rule, limit=self._most)
         parts: list[bytes] = []
         try:
@@ -368,11 +373,11 @@ class _Forward:
         content = parts[0] if len(parts) == 1 else b"".join(parts)
         self._at += len(content)
         if self._allowed is not None and self._at > (limit := self._allowed()):
-            self._tree.refuse(self.headers.entry, "makes the archive unfold into far more than it is", limit=limit)
+            self._tree.refuse(self.headers.entry, "makes the archive unpack to far more than its own size", limit=limit)
         return content
 
     def pieces(self, size: int) -> Iterator[bytes]:
-        """The next so many bytes, all of them."""
+        """Yield the next `size` bytes, all of them."""
         while size > 0:
             piece = self.read(min(PIECE, size))
             if not piece:

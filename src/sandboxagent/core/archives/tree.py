@@ -1,8 +1,8 @@
-"""Fill a tree from an archive and touch nothing outside of it, whatever the entries are called.
+"""Fill a tree from an archive and touch nothing outside of it, whatever the names of the entries are.
 
-Knows no archive formats, and not where things are put: that is its shelf (`Folder` is one on the disk). It keeps
-account of all it has, so that what is on disk need not be asked: every name is made once, below folders of its own
-making, and links come last, when nothing is written any more that could go through one.
+The module knows neither archive formats nor the place of the tree: a store (such as `Folder`, on the disk) has that.
+The tree records everything that it makes, so it need not ask the disk. Each name is made once, below folders that the
+tree made. Links are made last, when no later write could follow one.
 """
 
 import errno
@@ -21,48 +21,50 @@ Kind = Literal["folder", "file", "link"]
 
 PIECE = 1 << 16
 MAX_LINKS = 40
-"""Links that a kernel follows for one path, at most."""
+"""Maximum number of links that a kernel follows for one path."""
 
 MAX_NAME = 255
 MAX_PATH = MAX_TARGET = 4095
-"""Bytes, as the kernel has it."""
+"""Maximum number of bytes, as in the kernel."""
 
 MAX_DEPTH = 256
-"""Levels of a path, unless you say otherwise."""
+"""Default maximum number of levels of a path."""
 LEVELS, FREE_LEVELS = 32, 1 << 16
-"""Levels that the paths of an archive may have: for each entry allowed, and besides. It bounds what they cost."""
+"""Maximum number of levels of all paths of an archive together: for each allowed entry, and besides. This bounds their
+cost in memory and time."""
 
-_SHOWN = 300  # Characters of a name; an archive may have any.
+_SHOWN = 300  # Maximum number of characters of a name in messages; an archive may have longer names.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Damaged(Exception):
-    """What should be an archive makes no sense."""
+    """The data is not a valid archive."""
 
 
 class TreeStore(Protocol):
-    """Where the things of a tree are put. The tree asks for each name once, and for folders before what is in them."""
+    """The place where a tree puts its entries. The tree makes each name once, and folders before their content."""
 
     name: str
-    """For people, when the disk is full."""
+    """The name of the place in messages about a full disk."""
 
     def folder(self, parts: Parts) -> None: ...
 
     def file(self, parts: Parts, *, runs: bool) -> FileIO:
-        """A new file, to be written. `runs` is all that is kept of a mode: whether it can be run."""
+        """Make a new file to write. Of its mode only one fact is kept: whether the file can be executed."""
         ...
 
     def read(self, parts: Parts) -> FileIO:
-        """A file that was put here, to be read."""
+        """Open a file that the tree has made, to read it."""
         ...
 
     def link(self, parts: Parts, target: str) -> None: ...
 
 
 class Tree:
-    """What was unpacked so far. `label` names the archive for people.
+    """The entries that were unpacked so far. `label` names the archive in messages.
 
-    Every method may raise UnsafeArchive, which names the entry, the rule, and the `limit` if it was one, or DiskFull.
+    Every method may raise UnsafeArchive or DiskFull. UnsafeArchive has the entry, the rule, and the `limit` if the rule
+    is one.
     """
 
     def __init__(
@@ -86,16 +88,16 @@ class Tree:
         self._bytes = 0
         self._kinds: dict[Parts, Kind] = {}
         self._names: dict[str, str] = {}
-        """One string for each name, however many paths go through it."""
+        """One string for each name, shared by all paths with that name."""
         self._links: dict[Parts, str] = {}
         self._similar: dict[str, str] = {}
-        """The same, by names as a file system sees them that knows no upper case."""
+        """The targets of links by their names as a case-insensitive file system compares them."""
 
     def folder(self, name: str) -> None:
         self._folders(name, self._parts(name))
 
     def file(self, name: str, mode: int, pieces: Iterable[bytes]) -> None:
-        """Write a file. Of its mode only one fact is kept: whether it can be run."""
+        """Write a file. Of its mode only one fact is kept: whether the file can be executed."""
         parts = self._claim(name, "file")
         with self._disk(name), self._shelf.file(parts, runs=mode & 0o111 != 0) as file:
             for piece in pieces:
@@ -107,7 +109,7 @@ class Tree:
                     rest = rest[file.write(rest) :]
 
     def copy(self, name: str, original: str) -> None:
-        """What stands for a hard link: a file with the content of an earlier one."""
+        """Make a file with the content of an earlier one, in place of a hard link."""
         known = len(original) <= MAX_PATH and not original.startswith("/")
         parts = tuple(part for part in original.split("/") if part not in ("", ".")) if known else ()
         if self._kinds.get(parts) != "file":
@@ -129,7 +131,7 @@ class Tree:
         self._similar.setdefault(_fold_names(parts), target)
 
     def finish(self) -> None:
-        """Make the links, once all of them are known to stay inside."""
+        """Make the links, after checking that all of them stay inside."""
         for parts, target in self._links.items():
             self._follow(parts, target)
         for parts, target in self._links.items():
@@ -137,9 +139,9 @@ class Tree:
                 self._shelf.link(parts, target)
 
     def refuse(self, name: str, rule: str, **facts: object) -> NoReturn:
-        """Raise UnsafeArchive for an entry, or for the whole when it has no name."""
+        """Raise UnsafeArchive for an entry, or for the whole archive if the name is empty."""
         who = f"its entry {name[:_SHOWN]!r}" if name else "it"
-        # Names need not be text, and one that is not cannot be sent as JSON.
+        # Names may have bytes that are not UTF-8, which JSON cannot carry.
         entry = name[:_SHOWN].encode("utf-8", "backslashreplace").decode()
         detail = f"{self._label} is not unpacked: {who} {rule}"
         raise UnsafeArchive(detail, archive=self._label, entry=entry, rule=rule, **facts)
@@ -174,7 +176,7 @@ class Tree:
         return parts
 
     def _folders(self, name: str, parts: Parts) -> None:
-        """Make a folder, and those above it; usually all of them are there."""
+        """Make a folder and its missing parents; usually all of them exist."""
         there = len(parts)
         while there and (kind := self._kinds.get(parts[:there])) != "folder":
             if kind is not None:
@@ -194,18 +196,18 @@ class Tree:
         self._kinds[parts] = kind
 
     def _spend(self, name: str, levels: int) -> None:
-        """Count what a path costs in memory and time: as much as it has levels."""
+        """Count the cost of a path in memory and time, which is its number of levels."""
         self._levels += levels
         if self._levels > self._max_levels:
             rule = f"makes the paths of the archive have more than {self._max_levels} levels together"
             self.refuse(name, rule, limit=self._max_levels)
 
     def _follow(self, parts: Parts, target: str) -> None:
-        """Go where a link leads, as the kernel would; refuse it when that is up and out, at any point on the way."""
+        """Follow a link as the kernel would. Refuse it if it leads out of the tree at any point."""
         at = parts[:-1]
         ahead = target.split("/")[::-1]
         followed = 0
-        while ahead and followed <= MAX_LINKS:  # More lead in a circle, that is nowhere.
+        while ahead and followed <= MAX_LINKS:  # More links form a circle, which leads nowhere.
             part = ahead.pop()
             self._spend("/".join(parts), len(at) + 1)
             if part == ".." and not at:
@@ -221,7 +223,7 @@ class Tree:
                     ahead += further.split("/")[::-1]
 
     def _target(self, parts: Parts) -> str | None:
-        """Where the link of that name leads; None when it is none, not even where upper case is not known."""
+        """Return the target of the link with that name; None if there is none, ignoring case."""
         if parts in self._kinds:
             return self._links.get(parts)
         return self._similar.get(_fold_names(parts))
@@ -245,7 +247,10 @@ def _fold_names(parts: Parts) -> str:
 
 
 class Folder:
-    """A shelf for a tree. `root` must be new or empty, and used by nothing else: its content is reached by path."""
+    """A store on the disk.
+
+    `root` must be new or empty, and used by nothing else, because its content is reached by path.
+    """
 
     def __init__(self, root: Path) -> None:
         self.name = str(root)

@@ -1,7 +1,7 @@
 """Read settings from flags, environment variables and config.toml, once at the start.
 
-options.py is the table of options, values.py what can be written for one, sources.py where it is read from, also
-for other TOML files. Knows nothing of how a command line is parsed, nor of who uses a setting.
+options.py has the table of options, values.py the syntax of their values, and sources.py the places where they are
+read, also for other TOML files. The package knows neither how a command line is parsed nor who uses a setting.
 """
 
 from sandboxagent.core.settings.options import OPTIONS, Option, Settings

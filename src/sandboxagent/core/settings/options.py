@@ -34,14 +34,14 @@ T_co = TypeVar("T_co", covariant=True)
 
 PREFIX = "SANDBOX_AGENT_"
 ENDPOINT_VARIABLE = f"{PREFIX}ENDPOINT"
-"""Names the server that commands call."""
+"""The environment variable with the address of the server that commands call."""
 REGISTRY = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json"
 
 
 class Option(Generic[T_co]):
-    """One option: what it takes, what it does, and what it is called in each place (its name is its key).
+    """One option: its kind, its description, and its name in each place. Its key is `name`.
 
-    An attribute of Settings: of the class it is the option, of an instance its value.
+    It is an attribute of Settings: on the class it is the option, on an instance the value.
     """
 
     __slots__ = ("default", "group", "initial", "kind", "name", "text")
@@ -49,7 +49,7 @@ class Option(Generic[T_co]):
     def __init__(self, group: str, kind: ValueKind[object], default: str | None, text: str, initial: object) -> None:
         self.group, self.kind, self.default, self.text = group, kind, default, text
         self.initial = initial
-        """What it is when it is not given; a text is read when it is wanted."""
+        """The value if none is given. A text is read on access."""
         self.name = ""
 
     @property
@@ -68,7 +68,7 @@ class Option(Generic[T_co]):
     @overload
     def __get__(self, settings: "Settings", owner: type) -> T_co: ...
     def __get__(self, settings: "Settings | None", owner: type) -> "Option[T_co] | T_co":
-        """A value that is not given. Python looks here when the instance has none."""
+        """Return a value that is not given. Python calls this if the instance has no attribute of that name."""
         if settings is None:
             return self
         return cast("T_co", self.kind.read(Given(self.initial)) if isinstance(self.initial, str) else self.initial)
@@ -79,22 +79,22 @@ def option(group: str, kind: ValueKind[T], default: str, text: str) -> Option[T]
 @overload
 def option(group: str, kind: ValueKind[T], default: None, text: str) -> Option[T | None]: ...
 def option(group: str, kind: ValueKind[T], default: str | None, text: str) -> Option[T] | Option[T | None]:
-    """An option that has a value, or none."""
+    """Make an option with a default, or with None for no value."""
     return Option(group, kind, default, text, default)
 
 
 def switch(group: str, text: str) -> Option[bool]:
-    """An option that is off unless you turn it on."""
+    """Make an option that is off by default."""
     return Option(group, SWITCH, "false", text, initial=False)
 
 
 def repeated(group: str, kind: ValueKind[T], text: str) -> Option[tuple[T, ...]]:
-    """An option that may be given several times."""
+    """Make an option that may be given several times."""
     return Option(group, many(kind), None, text, ())
 
 
 def derived(group: str, kind: ValueKind[T], default: str, text: str) -> Option[T]:
-    """An option whose default follows from others: `default` describes it, load() computes it."""
+    """Make an option whose default depends on other options: `default` describes it, and load() computes it."""
     return Option(group, kind, default, text, None)
 
 
@@ -180,7 +180,7 @@ class Settings:
         _AGENTS,
         SIZE,
         "256MiB",
-        "Memory for what an agent process makes the server keep: requests that wait, and updates that are held back. "
+        "Memory for the data that the server keeps for an agent process: waiting requests, and held-back updates. "
         "Beyond that its requests are rejected.",
     )
     attachments = option(_AGENTS, COUNT, "100", "Most files that a prompt may attach.")
@@ -251,7 +251,10 @@ class Settings:
         _TRAFFIC, DURATION, "60s", "Time that a WebSocket's client has to answer a ping before its socket is closed."
     )
     peer_timeout = option(
-        _TRAFFIC, DURATION, "60s", "Time after which a socket is closed whose other end takes nothing of what was sent."
+        _TRAFFIC,
+        DURATION,
+        "60s",
+        "Time after which a socket is closed if its other end accepts none of the sent bytes.",
     )
     session_streams = option(
         _TRAFFIC, COUNT, "1000", "Most sessions of a connection that may have a stream of their own on /acp."
@@ -266,10 +269,11 @@ class Settings:
         _TRAFFIC,
         SIZE,
         "128MiB",
-        "Memory for what OpenCode's programs read of sessions, a quarter for each; more is left out, oldest first.",
+        "Memory for the sessions that OpenCode's programs read, at most a quarter for each. The oldest messages are "
+        "left out.",
     )
     stall_timeout = option(
-        _TRAFFIC, DURATION, "1s", "Time after which such a reader is disconnected if it reads nothing."
+        _TRAFFIC, DURATION, "1s", "Time after which a slow reader is disconnected if it reads nothing."
     )
 
     log_max_bytes = derived(
@@ -290,25 +294,31 @@ class Settings:
         _FLEET, SIZE, "64MiB", "How much of the log may wait for the fleet before agents are paused."
     )
     flows = option(
-        _FLEET, COUNT, "4096", "Requests between gateways and nodes under way at once, at this gateway or at this node."
+        _FLEET,
+        COUNT,
+        "4096",
+        "Most requests between gateways and nodes at the same time, at this gateway or this node.",
     )
     node_rate = option(
-        _FLEET, SIZE, "32MiB", "Bytes that a gateway takes of each node in a second; a node with more has to wait."
+        _FLEET, SIZE, "32MiB", "Bytes that a gateway accepts from each node in a second; a node with more has to wait."
     )
-    node_sessions = option(_FLEET, COUNT, "20000", "Most sessions that gateways list of each node.")
-    node_views = option(_FLEET, SIZE, "32MiB", "Most bytes of what gateways list of all sessions of a node.")
+    node_sessions = option(_FLEET, COUNT, "20000", "Most sessions of each node that gateways list.")
+    node_views = option(_FLEET, SIZE, "32MiB", "Most bytes that gateways list for all sessions of a node.")
     session_view = option(
-        _FLEET, SIZE, "256KiB", "Most bytes of what gateways list of one session, its metadata included."
+        _FLEET, SIZE, "256KiB", "Most bytes that gateways list for one session, including its metadata."
     )
     node_line = option(
-        _FLEET, SIZE, "64MiB", "Longest line that gateways take of a node; as long as its own --max-line, or longer."
+        _FLEET,
+        SIZE,
+        "64MiB",
+        "Longest line that gateways accept from a node; as long as the node's own --max-line, or longer.",
     )
     require_pins = switch(_FLEET, "Open no new sessions at nodes that no operator has pinned with fleet pin.")
     replicas = option(
         _FLEET, COUNT, "1", "NATS servers on which a gateway keeps each event; 3 for a cluster that may lose one."
     )
 
-    log_level = option(_OUTPUT, _LEVEL, "info", "Lowest level that the server logs about itself.")
+    log_level = option(_OUTPUT, _LEVEL, "info", "Lowest level of the server's own log messages.")
     quiet = switch(_OUTPUT, "Print no hints at the start: neither the token nor a first call to try.")
     server_log_bytes = option(
         _OUTPUT,
@@ -316,15 +326,15 @@ class Settings:
         "8MiB",
         "Size at which the log of a server in the background begins anew; one older file is kept.",
     )
-    log_format = option(_OUTPUT, _FORMAT, "text", "Format of what the server logs about itself.")
+    log_format = option(_OUTPUT, _FORMAT, "text", "Format of the server's own log messages.")
 
-    # Not options: what load() found out.
+    # These are not options: load() sets them.
     token_generated: bool = False
     temporary: bool = False
-    """The server makes a new data directory and deletes it at the end; `data_dir` is not used."""
+    """Whether the server makes a new data directory and deletes it at the end. `data_dir` is not used then."""
     warnings: tuple[str, ...] = ()
     given: frozenset[str] = frozenset()
-    """The options that a flag, a variable or config.toml sets."""
+    """The names of the options that a flag, a variable or config.toml sets."""
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.__dict__.update(values)
@@ -337,7 +347,7 @@ class Settings:
         return f"Settings({', '.join(f'{name}={value!r}' for name, value in vars(self).items() if name not in secret)})"
 
     def changed(self, **values: object) -> "Settings":
-        """The same settings, but for these."""
+        """Return a copy of the settings with other values."""
         return Settings(vars(self) | values)
 
 

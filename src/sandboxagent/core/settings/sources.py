@@ -1,6 +1,6 @@
 """Read settings from flags, then environment variables, then config.toml.
 
-TOML files that people write are read here, also for others, and the line on which something is wrong is named.
+It also reads the other TOML files that people write. Errors name the line in the file.
 """
 
 import os
@@ -17,7 +17,10 @@ _KEY = r"\"[^\"]*\"|'[^']*'|[\w-]+"
 
 
 def read_toml(path: Path) -> tuple[dict[str, object], str]:
-    """A file's content and its text, both empty when there is no file; a SettingsError names what is wrong."""
+    """Return a file's content and its text, both empty if there is no file.
+
+    Raises SettingsError, which names the problem.
+    """
     try:
         text = path.read_text("utf-8-sig")
         content = tomllib.loads(text)
@@ -33,7 +36,7 @@ def read_toml(path: Path) -> tuple[dict[str, object], str]:
         from sandboxagent.protocol.json_bounds import MAX_DEPTH
 
         raise SettingsError(f"{path}: it is nested deeper than {MAX_DEPTH} levels") from None
-    # Most commands read no file, and start without msgspec.
+    # Most commands read no file, and start faster without msgspec.
     from sandboxagent.protocol.json_bounds import check_depth
 
     reason = check_depth(content)
@@ -43,7 +46,7 @@ def read_toml(path: Path) -> tuple[dict[str, object], str]:
 
 
 def line_of(text: str, path: Sequence[str]) -> int:
-    """The line on which a key stands, or the nearest table around it when it is written inline."""
+    """Return the line of a key, or of the nearest table around it if it is written inline."""
     table: list[str] = []
     nearest, depth = 1, 0
     for number, line in enumerate(text.splitlines(), start=1):
@@ -62,16 +65,16 @@ def line_of(text: str, path: Sequence[str]) -> int:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a sentence that offers the nearest known word; empty when none is near."""
+    """Return the end of a sentence that suggests the nearest known word; empty if none is near."""
     from difflib import get_close_matches
 
     near = get_close_matches(word, list(known))
-    # Letters in another order are a slip of the fingers: --modle is --model, and not --mode.
+    # Swapped letters are likely a typing mistake: --modle means --model rather than --mode.
     near.sort(key=lambda each: sorted(each) != sorted(word))
     return f"; did you mean {near[0]}?" if near else ""
 
 
-# Read elsewhere: the marks by which a server finds the processes it left behind, and where the command line calls one.
+# Read elsewhere: the mark by which a server finds its leftover processes, and two settings of the command line.
 _OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", ENDPOINT_VARIABLE, f"{PREFIX}COMPLETION_TIMEOUT"})
 
 
@@ -82,10 +85,10 @@ def load(
     *,
     file: bool = True,
 ) -> Settings:
-    """Settings from flags (by option name; None is not given), environment and config.toml; the first that has it wins.
+    """Read settings from flags, the environment and config.toml; the first one that has an option wins.
 
-    With `only`, the other options have their defaults, whatever is said about them. Without `file`, config.toml is not
-    read: it may be what is wrong.
+    `argv_options` are the flags by option name; None means that a flag is not given. With `only`, all other options
+    have their defaults. Without `file`, config.toml is not read: it may be the broken part.
 
     Raises SettingsError, which names the flag, the variable, or the file, line and key.
     """
@@ -118,13 +121,13 @@ def load(
 
 
 def _node_name() -> str:
-    """This machine's name, as far as it can be a node's."""
+    """Return this machine's name, reduced to the characters that a node's name may have."""
     name = re.sub("[^a-z0-9-]+", "-", os.uname().nodename.lower()).strip("-")
     return name[:40] or "node"
 
 
 def _about_this_server(given: Mapping[str, Given]) -> dict[str, Given]:
-    """What counts for a server that a program starts for itself: not how the user's own server is reached."""
+    """Drop the settings about the address and the token of the user's own server, for an embedded server."""
     own: dict[str, int] = dict.fromkeys(("host", "port", "data_dir"), FLAG)
     own |= dict.fromkeys(("token", "token_file", "no_token", "insecure"), VARIABLE)
     return {name: value for name, value in given.items() if value.source <= own.get(name, FILE)}
@@ -136,14 +139,14 @@ def _from_flags(argv_options: Mapping[str, object]) -> dict[str, Given]:
 
 
 def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], tuple[str, ...]]:
-    """What the variables say, and a warning for each that means nothing. An empty variable counts as not set."""
+    """Return the options in the environment, and a warning for each unknown variable. An empty variable is ignored."""
     options = {each.variable: each for each in OPTIONS}
     given: dict[str, Given] = {}
     warnings: list[str] = []
     for variable in sorted(name for name in environ if name.startswith(PREFIX) and name not in _OTHER_VARIABLES):
         text, option = environ[variable], options.get(variable)
         if option is None:
-            warnings.append(f"the environment variable {variable} means nothing{did_you_mean(variable, options)}")
+            warnings.append(f"the environment variable {variable} is unknown{did_you_mean(variable, options)}")
         elif text:
             raw = [item.strip() for item in text.split(",") if item.strip()] if option.kind.many else text
             given[option.name] = Given(raw, VARIABLE, variable)
@@ -173,14 +176,14 @@ def _directory(purpose: str, given: Given | None) -> Path:
 
 
 def _check_files(settings: Settings, given: Mapping[str, Given]) -> None:
-    # A file that the user named must exist: a typo must not silently drop all permission rules.
+    # A file that the user named must exist, because a typo must not silently drop all permission rules.
     for name, path in (("agents_file", settings.agents_file), ("permissions_file", settings.permissions_file)):
         if name in given and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{given[name].where}: no readable file at {path}")
 
 
 def _check_fleet(settings: Settings, given: Mapping[str, Given]) -> None:
-    """In the environment or in config.toml, they may be there for a server that joins another time."""
+    """Refuse flags of a fleet without --join. In the environment or config.toml they may be meant for another start."""
     for name in () if settings.join else ("creds", "node", "label", "join_proxy"):
         if name in given and given[name].source == FLAG:
             raise SettingsError(
@@ -202,7 +205,7 @@ def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
         raise SettingsError(f"{ways[0].where} and {ways[1].where} both give a token; give one of them")
     if settings.token_file is not None and ways[0] is given.get("token_file"):
         return settings.changed(token=_token_from(settings.token_file, ways[0].where))
-    # A file that does not count holds another token.
+    # The token is not from this file, so nothing may point to it.
     return settings.changed(token_file=None)
 
 
@@ -221,7 +224,7 @@ def new_token() -> str:
     import secrets
 
     while (token := secrets.token_urlsafe(32)).startswith("-"):
-        pass  # It would look like a flag where a person pastes it.
+        pass  # A token that starts with a hyphen would look like a flag.
     return token
 
 

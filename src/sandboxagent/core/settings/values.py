@@ -1,6 +1,6 @@
-"""Turn a text, a number or a list into a setting, or an error that names it.
+"""Turn a text, a number or a list into a setting, or into an error that names its place.
 
-Each kind takes what a flag or a variable carries (text) and what TOML carries (its own types).
+Each kind accepts the text of a flag or a variable, and the types of TOML.
 """
 
 import re
@@ -17,7 +17,7 @@ FLAG, VARIABLE, FILE = range(3)
 
 
 class Given:
-    """A value as the user wrote it; `where` names the place, `base` is where a relative path starts."""
+    """A value as the user wrote it. `where` names the place, and `base` is the directory for a relative path."""
 
     __slots__ = ("base", "raw", "source", "where")
 
@@ -26,7 +26,7 @@ class Given:
 
 
 class ValueKind(Generic[T_co]):
-    """A kind of value; `read` raises ValueError for anything that is not `expected`."""
+    """A kind of value. `read` raises ValueError for a value that is not `expected`."""
 
     __slots__ = ("expected", "many", "metavar", "read", "secret", "switch")
 
@@ -44,7 +44,7 @@ class ValueKind(Generic[T_co]):
         self.many, self.switch, self.secret = many, switch, secret
 
     def value(self, given: Given) -> T_co:
-        """The value, or a SettingsError that names the place, what stands there, and what should."""
+        """Return the value. Raises SettingsError, which names the place, the value and the expected kind of value."""
         try:
             return self.read(given)
         except ValueError:
@@ -66,7 +66,7 @@ def _match(pattern: str, text: str) -> re.Match[str]:
 
 
 def _number(given: Given) -> float | None:
-    # True is an int in Python, but not a number to users.
+    # In Python True is an int, but a user who writes true does not mean a number.
     return given.raw if isinstance(given.raw, int | float) and not isinstance(given.raw, bool) else None
 
 
@@ -158,7 +158,7 @@ def _quantity(units: Mapping[str, float], least: float) -> Callable[[Given], flo
 
 
 def _or_none(read: Callable[[Given], T]) -> Callable[[Given], T | None]:
-    """The word `none` turns it off."""
+    """Accept the word `none` as well, which turns the setting off."""
     return lambda given: None if given.raw == "none" else read(given)
 
 
@@ -167,14 +167,14 @@ def _size(given: Given) -> int:
 
 
 def choice(*words: str) -> ValueKind[str]:
-    """One of these words, in any case."""
+    """Make a kind that accepts one of these words, in any case."""
     return ValueKind(
         "|".join(words), f"one of {', '.join(words)}", lambda given: _match("|".join(words), _text(given).lower())[0]
     )
 
 
 def many(kind: ValueKind[T]) -> ValueKind[tuple[T, ...]]:
-    """Any number of such values; a single one need not be in a list."""
+    """Make a kind that accepts any number of values; a single one need not be in a list."""
 
     def read(given: Given) -> tuple[T, ...]:
         items = cast("Sequence[object]", given.raw) if isinstance(given.raw, list | tuple) else [given.raw]
@@ -184,7 +184,7 @@ def many(kind: ValueKind[T]) -> ValueKind[tuple[T, ...]]:
 
 
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-# As in coreutils: a bare letter and KiB count in 1024s, KB in 1000s.
+# As in coreutils: a single letter and KiB count in powers of 1024, KB in powers of 1000.
 _BYTES = {
     unit: size
     for power, letter in enumerate(("", "k", "m", "g", "t"))
@@ -214,7 +214,7 @@ SIZE = ValueKind("SIZE", "a size of at least 1 byte, in bytes or with a unit: 64
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address. A name other than localhost is not: it may mean anything."""
+    """Return whether only this machine can reach the address. Names other than localhost may mean any machine."""
     import ipaddress
 
     try:
