@@ -1,6 +1,6 @@
 """Run and control coding agents inside a sandbox, over HTTP.
 
-The client and its errors can be imported from here, too; they are loaded when you first use them.
+You can import the client and its errors from here. They are loaded on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Hidden, so that type checkers still report an unknown name.
+    # Hidden from type checkers, so that they report an unknown name.
 
     def __getattr__(name: str) -> object:
         if name not in __all__:

@@ -1,1 +1,1 @@
-"""One machine: HTTP, sessions, the log, agents, permissions, files and processes."""
+"""Run the server of one machine: HTTP, sessions, the log, agents, permissions, files and processes."""

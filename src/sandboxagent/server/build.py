@@ -63,11 +63,11 @@ if TYPE_CHECKING:
 
 LOG = "log.db"
 CAPABILITIES: tuple[type[Capability], ...] = (FileApi, OpenCodeApi)
-"""All of a server. None knows another, and the hub knows none."""
+"""All capabilities of a server. None knows another one, and the hub knows none."""
 
 
 class ServerParts(Struct, frozen=True):
-    """What a running server consists of, as far as it has to be started and ended."""
+    """The parts of a server that have to be started and ended."""
 
     app: App
     log: Log
@@ -87,7 +87,10 @@ class ServerParts(Struct, frozen=True):
     catalog: Catalog
 
     def is_busy(self) -> bool:
-        """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
+        """Return whether an agent is working or is being installed, or a capability is busy.
+
+        Prompts that wait need no check, because they wait behind one that runs.
+        """
         return not self.hub.calls.empty or self.installer.busy or self.offers.busy or self.capabilities.is_busy()
 
     def stop(self) -> None:
@@ -210,9 +213,11 @@ def build(
 
 
 def _beginning(settings: Settings) -> int:
-    """Where a new log begins: that of a node after all logs that a node of its name had before it lost its disk.
+    """Return the position where a new log begins.
 
-    The fleet knows what it has of a node by positions. No log is written as fast as the microseconds go by.
+    The log of a node must begin after all logs that a node of that name had before it lost its disk, because the fleet
+    identifies events by positions. The time in microseconds is such a position: no log grows by an event per
+    microsecond.
     """
     return time.time_ns() // 1000 if settings.join else 0
 

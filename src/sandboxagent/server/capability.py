@@ -1,4 +1,4 @@
-"""Define what a part of the server beside the hub may bring, hear and refuse.
+"""Define capabilities: parts of the server beside the hub that add, observe and refuse.
 
 A capability is a folder with one class that inherits `Capability`, and one line in `server/build.py`. The hub does not
 know its name. `docs/architecture.md` has an example.
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
 
 
 class ServerCore(Struct, frozen=True):
-    """What a capability may use of a server. Its log is `hub.log`: read it with `log.since` from your own position."""
+    """The parts of a server that a capability may use.
+
+    The log is `hub.log`: read it with `log.since` from your own position.
+    """
 
     settings: Settings
     hub: Hub
     requests: Requests
-    """Takes envelopes as if a client had sent them."""
+    """Handles envelopes as if a client had sent them."""
     supervisor: Supervisor
     catalog: Catalog
     agent_views: AgentViews
@@ -50,74 +53,79 @@ class ServerCore(Struct, frozen=True):
     pools: Pools
     roots: Roots
     searches: "Callable[[], Searches]"
-    """Made on first use."""
+    """Makes the searches on first use."""
 
 
 class Capability(Observer):
-    """One of them. Override what you need: everything else brings nothing, hears nothing and refuses nothing.
+    """A part of the server beside the hub.
 
-    A server makes it at its start, with its `ServerCore`, so its module imports little: what only `app`, `endpoints` or
-    `run` need is imported there.
+    Override only the methods you need: the others do nothing and refuse nothing.
+
+    A server makes it at its start, with its `ServerCore`. So its module must import little: import the needs of `app`,
+    `endpoints` and `run` inside of them.
     """
 
     name: str
-    """In reports and errors."""
+    """The capability's name in log messages and errors."""
     access: Access | None = None
-    """Paths of its own, which `app` answers."""
+    """The paths that `app` answers."""
 
     def __init__(self, core: ServerCore) -> None:
-        """Nothing of the server runs yet."""
+        """Store the core. Nothing of the server is running yet."""
 
-    # What it brings
+    # Additions to the server
 
     def app(self) -> Asgi:
-        """Make the app for the paths of `access`, when the first of them is asked for."""
+        """Make the app for the paths of `access`, at the first request to one of them."""
         raise NotImplementedError
 
     def endpoints(self) -> "Sequence[Endpoint]":
-        """Routes below `/v1/`, with their part of the OpenAPI document. Called when the first request needs one."""
+        """Return routes below `/v1/`, with their part of the OpenAPI document.
+
+        Called when the first request needs one.
+        """
         return ()
 
     def methods(self) -> Mapping[str, Method]:
-        """Methods of JSON-RPC that the server answers itself. `initialize` tells those that begin with `_`."""
+        """Return JSON-RPC methods that the server itself answers. `initialize` lists those that begin with `_`."""
         return {}
 
     def notifications(self) -> Sequence[str]:
-        """Notifications of its own that clients receive. `initialize` tells them."""
+        """Return the capability's own notifications to clients. `initialize` lists them."""
         return ()
 
     def run(self) -> Coroutine[object, None, None] | None:
-        """Work that goes on beside the server, until it is cancelled at the end; None when there is none."""
+        """Return work that runs until it is cancelled at the server's end; None if there is none."""
         return None
 
     def is_busy(self) -> bool:
-        """Whether it works, so that a server with `--idle-exit` stays."""
+        """Return whether the capability is busy, so that a server with `--idle-exit` keeps running."""
         return False
 
     def stop(self) -> None:
-        """The server ends: release everyone who waits."""
+        """Release all waiting callers, because the server is stopping."""
 
     async def close(self) -> None:
-        """End processes, and wait for them: after `stop`, and for half a second at most."""
+        """End processes, and wait for them for at most half a second. Called after `stop`."""
 
-    # What it knows
+    # Names of its own
 
     def means_session(self, name: str) -> bool:
-        """Whether its clients mean a session by a name: no other session gets that id or alias."""
+        """Return whether the capability's clients use a name for a session. No other session gets that id or alias."""
         return False
 
-    # What it may refuse: see `core/gates.py`
+    # Checks, which may refuse an action: see `core/gates.py`
 
     def before_session(self, connection: Connection, envelope: Envelope) -> Awaitable[None] | None:
-        """A client opens a session: `session/new` or `session/fork`."""
+        """Check a client's request for a session: `session/new` or `session/fork`."""
         return None
 
     def before_prompt(self, session: Session, prompt: Prompt) -> Awaitable[None] | None:
-        """A prompt is about to go to its agent. The prompts behind it wait, too."""
+        """Check a prompt before it goes to its agent. The prompts behind it wait too."""
         return None
 
     def before_process(self, agent: Agent, environment: Mapping[str, str]) -> Awaitable[None] | None:
-        """A process of an agent is about to be started."""
+        """Check the start of an agent process."""
         return None
 
 

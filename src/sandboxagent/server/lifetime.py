@@ -1,7 +1,8 @@
-"""End a server when the program that it runs for is gone, or when it was idle for long enough.
+"""End a server when the program that started it is gone, or when the server was idle for long enough.
 
-That program keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps
-the other end open, the kernel also sends us a signal when it ends. Knows nothing of what a server does.
+The program keeps the server's stdin open. When the program ends for any reason, the kernel closes it. If a fork of the
+program keeps the pipe open, the kernel also sends a signal when the program ends. The module knows nothing of the
+server's work.
 """
 
 import asyncio
@@ -17,16 +18,17 @@ from sandboxagent.server.processes.spawn import PR_SET_PDEATHSIG, prctl
 
 STDIN = 0
 ENDED = signal.SIGUSR1
-"""Not SIGTERM: the kernel sends it even if only the thread that started us ends, which means nothing."""
+"""Not SIGTERM: the kernel also sends this signal if only the thread that started the server ends, which must not end
+the server."""
 
 logger = logging.getLogger(__name__)
 
 
 class Parent:
-    """The process that started this one. Create this first, while that one is most likely still there."""
+    """The process that started this one. Create this first, while that process most likely still exists."""
 
     def __init__(self) -> None:
-        """Raises SettingsError when stdin is neither a pipe nor a socket."""
+        """Remember the parent process. Raises SettingsError if stdin is neither a pipe nor a socket."""
         self._pid = os.getppid()
         if (unfit := _unfit()) is not None:
             raise SettingsError(
@@ -35,7 +37,10 @@ class Parent:
             )
 
     def watch(self, gone: Callable[[], None]) -> None:
-        """Call `gone` when it has gone, perhaps more than once. Needs the event loop, and no thread."""
+        """Call `gone` when the parent process has ended, perhaps more than once.
+
+        Needs the event loop, and no thread.
+        """
         loop = asyncio.get_running_loop()
         os.set_blocking(STDIN, False)
 
@@ -53,11 +58,11 @@ class Parent:
         loop.add_reader(STDIN, read)
         loop.add_signal_handler(ENDED, look)
         prctl(PR_SET_PDEATHSIG, ENDED, 0, 0, 0)
-        look()  # It may have ended before the kernel knew that we care.
+        look()  # It may have ended before the kernel was asked for the signal.
 
 
 def _unfit() -> str | None:
-    """What stdin is, when it is neither a pipe nor a socket."""
+    """Return the kind of stdin if it is neither a pipe nor a socket, else None."""
     try:
         mode = os.fstat(STDIN).st_mode
     except OSError:
@@ -70,7 +75,7 @@ def _unfit() -> str | None:
 
 
 def _is_stdin_open() -> bool:
-    """Whether the other end of stdin is still open. Discards what is written there."""
+    """Return whether the other end of stdin is open. Discards input."""
     try:
         return bool(os.read(STDIN, 1 << 16))
     except BlockingIOError:
@@ -81,11 +86,14 @@ def _is_stdin_open() -> bool:
 
 TICK = 0.5
 MAX_STEP = 2 * TICK
-"""Most seconds that count per tick: while the machine sleeps or the server is blocked, it is not idle."""
+"""Maximum number of seconds that count per tick, because a machine that sleeps or a blocked server is not idle."""
 
 
 class IdleTimer:
-    """How long the server has been idle. `is_busy` says whether it has something to do right now."""
+    """A clock of the time that the server has been idle.
+
+    `is_busy` returns whether the server is working at this moment.
+    """
 
     def __init__(self, is_busy: Callable[[], bool], patience: float) -> None:
         self._is_busy = is_busy
@@ -94,13 +102,13 @@ class IdleTimer:
         self._looked_at: float | None = None
 
     def tick(self, now: float) -> bool:
-        """Look once; True when it has been idle for long enough."""
+        """Check once; return True if the server has been idle for long enough."""
         step = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_STEP)
         self._looked_at = now
         self._idle = 0.0 if self._is_busy() else self._idle + step
         return self._idle >= self._patience
 
     async def wait(self) -> None:
-        """Return once it has been idle for long enough."""
+        """Return when the server has been idle for long enough."""
         while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
             await asyncio.sleep(min(TICK, self._patience))

@@ -1,6 +1,6 @@
-"""Open the server's socket and token, and tell people and programs where it listens.
+"""Open the server's socket and token, and announce its address to people and programs.
 
-What it reports about itself afterwards, a constant phrase, then key=value, goes to stderr, as text or as JSON.
+Its later log messages go to stderr, as text or JSON: a constant phrase, then key=value.
 """
 
 import json
@@ -27,13 +27,13 @@ from sandboxagent.server.http.sockets import SocketLimits, Sockets
 from sandboxagent.server.server_log import ReportHandler, log_file
 
 TOKEN, PORT = "token", "port"
-"""Files in the data directory."""
+"""Names of files in the data directory."""
 KEEPALIVE_PROBES = 3
-"""Unanswered probes after which a silent socket is closed."""
+"""Maximum number of unanswered probes before a silent socket is closed."""
 
 
 def open_listener(settings: Settings) -> socket.socket:
-    """A socket that listens. Any port is the one of the last start, if it is free: clients find the server again.
+    """Open a listening socket. With port 0, prefer the port of the last start, so that clients find the server again.
 
     Raises OSError.
     """
@@ -55,7 +55,7 @@ def _bind(settings: Settings, port: int) -> socket.socket:
     _notice_dead_peers(listener, settings.peer_timeout)
     try:
         listener.bind(address[4])
-        # Two servers may bind one port as long as neither listens: ask now, not after having started.
+        # Two servers may bind one port until one of them listens. Listen at once, to fail before the server starts.
         listener.listen(2048)
     except OSError:
         listener.close()
@@ -65,7 +65,7 @@ def _bind(settings: Settings, port: int) -> socket.socket:
 
 
 def _notice_dead_peers(listener: socket.socket, seconds: float) -> None:
-    """Let the system close sockets whose other end is gone without a word; those that are accepted inherit it."""
+    """Make the system close sockets whose other end has vanished. Accepted sockets inherit the options."""
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     idle = max(1, round(seconds / 2))
     wanted = {
@@ -75,13 +75,13 @@ def _notice_dead_peers(listener: socket.socket, seconds: float) -> None:
         "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
     }
     for name, value in wanted.items():
-        # Where the system does not know one of them, or not such a value, its own bounds hold.
+        # If the system does not know an option or refuses its value, the system's own limits apply.
         with suppress(AttributeError, OSError):
             listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def publish(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:
-    """Let programs that use the same data directory find this server, while the block runs."""
+    """Let programs with the same data directory find this server, while the block runs."""
     if settings.no_persist:
         return nullcontext()
     if _is_remembered(settings):
@@ -105,14 +105,14 @@ def publish(settings: Settings, listener: socket.socket) -> AbstractContextManag
 
 
 def _find_addresses(listener: socket.socket) -> tuple[str, str]:
-    """Where it listens, and where it is reached from this machine."""
+    """Return the address on which the server listens, and its address for this machine."""
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
 
 
 def announce(settings: Settings, listener: socket.socket, gateway: str = "") -> None:
-    """One line on stdout that a program can wait for; for people, the rest on stderr."""
+    """Print one line to stdout that a program can wait for, and hints for people to stderr."""
     url, reachable = _find_addresses(listener)
     kept = f"  (also in {settings.token_file})" if settings.token_file else "  (another one each time it starts)"
     hints = [f"token: {settings.token}{kept}"] if settings.token_generated else []
@@ -130,7 +130,7 @@ def announce(settings: Settings, listener: socket.socket, gateway: str = "") -> 
 
 
 def _write_link(settings: Settings, url: str, other: str) -> str:
-    """The Inspector's address: with the token in its fragment, unless it is one that you set."""
+    """Return the Inspector's address, with the token in its fragment if the token was generated."""
     if settings.token is None:
         return f"{url}/ui/"
     if settings.token_generated:
@@ -153,7 +153,10 @@ def _write_first_call(settings: Settings, url: str) -> str:
 
 @contextmanager
 def provide_token(settings: Settings, listener: socket.socket) -> Generator[Settings]:
-    """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
+    """Yield the settings with the generated token, which is in a file that only this user can read.
+
+    The file is deleted at the end if the sessions are not kept either.
+    """
     if settings.token is None or not settings.token_generated:
         yield settings
         return
@@ -173,13 +176,13 @@ def provide_token(settings: Settings, listener: socket.socket) -> Generator[Sett
 
 
 def make_server(app: BaseApp, settings: Settings) -> HttpServer:
-    """A server that only has to be given its listener; the clock of its sockets has to run."""
+    """Make a server that only needs its listener. The caller runs the clock of its sockets."""
     limits = _limits(settings)
     return HttpServer(app, Sockets(limits), app.read_post, max(limits.anonymous, 64))
 
 
 def _limits(settings: Settings) -> SocketLimits:
-    """With few descriptors, strangers get a part of them: a burst on top must leave enough for clients and agents."""
+    """Limit anonymous sockets to a quarter of the descriptors, so that clients and agents have enough in a burst."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     anonymous = settings.anonymous_sockets
     if descriptors != resource.RLIM_INFINITY:
@@ -190,10 +193,10 @@ def _limits(settings: Settings) -> SocketLimits:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
+    """A formatter that writes one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as JSON."""
+        """Return a log record as JSON."""
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         report = {"at": at, "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
         if record.exc_info:
@@ -202,7 +205,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(settings: Settings) -> None:
-    """Send the server's reports to stderr."""
+    """Send the server's log messages to stderr."""
     level, form = settings.log_level, settings.log_format
     handler = ReportHandler(log_file(settings.data_dir), settings.server_log_bytes)
     if form == "json":
@@ -210,5 +213,5 @@ def set_up_logging(settings: Settings) -> None:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What requests look like is ours to report, and never with a query in it; the rest is of no interest here.
+    # The server logs requests itself, and never with their query. Other messages of httpx are of no use here.
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -61,15 +61,16 @@ logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
 GC_THRESHOLDS = (20_000, 10, 10)
-"""Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
+"""Envelopes, requests and sockets form no reference cycles. So the collector may run rarely, but must run."""
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = (-3, 1 << 20), (-1, 4 << 20)
-"""Options of `mallopt`: bytes from which on memory is the kernel's own business, and bytes that are not given back."""
+"""Options of `mallopt`: the size from which memory is mapped separately, and the free memory that is not returned to
+the kernel. Both are in bytes."""
 LAST_TIMEOUT = 0.5
-"""How long agents get when the server itself stops: it promises to exit within two seconds."""
+"""Seconds that agents get when the server stops, because the server promises to exit within two seconds."""
 
 
 def run(settings: Settings, capabilities: Sequence[type[Capability]] = CAPABILITIES) -> int:
-    """Serve until stopped; returns the exit code."""
+    """Serve until the server is stopped. Returns the exit code."""
     for root in settings.fs_root:
         if not root.is_dir():
             raise SettingsError(f"--fs-root {root}: there is no such directory")
@@ -129,7 +130,7 @@ async def _serve(
         running.append(_join_fleet(settings, parts, flows))
     clocks = [asyncio.create_task(each) for each in running]
     await server.start(listener)
-    # Everything allocated so far stays: the collector need not scan it again, not even once.
+    # All objects allocated so far stay alive, so the collector need not scan them.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     keep_buffers()
@@ -155,7 +156,7 @@ async def _serve(
             parts.terminals.close(LAST_TIMEOUT),
             *(each.close() for each in parts.capabilities.all),
         )
-        # Not before: a client that waits for an agent gets its answer when the agent has ended.
+        # Stop the server last, because a client that waits for an agent gets its answer when the agent has ended.
         await server.stop()
         for clock in clocks:
             clock.cancel()
@@ -178,7 +179,7 @@ def _make_flows(settings: Settings, parts: ServerParts) -> "NodeTunnels":
 
 
 def keep_buffers() -> None:
-    """Keep some memory for what is read and written next: from the kernel each page of it costs a fault, every time."""
+    """Keep freed memory for later reads and writes: each page from the kernel costs a fault, every time."""
     # Some C libraries have no such options.
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -187,7 +188,7 @@ def keep_buffers() -> None:
 
 
 async def _join_fleet(settings: Settings, parts: ServerParts, flows: "NodeTunnels") -> None:
-    """Take part, as long as the server runs. Nothing of this is imported by a server that stands alone."""
+    """Take part in the fleet while the server runs. Imports are local, so that a server alone does not load them."""
     from sandboxagent.fleet.bus import subjects
     from sandboxagent.fleet.bus.nats import connect
     from sandboxagent.fleet.node.membership import FILE, Identity, Membership, Memory
@@ -230,7 +231,7 @@ async def _stop_when_idle(idle_timer: IdleTimer, stopping: asyncio.Event) -> Non
 
 @contextmanager
 def _temporary(settings: Settings) -> Generator[Settings]:
-    """The settings, with a data directory that ends with the server if there is to be one."""
+    """Yield the settings, with a data directory that is deleted at the end if the settings want a temporary one."""
     if not settings.temporary:
         yield settings
         return
@@ -239,7 +240,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
             directory = stack.enter_context(make_temporary(discard))
         except OSError as error:
             raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
-        # No other server will ever come to end what these have left.
+        # No later server uses these directories, so this one ends the processes that killed servers left behind.
         for left in find_leftovers():
             logger.warning("removing what a killed server left path=%s", left)
             ProcessTrees(owner_of(left)).kill_leftovers()
@@ -249,7 +250,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
 
 @contextmanager
 def _data_directory(settings: Settings) -> Generator[str]:
-    """Create it, and lock it for this server; yields the mark that its processes carry."""
+    """Create the data directory, and lock it for this server. Yields the mark of the server's processes."""
     directory = settings.data_dir
     with ExitStack() as stack:
         try:
@@ -266,7 +267,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
             raise SettingsError(f"--data-dir {directory}: {reason}; or use --trust-data-dir") from None
         except OSError as error:
             raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
-        # Without a log nothing is shared through the directory, so any number of servers may use it.
+        # Without a log, servers share nothing through the directory, so any number of them may use it.
         yield secrets.token_hex(16) if settings.no_persist else owner_of(directory)
 
 

@@ -1,4 +1,4 @@
-"""Write the log of a server in the background, and begin it anew when it is full."""
+"""Write the log of a server in the background, and rotate it when it is full."""
 
 import logging
 import os
@@ -7,23 +7,26 @@ from pathlib import Path
 from typing import TextIO
 
 MAX_LOG_BYTES = 8 << 20
-"""Bytes of one file, unless set otherwise. One older file is kept."""
+"""Default maximum number of bytes of one file. One older file is kept."""
 
 
 def log_file(directory: Path) -> Path:
-    """Where the server of a data directory writes it."""
+    """Return the path of the log of the server with this data directory."""
     return directory / "logs" / "server.log"
 
 
 def open_log(path: Path, largest: int = MAX_LOG_BYTES) -> int:
-    """The file, to be written at its end; one that is full becomes the older one. Raises OSError."""
+    """Open the file for appending. A full file replaces the older one first. Raises OSError."""
     if path.exists() and path.stat().st_size > largest:
         path.replace(path.with_suffix(".log.1"))
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
 
 class ReportHandler(logging.StreamHandler[TextIO]):
-    """Writes reports to stderr. Where that is the log's file, the file stays within its size while the server runs."""
+    """A handler that writes log messages to stderr.
+
+    If stderr is the log file, the handler limits the size of the file.
+    """
 
     def __init__(self, path: Path, largest: int) -> None:
         super().__init__(sys.stderr)
@@ -37,13 +40,13 @@ class ReportHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def _begin_anew(self) -> None:
-        """Whatever else writes to stdout and stderr goes to the new file, too."""
+        """Start a new file, and redirect everything that is written to stdout and stderr to it."""
         try:
-            # None when somebody has moved it away: what is there now is not ours to move.
+            # Empty if somebody has moved the log away. Another file at its path must not be moved.
             old = [number for number in (1, 2) if _is_same(number, self._path)]
             new = open_log(self._path, self._largest)
         except OSError:
-            # Without a new file, this one goes on.
+            # Keep writing to this file if there is no new one.
             return
         for number in old or (2,):
             os.dup2(new, number)
