@@ -99,7 +99,7 @@ def test_an_agent_that_cannot_delete_hinders_only_what_could_go_on(agents: Serve
             await client.result(TERMINATE, {"sessionId": session})
             answer = await client.result(DELETE, {"sessionId": session})
             [warning] = answer["_meta"][META]["warnings"]
-            assert warning == f"agent {agent} does not offer session/delete; it keeps what it has"
+            assert warning == f"agent {agent} does not offer session/delete; its own copy stays"
             assert await is_gone(client, session)
 
     run(main())

@@ -1,7 +1,7 @@
-"""Summarize what sessions are doing for lists of many, and tell which have changed.
+"""Summarize the activity of sessions for lists, and report which sessions have changed.
 
-Of changes, the newest of each session is kept, in order, and no more than `MAX_CHANGES` of them: a client that was
-away for longer reads all sessions again. Pure: no I/O, no clock, no event loop.
+It keeps only the newest change of each session, in order, and at most `MAX_CHANGES` changes. A client that has missed
+more reads all sessions again. Pure: no I/O, no clock, no event loop.
 """
 
 import secrets
@@ -14,14 +14,14 @@ from msgspec import UNSET, Raw, Struct
 from sandboxagent.protocol.envelope import Envelope, Object, object_at, text_at
 
 MAX_LINES, MAX_LINE = 16, 8 * 1024
-"""Updates that are kept of a session that runs, and how long one may be: 128 KiB at most."""
+"""Maximum number of updates kept of a running session, and the maximum bytes of one: 128 KiB together."""
 MAX_SAID = 240
-"""Characters of what was said last."""
+"""Maximum characters of `Activity.said`."""
 _SPOKEN = {"agent_message_chunk": "message", "agent_thought_chunk": "thought"}
 _TOOL = ("tool_call", "tool_call_update")
 
 _Other = list[Raw] | str | float | bool | None
-"""What JSON has beside objects."""
+"""Any JSON value but an object."""
 
 
 class _Content(msgspec.Struct, gc=False):
@@ -43,25 +43,25 @@ class _Line(msgspec.Struct, gc=False):
 
 
 _line = msgspec.json.Decoder(_Line)
-"""The parts of an update that people read; all else is skipped."""
+"""Reads only the parts of an update that people see."""
 
 
 class Activity(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is kept of it on disk."""
+    """A summary of a session's newest activity, as stored on disk."""
 
     kind: str | None = None
-    """What came last: `message`, `thought` or `tool`."""
+    """Kind of the newest update: `message`, `thought` or `tool`."""
     said: str = ""
-    """Its last line."""
+    """Last line of the newest text, or the title of the newest tool call."""
     tokens: int | None = None
-    """Of all turns, as far as its agent counts them."""
+    """Tokens of all turns, as far as the agent reports them."""
     context_used: int | None = None
     context_size: int | None = None
     cost_amount: float | None = None
     cost_currency: str | None = None
 
     def note_usage(self, update: Object) -> None:
-        """Learn from a `usage_update`."""
+        """Read the context size and the cost from a `usage_update`."""
         used, size, cost = update.get("used"), update.get("size"), object_at(update, "cost")
         if isinstance(used, int) and isinstance(size, int):
             self.context_used, self.context_size = used, size
@@ -70,7 +70,7 @@ class Activity(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.cost_amount, self.cost_currency = amount, currency
 
     def note_tokens(self, total: int | None) -> None:
-        """Learn from the result of a turn."""
+        """Add the tokens of a turn."""
         if total is not None:
             self.tokens = (self.tokens or 0) + total
 
@@ -88,7 +88,7 @@ _result = msgspec.json.Decoder(_Result)
 
 
 def read_result(response: Envelope) -> tuple[str | None, int | None]:
-    """Why a turn ended, and the tokens that it took, as far as its agent says so."""
+    """Return a turn's stop reason and its tokens; None for each that the agent does not report."""
     raw = response.peek.result
     if raw is UNSET:
         return None, None
@@ -102,13 +102,13 @@ def read_result(response: Envelope) -> tuple[str | None, int | None]:
 
 
 class Recent:
-    """The newest updates of a session, as they came: they are read only when someone looks at the list."""
+    """The newest updates of a session, unparsed: they are parsed only when a client lists sessions."""
 
     __slots__ = ("_lines",)
 
     def __init__(self) -> None:
         self._lines: deque[bytes] | tuple[()] = ()
-        """Made with the first of them: an empty one takes more memory than all the rest of a session."""
+        """The deque is created with the first update: an empty one takes more memory than the rest of a session."""
 
     def add(self, lines: Sequence[bytes]) -> None:
         kept = self._lines
@@ -122,7 +122,7 @@ class Recent:
         self._lines = ()
 
     def last_line(self) -> tuple[str, str] | None:
-        """What came last, and its last line; None when none of it is for people."""
+        """Return the kind of the newest update that people see, and its last line; None if there is no such update."""
         kind, pieces = None, list[str]()
         for line in reversed(self._lines):
             update = _update(line)
@@ -144,7 +144,7 @@ class Recent:
 
 
 def read_amount(value: object) -> float | None:
-    """A cost; None for what is no number, or is larger than a float can be."""
+    """Return an amount as a float; None if it is not a number or too large for a float."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:
@@ -170,37 +170,37 @@ def _cut(text: str) -> str:
 
 
 MAX_CHANGES = 500
-"""Sessions whose newest change is kept."""
+"""Maximum number of sessions whose newest change is kept."""
 
 
 class Changed(Struct, frozen=True):
-    """What has changed since a client looked."""
+    """The sessions that have changed since a cursor, and those that were deleted."""
 
     sessions: list[str]
     gone: list[str]
 
 
 class Changes:
-    """The newest change of each session, by the order of changes."""
+    """The newest change of each session, ordered from the oldest change to the newest."""
 
     def __init__(self) -> None:
         self._boot = secrets.token_hex(4)
         self._number = 0
         self._forgotten = 0
-        """Changes up to this one are no longer told apart."""
+        """Number of the newest dropped change. `after` cannot answer for a cursor below it."""
         self._newest: dict[str, tuple[int, bool]] = {}
-        """By session, oldest change first: its number, and whether the session is gone."""
+        """For each session, oldest change first: the number of the change, and whether the session was deleted."""
         self._waiting: dict[int, Callable[[], None]] = {}
         self._callbacks = 0
         self._closed = False
 
     @property
     def cursor(self) -> str:
-        """Names this moment; of use to clients of this server until it ends."""
+        """The current position among changes. It is valid until this server process ends."""
         return f"{self._boot}.{self._number}"
 
     def note(self, session_id: str, *, gone: bool = False) -> None:
-        """A session has changed, or was deleted."""
+        """Note that a session has changed, or with `gone`, that it was deleted."""
         self._number += 1
         self._newest.pop(session_id, None)
         self._newest[session_id] = (self._number, gone)
@@ -211,7 +211,7 @@ class Changes:
             self._wake()
 
     def after(self, cursor: str) -> Changed | None:
-        """What has changed since then, newest first; None when that is no longer known."""
+        """Return the changes after a cursor, newest first; None if the cursor is unknown or too old."""
         number = self._read(cursor)
         if number is None or number < self._forgotten:
             return None
@@ -223,7 +223,10 @@ class Changes:
         return changed
 
     def call_after(self, cursor: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once something has changed since then, at once if it has; returns how to take that back."""
+        """Call back once something has changed after the cursor, at once if it has already.
+
+        Returns a function that cancels the callback.
+        """
         if self._closed or self._read(cursor) != self._number:
             callback()
             return lambda: None
@@ -233,7 +236,7 @@ class Changes:
         return lambda: self._forget(number)
 
     def close(self) -> None:
-        """The server is stopping: release all that wait."""
+        """Call all waiting callbacks, because the server is stopping."""
         self._closed = True
         self._wake()
 

@@ -1,6 +1,7 @@
-"""Take every line that an agent process writes, and its exit.
+"""Handle every line that an agent process writes, and its exit.
 
-Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
+It runs inside the pipe's callback. Nothing here may raise: an exception would close the pipe, and the server would
+read nothing more from the agent.
 """
 
 import logging
@@ -70,9 +71,9 @@ from sandboxagent.server.sessions.turns import Turns
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
-"""How many bytes may wait for the answer that says which session they belong to."""
+"""Maximum bytes of one process that may wait for the response that names their session."""
 UNPARSED_BYTES = 4096
-"""How many bytes of a bad line clients see."""
+"""Maximum bytes of a bad line that clients see."""
 _SPECIAL_UPDATES = frozenset(
     {
         "session_info_update",
@@ -83,20 +84,23 @@ _SPECIAL_UPDATES = frozenset(
         "user_message_chunk",
     }
 )
-"""Updates that change what we know, or do not show whether the agent echoes prompts. Others are passed on unread."""
+"""Updates that are parsed. They change the server's facts, or show whether the agent echoes prompts.
+
+All other updates are passed on without parsing.
+"""
 _VENDORS_CHOICE = b'"currentMod'
-"""In vendor notifications that announce a mode or a model; others are passed on unread."""
+"""Text that vendor notifications about a mode or a model contain. Others are passed on without parsing."""
 AUTH_REQUIRED = -32000
 _ABOUT_THE_REQUEST = (-32600, -32601, -32602)
-"""Errors of a prompt that no credentials would have prevented."""
+"""Codes of errors that are about the prompt itself, so missing credentials cannot be their cause."""
 _BRACE, _END_BRACE = b"{}"
 _EMPTY_LINES = b"\n\n"
 MAX_UNPARSED = 100
-"""Bad lines of one read that clients see one by one."""
+"""Maximum number of bad lines of one read that clients see one by one."""
 _TOO_MANY = MAX_DEPTH + 1
-"""Brackets of a kind that are counted: more make no difference."""
+"""Maximum number of brackets of one kind that are counted: the count only has to exceed MAX_DEPTH."""
 _HOST = ("fs/", "terminal/")
-"""Requests about the host."""
+"""Prefixes of the methods for the host's files and terminals."""
 
 
 class _Buffer(Struct):
@@ -105,7 +109,7 @@ class _Buffer(Struct):
 
 
 class _Bad(Struct, frozen=True):
-    """A line that is no envelope, and why."""
+    """A line that is not a valid envelope, and the reason."""
 
     line: bytes
     reason: str
@@ -113,14 +117,14 @@ class _Bad(Struct, frozen=True):
 
 
 class _Good(Struct, frozen=True):
-    """A line that is an envelope."""
+    """A line that is a valid envelope."""
 
     line: bytes
     peek: Peek
 
 
 class AgentEvents:
-    """The supervisor's listener."""
+    """The supervisor's listener: it handles the output and the exit of all agent processes."""
 
     def __init__(
         self,
@@ -131,11 +135,11 @@ class AgentEvents:
         pool: Pool,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """Large lines are looked at in a thread of `pool`."""
+        """`pool` runs the threads that parse large lines."""
         self._pool = pool
         self._tasks = Tasks()
         self._late: dict[str, deque[bytes | Callable[[], None]]] = {}
-        """By process: lines that are being looked at in a thread, and what came after them."""
+        """For each process: lines that a thread is parsing, and all later lines and events of the process."""
         self._hub = hub
         self._environ = environ or {}
         self._turns = turns
@@ -148,14 +152,17 @@ class AgentEvents:
         self._beyond = Reports(hub.monotonic, _report_beyond)
 
     def receive(self, running: Process, blob: bytes) -> None:
-        """Take whole lines from an agent's stdout."""
+        """Handle whole lines from an agent's stdout."""
         if len(blob) > LARGE or (self._late and running.key in self._late):
             self._take_later(running, blob)
         else:
             self._take(running, _look_at(blob))
 
     def _take_later(self, running: Process, step: bytes | Callable[[], None]) -> None:
-        """Take lines that are looked at in a thread, or what comes after such lines. The agent waits, and no other."""
+        """Queue lines that a thread has to parse, or a step that follows such lines.
+
+        Reading from this agent pauses meanwhile; other agents are not affected.
+        """
         late = self._late.get(running.key)
         running.pause_reading()
         if late is not None:
@@ -172,7 +179,7 @@ class AgentEvents:
                     is_large = len(step) > LARGE
                     looked_at = await self._pool.run(_look_at, step) if is_large else _look_at(step)
                     if len(late) == 1:
-                        # Before they are taken: a reader that is behind, or the disk, may pause it again.
+                        # Resume before the lines are handled: a slow reader or the disk may then pause it again.
                         running.resume_reading()
                     self._take(running, looked_at)
                 else:
@@ -187,7 +194,7 @@ class AgentEvents:
         if forged:
             self._refusals.note(running.key, forged)
         log = self._hub.log
-        # A notification by itself has nothing to wait for.
+        # A single notification gains nothing from being held.
         is_held = (len(peeks) != 1 or peeks[0].id is not UNSET) and log.hold(join=len(lines) > 1)
         try:
             if each is None:
@@ -196,7 +203,7 @@ class AgentEvents:
                 self._receive_one_by_one(running, each)
         finally:
             if is_held:
-                # Where no other call runs, nothing is about to come that could go to the disk with this.
+                # If no other call runs, no further line will come soon that the same disk write could include.
                 log.let_go(at_once=self._hub.calls.empty)
         if log.full:
             running.pause_reading()
@@ -212,7 +219,7 @@ class AgentEvents:
         self._report_unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: Process, exit: Exit) -> None:
-        """Fail the calls that wait on the process, and end its sessions; after all that it has said."""
+        """Fail the calls that wait on the process and end its sessions, after all of its output was handled."""
         if running.key in self._late:
             self._take_later(running, partial(self._end, running, exit))
         else:
@@ -227,7 +234,7 @@ class AgentEvents:
             self._resolve(call, parse(failure(call.stdio_id, error)))
         for pending in self._hub.pending.of_process(running):
             self._hub.settle(pending, Outcome.CANCELLED, AGENT)
-        # Only now: a session whose load has just failed is not there any more.
+        # Find them only here: the step above has removed sessions whose load failed.
         sessions = self._hub.store.find_all_held(running)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
@@ -249,7 +256,7 @@ class AgentEvents:
         )
 
     def release(self, running: Process, agent_session_id: str) -> None:
-        """A session became known: deliver what was buffered for it."""
+        """Handle the lines that were buffered for a session, because the session is known."""
         buffer = self._buffers.pop(running.key, None)
         if buffer is None:
             return
@@ -261,12 +268,12 @@ class AgentEvents:
                 self._buffer(running, session_id, line, peek)
 
     def _receive_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
-        """The fast path: runs of plain updates of one session are handled as one."""
+        """Handle valid lines. This is the fast path: runs of plain updates of one session are handled together."""
         run: list[bytes] = []
         run_id = ""
         for line, peek in zip(lines, peeks, strict=True):
             params = peek.params
-            # Spelled out, and not a function: this runs for every line of every agent.
+            # Inlined for speed: this runs for every line of every agent.
             if (
                 peek.method == methods.UPDATE
                 and peek.id is UNSET
@@ -294,7 +301,10 @@ class AgentEvents:
             self._receive_updates(running, run_id, run)
 
     def _receive_one_by_one(self, running: Process, each: "list[_Bad | _Good]") -> None:
-        """Only the bad ones are set aside; of very many at once, clients are told the first, and how many more."""
+        """Handle lines of which some are invalid. Only the bad lines are set aside.
+
+        Clients see the first `MAX_UNPARSED` bad lines and the number of the others.
+        """
         for one in each:
             if type(one) is _Bad:
                 self._report_unparsed(running, one.line, one.reason, truncated=one.truncated)
@@ -306,7 +316,7 @@ class AgentEvents:
         if reason is not None:
             self._report_unparsed(running, line, reason)
             return
-        # One that we cannot handle must not affect the others.
+        # A line that fails here must not affect the others.
         try:
             envelope = Envelope(line, peek)
             if envelope.kind is RESPONSE:
@@ -324,7 +334,7 @@ class AgentEvents:
         assert response.id is not None
         call = self._hub.calls.close(running, response.id)
         if call is None:
-            # A second answer, or one to a request we never sent: no call waits for it.
+            # No call waits for this response: it is a second one, or the server never sent the request.
             self._unasked.note(running.key)
             return
         if call.session is not None:
@@ -334,7 +344,7 @@ class AgentEvents:
         self._resolve(call, response)
 
     def _name_credentials(self, running: Process, method: str, response: Envelope) -> Envelope:
-        """An agent's error, with the credentials that it may have missed: few agents say which they look for."""
+        """Add to an agent's error the credentials that are missing: few agents name those that they need."""
         error = response.error()
         code, data = error.get("code"), error.get("data")
         if code != AUTH_REQUIRED and (method != methods.PROMPT or code in _ABOUT_THE_REQUEST):
@@ -380,7 +390,7 @@ class AgentEvents:
             self._withdraw(running, envelope)
             return
         if envelope.method.startswith(OURS):
-            # Clients trust these: an agent could fake a human's decision, or a gap.
+            # Clients trust these notifications: an agent could forge a human's decision, or a gap.
             self._refusals.note(running.key)
             return
         if envelope.session_id is None:
@@ -394,7 +404,7 @@ class AgentEvents:
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
             running.echoes_prompts, session.unechoed = True, None
         if len(envelope.line) > OFFERS_BYTES:
-            # To read it takes too long, and as much is not kept.
+            # Parsing would take too long, and the session would not keep this much anyway.
             learned = False
         elif kind in _SPECIAL_UPDATES:
             learned = session.note_update(object_at(envelope.params(), "update"))
@@ -408,7 +418,7 @@ class AgentEvents:
             session.replay.finish()
 
     def _receive_stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
+        """Handle lines for a session that the process does not hold: it has ended, is being opened, or is unknown."""
         late = self._hub.store.find_late(running, agent_session_id)
         if late is not None:
             self._hub.record_updates(late, lines)
@@ -416,7 +426,7 @@ class AgentEvents:
             for line in lines:
                 self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
         elif self._hub.find_session(agent_session_id) is not None:
-            # The session of another process: its readers would take this for output of their own agent.
+            # The session belongs to another process. Its readers would take this for output of their own agent.
             self._refusals.note(running.key, len(lines))
         else:
             for line in lines:
@@ -431,8 +441,8 @@ class AgentEvents:
         buffer.size += size
 
     def _leave_out(self, running: Process, envelope: Envelope) -> None:
-        """There is no room for what an agent says about a session that it has not opened yet."""
-        reason = "the server has no room for more about sessions that are being opened"
+        """Reject an envelope for a session that is still being opened, because the buffer is full."""
+        reason = "the server's buffer for sessions that are being opened is full"
         if envelope.kind is REQUEST:
             self._beyond.note(running.key, what=reason)
             self._refuse(running, envelope, InvalidRequest(f"{reason}; ask again later"))
@@ -440,7 +450,7 @@ class AgentEvents:
             self._report_unparsed(running, envelope.line, reason)
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
-        """The agent withdraws one of its requests."""
+        """Cancel a request that the agent withdraws."""
         id = related(envelope.line)
         if id is None:
             return
@@ -472,7 +482,7 @@ class AgentEvents:
     def _ask_host(self, running: Process, request: Envelope) -> None:
         session = None if request.session_id is None else self._hub.store.find_held(running, request.session_id)
         if session is None:
-            # Not buffered for a session that is being opened: its agent may need the file before it can answer.
+            # Do not buffer it for a session that is being opened: the agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
         elif (client := self._host.client(session, request)) is not None:
             self._ask_session(running, session, request, client)
@@ -490,7 +500,7 @@ class AgentEvents:
         if (id := related(line)) is not None:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
-        # What is as it came was looked at.
+        # The original line is parsed already; only a changed one must be parsed again.
         asked = request if line is request.line else parse(line)
         pending = self._hub.new_pending(asked, running, session, only and only.tag)
         if self._reject_beyond(pending) or self._policy_check.take(pending, session):
@@ -499,7 +509,10 @@ class AgentEvents:
         self._hub.ask(pending, line, channel)
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
-        """It belongs to a call (an elicitation during a login), or to all clients of the agent."""
+        """Ask a request that names no session.
+
+        It belongs to a call (an elicitation during a login), or to all clients of the agent.
+        """
         id = related(request.line)
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:
@@ -515,7 +528,10 @@ class AgentEvents:
         self._hub.ask(pending, line, connection_channel(call.connection.tag))
 
     def _reject_beyond(self, pending: PendingRequest) -> bool:
-        """Reject a request when its agent process has as many as may wait, or as much as the server keeps for it."""
+        """Reject a request if its agent process has reached a limit: of requests that wait, or of memory.
+
+        Returns whether it was rejected.
+        """
         reason = self._hub.pending.find_limit(pending)
         if reason is None:
             return False
@@ -537,7 +553,7 @@ class AgentEvents:
     # Bad lines
 
     def _report_unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
-        """Set a bad line aside: clients see the head of it, the connection goes on."""
+        """Set a bad line aside: show clients its beginning, and go on reading."""
         self._bad_lines.note(running.key, what=f"bytes={len(line)} reason={reason}")
         shown = line[:UNPARSED_BYTES].decode(errors="replace")
         truncated = truncated or len(line) > UNPARSED_BYTES
@@ -550,14 +566,15 @@ _LookedAt = tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]
 
 
 def _look_at(blob: bytes) -> _LookedAt:
-    """The lines of a blob, a look at each, and how many have had something in them that only the server says.
+    """Parse a blob: return its lines, a peek at each, the number of lines with forged members, and None.
 
-    The last is None unless some line is no envelope on one line; then it has all of them, one by one. Touches nothing
-    else: what is large is looked at in a thread.
+    Forged members are those that only the server may write; they are removed. If some line is not an envelope on one
+    line, the two lists are empty, and the last item has all lines one by one. The function touches no other state,
+    because a thread runs it for large blobs.
     """
     try:
         if is_large := len(blob) > MAX_VALUES:
-            # Before it is read: a value takes fifty times its bytes.
+            # Check before parsing: a parsed value takes fifty times its bytes.
             _check_bounds(blob)
         if not blob.isascii():
             check_utf8(blob)
@@ -572,7 +589,7 @@ def _look_at(blob: bytes) -> _LookedAt:
     for line in lines:
         if not line or line[0] != _BRACE or line[-1] != _END_BRACE:
             return _look_closely(blob)
-        # Spelled out, and not `opens_little`: this runs for every line of every agent.
+        # `opens_little`, inlined for speed: this runs for every line of every agent.
         if not is_large and (size := len(line)) >= MIN_DEEP:
             few = line.replace(b"{", b"", _TOO_MANY).replace(b"[", b"", _TOO_MANY)
             if size - len(few) > MAX_DEPTH and excess(line) is not None:
@@ -583,9 +600,9 @@ def _look_at(blob: bytes) -> _LookedAt:
 
 
 def _look_closely(blob: bytes) -> _LookedAt:
-    """Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside."""
+    """Parse each line by itself, so that only the bad lines are set aside."""
     if _EMPTY_LINES in blob:
-        # Lines without anything cost as much as others, and there may be very many. The others may be well.
+        # Empty lines cost as much as others, and there may be very many. Without them, the blob may be valid.
         return _look_at(re.sub(rb"\n\n++", b"\n", blob))
     return [], [], *_look_one_by_one(blob)
 
@@ -617,13 +634,13 @@ def _look_one_by_one(blob: bytes) -> "tuple[int, list[_Bad | _Good]]":
 
 
 def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek], int]:
-    """The same lines with nothing in them that only the server says, and in how many there was something."""
+    """Remove members that only the server may write; return the lines, their peeks, and how many lines changed."""
     checked: list[bytes] = []
     for line in lines:
         try:
             checked.append(strip_server_fields(line))
         except (msgspec.DecodeError, RecursionError):
-            # Peeked at, and yet no object: it becomes a bad line, as nothing.
+            # The peek succeeded, but the line is not an object. The empty object becomes a bad line.
             checked.append(b"{}")
     looks = list(zip(lines, checked, peeks, strict=True))
     now = [peek if line is after else msgspec.json.decode(after, type=Peek) for line, after, peek in looks]
@@ -631,7 +648,7 @@ def _disarm_lines(lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], l
 
 
 def _check_bounds(blob: bytes) -> None:
-    """Raises NotAnEnvelope when a line is nested too deep, has too many values, or has nothing in it."""
+    """Raise NotAnEnvelope if a line is nested too deep, has too many values, or is empty."""
     if _EMPTY_LINES in blob:
         raise NotAnEnvelope("it is empty")
     is_one = blob.find(b"\n") == len(blob) - 1
@@ -641,7 +658,7 @@ def _check_bounds(blob: bytes) -> None:
 
 
 def _is_ours_alone(method: str) -> bool:
-    """Whether only the server, or a client, uses a method. A question is the one that agents ask under our name."""
+    """Return whether agents may not use a method under the server's prefix. Only questions are allowed."""
     return method.startswith(OURS) and method != QUESTION
 
 
@@ -662,6 +679,6 @@ def _report_beyond(process: str, count: int, newest: str) -> None:
 
 
 def _agent_exited(agent: str, exit: Exit) -> AgentExited:
-    """The error for callers that waited on a process that has exited."""
+    """Return the error for callers that waited on a process that has exited."""
     how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
     return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

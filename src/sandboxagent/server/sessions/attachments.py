@@ -1,7 +1,7 @@
-"""Read the files that a prompt names in `_meta`, and put them into it as content.
+"""Read the files that a prompt names in `_meta`, and add them to the prompt as content.
 
-An attached file becomes a block of content that the agent takes, or is mentioned in the text. What a file is,
-`host/files` says.
+An attached file becomes a content block that the agent accepts, or the text mentions its path. `server/files/attached`
+reads files and finds their types.
 """
 
 import asyncio
@@ -27,34 +27,34 @@ from sandboxagent.server.files.descriptors import NotAFile
 from sandboxagent.server.sessions.session import Process
 
 _UNREADABLE = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]"
-"""What breaks a path that stands in a text."""
+"""Characters that a path in a text may not have."""
 
 KEY = META.encode()
-"""A prompt without it in its line has nothing for us."""
+"""The server's key in `_meta`. A prompt whose line does not contain it has no members for the server."""
 IMAGE_BYTES, IMAGES = 10 << 20, 20
-"""The largest image that is put into a prompt, and how many; others are attached like any file."""
+"""Maximum bytes of an image in a prompt, and the maximum number of images. Others are attached like any file."""
 TEXT_BYTES = 128 << 10
-"""The longest text that an agent is left to put before its model whole."""
+"""Maximum bytes of a text file that an agent may insert whole into its model's context."""
 MAX_NAME = 255
 _MIME = r"(?a)[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?"
 _NAME = f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}"
 
 
 class Takes(Struct, frozen=True):
-    """What an agent takes in a prompt."""
+    """The content that an agent accepts in a prompt."""
 
     style: Attaching = "link"
     images: bool = False
     plain_uris: bool = False
     mixes: bool = True
-    """Whether images and links may stand in one prompt."""
+    """Whether one prompt may have both images and links."""
 
     def images_beside(self, kinds: Collection[str]) -> bool:
-        """Whether images can be added to blocks of these kinds."""
+        """Return whether images can be added to blocks of these kinds."""
         return self.images and (self.mixes or {"resource_link", "resource"}.isdisjoint(kinds))
 
     def links(self, file: Attached) -> bool:
-        """Whether it makes something of a link to this."""
+        """Return whether the agent reads a link to this file."""
         match self.style:
             case "link":
                 return True
@@ -67,7 +67,7 @@ class Takes(Struct, frozen=True):
 
 
 def read_takes(running: Process) -> Takes:
-    """What an agent takes, as its manifest and its handshake say."""
+    """Return the content that an agent accepts, according to its manifest and its handshake."""
     features, images = running.agent.features, running.handshake.offers("promptCapabilities", "image")
     if features is None:
         return Takes(running.agent.attachments, images)
@@ -75,7 +75,7 @@ def read_takes(running: Process) -> Takes:
 
 
 def parse_blocks(line: bytes) -> list[Raw]:
-    """The blocks of a prompt; raises InvalidParams."""
+    """Return the content blocks of a prompt. Raises InvalidParams."""
     prompt = param(line, "prompt")
     if prompt is None or prompt[:1] != b"[":
         raise InvalidParams("prompt must be an array of content blocks")
@@ -83,7 +83,7 @@ def parse_blocks(line: bytes) -> list[Raw]:
 
 
 def kind_of(block: Raw) -> str:
-    """`type` of a block."""
+    """Return the `type` of a content block; an empty text if it has none."""
     try:
         kind = msgspec.json.decode(block, type=_Block).type
     except msgspec.ValidationError:
@@ -92,7 +92,7 @@ def kind_of(block: Raw) -> str:
 
 
 def add_files(given: Sequence[Raw], files: Sequence[Attached], takes: Takes) -> list[object]:
-    """The blocks of a prompt and those of its files; what cannot be a block is mentioned in the text."""
+    """Return a prompt's blocks with blocks for its files. The text mentions files that cannot be blocks."""
     images = any(file.image is not None for file in files) or "image" in map(kind_of, given)
     blocks: list[object] = []
     mentioned: list[str] = []
@@ -111,7 +111,7 @@ class _Block(Struct):
 
 
 def _mention_paths(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
-    """Paths at the end of the last text, or in a text of their own when there is none."""
+    """Add paths at the end of the last text block, or in a new text block if there is none."""
     shown = [_encoded(path) if re.search(_UNREADABLE, path) else path for path in paths]
     words = "\n\nAttachments:\n" + "".join(f"- {path}\n" for path in shown)
     for index in range(len(given) - 1, -1, -1):
@@ -125,13 +125,13 @@ def _mention_paths(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
 
 def _image(file: Attached, takes: Takes) -> Object:
     assert file.image is not None
-    # With the URI, an agent can tell its model where the image is instead of making a copy.
+    # With the URI, an agent can name the image's place to its model instead of making a copy.
     data = b64encode(file.image).decode()
     return {"type": "image", "mimeType": file.mime, "data": data, "uri": _uri(file.path, takes)}
 
 
 def _link(file: Attached, takes: Takes) -> Object:
-    # Who reads links to texts alone goes by the type, and knows few.
+    # Agents that read only links to text files check the type, and know few types.
     known = takes.style != "text-link" or file.mime.startswith("text/")
     mime = file.mime if known else "text/plain"
     return {"type": "resource_link", "uri": _uri(file.path, takes), "name": file.name, "mimeType": mime}
@@ -146,7 +146,7 @@ def _encoded(path: str) -> str:
 
 
 class Attachment(Struct, frozen=True):
-    """One entry of `attachments`, checked."""
+    """One validated entry of `attachments`."""
 
     path: str
     mime: str | None = None
@@ -154,14 +154,14 @@ class Attachment(Struct, frozen=True):
 
 
 class AttachmentLimits(Struct, frozen=True):
-    """For one prompt: how many attachments, and how many bytes of images."""
+    """Maximum number of attachments and maximum bytes of images of one prompt."""
 
     count: int
     image_bytes: int
 
 
 class Attachments:
-    """Puts attachments into prompts. Prompts of a session keep their order, also when files take a while."""
+    """Adds attachments to prompts. Prompts of a session keep their order, even if reading files is slow."""
 
     def __init__(self, files: AttachedFiles, limits: AttachmentLimits, pool: Pool) -> None:
         self._pool = pool
@@ -171,7 +171,7 @@ class Attachments:
         self._coming: Counter[str] = Counter()
 
     def read_asked(self, line: bytes) -> list[Attachment]:
-        """What a prompt wants attached; raises InvalidParams, which names the entry."""
+        """Return the attachments that a prompt names. Raises InvalidParams, which names the bad entry."""
         raw, limit = _attachments(line), self._limits.count
         if raw is None:
             return []
@@ -184,11 +184,14 @@ class Attachments:
         return [_parse_attachment(index, entry) for index, entry in enumerate(entries)]
 
     def is_busy(self, session_id: str) -> bool:
-        """Whether a prompt of this session waits for its files; later prompts then have to wait, too."""
+        """Return whether a prompt of this session waits for its files. Later prompts must then wait, too."""
         return session_id in self._coming
 
     def queue(self, session_id: str) -> AbstractAsyncContextManager[None]:
-        """A place among the prompts of a session that wait for their files, from now on; it must be entered."""
+        """Queue a prompt behind those of its session that wait for their files.
+
+        The prompt is queued at once. The caller must enter the returned context, which waits for its turn.
+        """
         self._coming[session_id] += 1
         return self._wait_turn(session_id)
 
@@ -203,7 +206,7 @@ class Attachments:
                 del self._coming[session_id], self._locks[session_id]
 
     async def add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
-        """Add the attachments to a prompt; `directory` is what their paths are relative to.
+        """Add the attachments to a prompt. Their paths are relative to `directory`.
 
         Raises InvalidParams or FileFailed, which name the entry.
         """
@@ -240,17 +243,17 @@ class _Meta(Struct, rename={"ours": META}):
 
 
 def has_attachments(line: bytes) -> bool:
-    """Whether a prompt wants something attached."""
+    """Return whether a prompt names attachments."""
     return _attachments(line) is not None
 
 
 def _attachments(line: bytes) -> bytes | None:
-    """The text of `_meta["sandboxagent.dev"].attachments`; None when there is none, or null."""
+    """Return the JSON of `_meta["sandboxagent.dev"].attachments`; None if it is missing or null."""
     meta = param(line, "_meta")
     try:
         ours = UNSET if meta is None else msgspec.json.decode(meta, type=_Meta).ours
     except msgspec.ValidationError:
-        # Not ours to judge: the agent may understand it.
+        # Do not refuse it: the agent may understand it.
         return None
     if ours is UNSET or ours.attachments is UNSET or bytes(ours.attachments) == b"null":
         return None
@@ -263,7 +266,7 @@ def _parse_attachment(index: int, raw: Raw) -> Attachment:
     except msgspec.DecodeError:
         raise InvalidParams(f"attachments[{index}] must be an object with a path", index=index) from None
     path, mime, filename = entry.get("path"), entry.get("mime"), entry.get("filename")
-    # A URI may spell each byte with three characters.
+    # A URI may encode each byte as three characters.
     if not isinstance(path, str) or not 0 < len(path) <= 3 * MAX_PATH or "\0" in path:
         message = f"attachments[{index}].path must be a path of at most {MAX_PATH} bytes, without NUL"
         raise InvalidParams(message, index=index)
@@ -278,7 +281,7 @@ def _parse_attachment(index: int, raw: Raw) -> Attachment:
 
 
 def _refusal(error: OSError, index: int, path: str) -> SandboxAgentError:
-    """A file system error about an attachment, as an error for the client."""
+    """Convert a file system error about an attachment to an error for the client."""
     which = f"attachments[{index}]: {path!r:.1000}"
     match error:
         case Outside():

@@ -1,24 +1,23 @@
-"""Count the bytes that each agent process pins in the server's memory, within one budget each.
+"""Limit the bytes that the server keeps in memory for each agent process.
 
+Code that keeps something for a process takes its size from the process's budget, and gives it back when it drops it.
 Pure.
-
-Whoever keeps something for a process takes its size from the budget, and gives it back when it is let go.
 """
 
 KEPT_COST = 2048
-"""What keeping one envelope takes beside its line."""
+"""Bytes that one kept envelope takes in addition to its line."""
 
 
 class Budgets:
-    """By process, which never shares its name with another."""
+    """The budgets of all agent processes, by process key."""
 
     def __init__(self, most: int = 256 << 20) -> None:
-        """`most` is how many bytes one process may pin."""
+        """`most` is the maximum number of bytes for one process."""
         self.most = most
         self._used: dict[str, int] = {}
 
     def take(self, process: str, size: int) -> bool:
-        """Keep this much more; False when there is no room for it."""
+        """Take bytes from a process's budget; return False, and take nothing, if too few are left."""
         used = self._used.get(process, 0) + size
         if used > self.most:
             return False
@@ -36,12 +35,12 @@ class Budgets:
         return self._used.get(process, 0)
 
     def end(self, process: str) -> None:
-        """The process has exited."""
+        """Forget the budget of a process that has exited."""
         self._used.pop(process, None)
 
     def refusal(self) -> str:
-        """Why nothing more is kept, and what to do about it."""
+        """Return the error text for a full budget, with advice."""
         return (
-            f"the server keeps {self.most} bytes for this agent process already; answer what waits, "
+            f"the server keeps {self.most} bytes for this agent process already; answer its requests, "
             "or start the server with a higher --agent-memory"
         )

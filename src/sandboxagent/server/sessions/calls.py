@@ -1,4 +1,4 @@
-"""Keep clients' requests that wait on an agent process, under the id they have on stdio.
+"""Keep clients' requests that wait on an agent process, by their ids on stdio.
 
 Pure.
 """
@@ -21,24 +21,24 @@ class Call(Struct, eq=False):
 
     method: str
     client_id: bytes
-    """The id's own text, as the client wrote it."""
+    """The id's JSON text, exactly as the client wrote it."""
     connection: Connection | None
-    """None for the server's own requests."""
+    """The client's connection; None for the server's own requests."""
     running: Process
     session: Session | None
     settle: Callable[["Call", Envelope], Answer]
-    """Runs the moment the agent answers, before its next line is looked at, so the log keeps the agent's order."""
+    """Handles the agent's response. It runs before the agent's next line is handled, so the log keeps their order."""
     reply: Reply
     deadline: float | None = None
     stdio_id: bytes = b""
     late: Reply | None = None
-    """Set once its client got a timeout; the answer then goes to the stream, and here."""
+    """Set after the client got a timeout. The late answer settles it, and goes to the client's stream."""
     makes_session: bool = False
-    """Until it is answered, updates may arrive for a session that is not known yet."""
+    """Whether the call opens a session. Until its response, updates may arrive for a session that is not known yet."""
 
 
 class Calls:
-    """All of them, by their id on stdio."""
+    """All open calls, by their ids on stdio."""
 
     def __init__(self) -> None:
         self._ids = count(1)
@@ -50,28 +50,31 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of open calls."""
         return len(self._open)
 
     def open(self, call: Call) -> Call:
-        """Give it its id on stdio."""
+        """Add a call, and assign its id on stdio."""
         call.stdio_id = b"%d" % next(self._ids)
         self._open[call.stdio_id] = call
         return call
 
     def close(self, running: Process, stdio_id: bytes) -> Call | None:
-        """Take out the call an agent answers; None when that agent has no call under this id."""
+        """Remove and return the call that an agent answers; None if that process has no call under this id."""
         call = self._open.get(stdio_id)
         if call is None or call.running is not running:
             return None
         return self._open.pop(stdio_id)
 
     def close_all(self, running: Process) -> list[Call]:
-        """Take out what waits on this process. Not on its agent: a new process may already be taking calls."""
+        """Remove and return the calls that wait on this process.
+
+        Calls on other processes of the same agent stay: a new process may already handle calls.
+        """
         return [self._open.pop(call.stdio_id) for call in self._of(running)]
 
     def find(self, connection: Connection, client_id: bytes) -> Call | None:
-        """The newest open call a client made under an id."""
+        """Return the newest open call that a client made under an id; None if there is none."""
         wanted = same_id(client_id)
         for call in reversed(self._open.values()):
             if call.connection is connection and same_id(call.client_id) == wanted:
@@ -90,13 +93,13 @@ class Calls:
         return [call for call in waiting if call.deadline is not None and call.deadline <= now]
 
     def fail_all(self, error: SandboxAgentError) -> None:
-        """Fail all waiting callers; answers that still arrive go to the log only."""
+        """Fail all waiting callers. Responses that still arrive go only to the log."""
         for call in self._open.values():
             if call.reply.result is None:
                 call.reply.set_exception(error)
 
     def find_turns(self) -> list[Call]:
-        """Calls that are the running turn of a session."""
+        """Return the calls of all running turns."""
         return [call for call in self._open.values() if call.method == methods.PROMPT]
 
     def _of(self, running: Process) -> list[Call]:

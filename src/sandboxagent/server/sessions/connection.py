@@ -1,7 +1,8 @@
-"""Keep each client's connection, and decide what that client sees of an event.
+"""Keep each client's connection, and decide which events that client sees, and in which form.
 
-All that are open are found by id, by the agents that they have met, and by the sessions that they are attached to. No
-method here awaits. No I/O of its own, no clock, no event loop. Knows nothing of what sessions do.
+The table finds open connections by id, by the agents whose messages they receive, and by the sessions to which they
+are attached. No method here awaits. No I/O of its own, no clock, no event loop. This module does not know the rules of
+sessions.
 """
 
 import logging
@@ -41,13 +42,13 @@ from sandboxagent.server.sessions.pending import (
 from sandboxagent.server.sessions.session import Session
 
 MAX_NAME = 200
-"""Longest name that a client or a user may have."""
+"""Maximum characters of the name of a client or a user."""
 REMEMBERED_WINDOWS = 10_000
-"""How many of its windows that are over a connection remembers, about; what was in older ones is a gap."""
+"""Approximate maximum of closed windows that a connection remembers. Events of older windows become a gap."""
 LEAST_WINDOWS = 64
-"""Up to so many, nothing is gained by forgetting some."""
+"""Number of closed windows up to which none is forgotten, since that would save nothing."""
 REMEMBERED_RECEIPTS = 1_000
-"""How many of its notifications and answers a connection remembers by their keys, so that each is taken once."""
+"""Maximum number of keys that a connection remembers of its notifications and answers, so that each acts once."""
 
 
 class StreamSink(Protocol):
@@ -62,7 +63,7 @@ class StreamSink(Protocol):
 
 
 class Window(Struct):
-    """A connection follows a session after `start`, up to `end`."""
+    """A range of positions in which a connection was attached to a session: after `start`, up to `end`."""
 
     start: int
     end: int | None = None
@@ -71,64 +72,70 @@ class Window(Struct):
         return position > self.start and (self.end is None or position <= self.end)
 
     def cut(self, through: int) -> int:
-        """The last position in it that is gone when everything up to `through` is; 0 when none is."""
+        """Return the last position of the window that was deleted if the log was deleted through `through`.
+
+        0 if the whole window is kept.
+        """
         if self.start >= through:
             return 0
         return through if self.end is None else min(through, self.end)
 
 
 class Connection(Struct, eq=False):
-    """One client, as the hub knows it."""
+    """A client's connection, as the hub knows it."""
 
     connection_id: str
-    """A credential: it goes to its client and nowhere else. Logs, events and errors use `tag`."""
+    """The secret id. Only its own client may see it; logs, events and errors use `tag`."""
     tag: str
     agent: str
     used_at: float
     opened_at: int = 0
-    """Position of the log when it was opened: nothing before was meant for it."""
+    """Position of the log when the connection was opened. No earlier event is meant for it."""
     capabilities: Object = field(default_factory=dict[str, object])
-    """`clientCapabilities`, as its client declared them."""
+    """`clientCapabilities`, as the client declared them."""
     request_format: RequestFormat = field(default_factory=RequestFormat)
-    """The ways in which it can be asked."""
+    """The forms of requests that the client understands."""
     who: Object = field(default_factory=dict[str, object])
-    """How its client names itself, and the user it speaks for."""
+    """The names of the client and of its user, as the client gave them."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
-    """Agents it has spoken to, and since which position: it receives what they say outside any session."""
+    """Agents whose messages outside any session it receives, and the position from which on it receives them."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
-    """Session id → when it was attached, as far as something of it is kept."""
+    """Session id → windows in which it was attached, as far as the log still keeps something of them."""
     past: dict[str | None, int] = field(default_factory=dict[str | None, int])
-    """The last position in windows that are forgotten: of all, and of each session with a stream of its own."""
+    """The last position in forgotten windows: of all sessions (None), and of each session with its own stream."""
     stream: StreamSink | None = None
     session_streams: dict[str, int] = field(default_factory=dict[str, int])
-    """Sessions that have a stream of their own (on `/acp`), by id, and after which position their events go there.
+    """Sessions that have a stream of their own (on `/acp`): id → position after which their events go to that stream.
 
-    That stays so while such a stream is cut: what its client has missed comes where it was missed, in order.
+    An entry stays while its stream is cut, so that the client gets missed events on the same stream, in order.
     """
     cursors: dict[str | None, int] = field(default_factory=dict[str | None, int])
-    """Where the last stream of each kind ended: that of a session, or that of the connection (None)."""
+    """Positions at which the last streams ended: by session id, or None for the stream of the connection."""
     served: int = 0
-    """Where the last stream of all events ended."""
+    """Position at which the last stream of all events ended."""
     last_event: int = 0
-    """Position of the last event meant for it."""
+    """Position of the last event for this connection."""
     closed: bool = False
     busy: int = 0
-    """POSTs of its that wait for an answer."""
+    """Number of its POST requests that wait for an answer."""
     delivering: int = 0
-    """Requests of its whose answers come on the stream, and have not come."""
+    """Number of its requests that are not answered yet and whose answers go to the stream."""
     is_remote: bool = False
-    """Its client is at a gateway, and has no stream here: what is for it alone goes there, as it should read it."""
+    """Whether its client is at a gateway. Then it has no stream here.
+
+    Envelopes for this client alone go to the gateway in the form that the client understands.
+    """
     pending: PendingRequests | None = None
-    """What agents have asked; None where the nodes of a fleet know that."""
+    """The agents' requests; None at a gateway, where only the nodes know them."""
     acknowledgements: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
-    """What became of the newest notifications and answers that came with a key."""
+    """Receipts of the newest notifications and answers that came with a key, by key."""
     _over: int = 0
-    """How many windows are over."""
+    """Number of closed windows."""
     _most_over: int = LEAST_WINDOWS
-    """How many may be before it is seen which of them can be forgotten: seldom enough to cost nothing."""
+    """Number of closed windows above which `forget_windows` runs. It doubles each time, so the cost stays low."""
 
     def introduce(self, params: Object) -> None:
-        """Take in what `initialize` says of the client."""
+        """Read the client's capabilities and names from the params of `initialize`."""
         meta = object_at(params, "_meta")
         self.capabilities = object_at(params, "clientCapabilities")
         self.request_format = RequestFormat.of(self.capabilities, meta)
@@ -145,7 +152,7 @@ class Connection(Struct, eq=False):
         return connection_channel(self.tag)
 
     def channels(self) -> list[str]:
-        """Everything it has ever followed."""
+        """Return its own channel, and those of all agents and sessions that it has followed."""
         return [self.channel, *map(agent_channel, self.agents), *map(session_channel, self.windows)]
 
     def attached(self, session_id: str) -> bool:
@@ -155,7 +162,7 @@ class Connection(Struct, eq=False):
     def attach(self, session_id: str, after: int) -> None:
         windows = self.windows.setdefault(session_id, [])
         if windows and windows[-1].end == after:
-            # Nothing has happened in between.
+            # No event came in between, so the window goes on.
             windows[-1].end = None
             self._over -= 1
         else:
@@ -166,9 +173,9 @@ class Connection(Struct, eq=False):
         self._over += 1
 
     def forget_windows(self, trims: Mapping[str, int], reach: int, most: int = REMEMBERED_WINDOWS) -> None:
-        """Forget windows of which nothing is kept any more and, when more than `most` are over, the oldest ones.
+        """Forget closed windows whose events were deleted and, if more than `most` are left, the oldest ones.
 
-        Those stay of which memory may have something: it has everything after `reach`.
+        Windows that end after `reach` stay, because memory still has all events after it.
         """
         if self._over <= self._most_over:
             return
@@ -195,7 +202,7 @@ class Connection(Struct, eq=False):
         self._most_over = 2 * self._over + LEAST_WINDOWS
 
     def _forget(self, session_id: str, gone: list[tuple[Window, int]]) -> None:
-        """Forget windows of a session, each with the last position that was lost with it."""
+        """Forget windows of a session; each comes with the last position that is lost with it."""
         names, lost = {id(window) for window, _ in gone}, max(last for _, last in gone)
         self._over -= len(gone)
         self.windows[session_id] = [window for window in self.windows[session_id] if id(window) not in names]
@@ -205,24 +212,24 @@ class Connection(Struct, eq=False):
             self.past[name] = max(lost, self.past.get(name, 0))
 
     def appended(self, chunk: Chunk) -> None:
-        """A new chunk on a channel it follows."""
+        """Handle a new chunk on a channel that the connection follows."""
         if chunk.exclude == self.tag:
             return
         self.last_event = chunk.last
         self.push(chunk)
 
     def push(self, chunk: Chunk) -> None:
-        """Hand a chunk to its stream."""
+        """Send a chunk to its stream, if it has one."""
         if self.stream is not None:
             try:
                 self.stream.push(chunk)
             except Exception:
                 logger.exception("stream failed connection=%s", self.tag)
-                # What it has missed, it reads from the log.
+                # The stream reads the missed events from the log.
                 self.stream.resync()
 
     def sees(self, chunk: Chunk) -> bool:
-        """Whether a chunk read from the log was meant for it."""
+        """Return whether a chunk from the log is for this connection."""
         if chunk.exclude == self.tag:
             return False
         if chunk.channel == self.channel:
@@ -232,21 +239,21 @@ class Connection(Struct, eq=False):
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
     def stream_of(self, chunk: Chunk) -> str | None:
-        """The session whose own stream has a chunk; None for the connection's stream."""
+        """Return the session on whose own stream a chunk goes; None for the connection's stream."""
         start = None if chunk.session_id is None else self.session_streams.get(chunk.session_id)
         return None if start is None or chunk.first <= start else chunk.session_id
 
     def own_stream_of(self, session_id: str | None) -> str | None:
-        """The session whose own stream has the answers about it; None where one stream has everything.
+        """Return the session on whose own stream answers about it go; None if one stream has everything.
 
-        What is on a session's stream is deleted with the session.
+        Events on a session's stream are deleted with the session.
         """
         return session_id if self.session_streams or self.is_remote else None
 
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
-        """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none.
+        """Return the last deleted position after `after` that this connection should have seen; 0 if there is none.
 
-        `only` asks about one session.
+        `only` limits this to one session.
         """
         ends = [trims.get(self.channel, 0), self.past.get(only, 0)]
         for agent, met in self.agents.items() if only is None else ():
@@ -261,7 +268,7 @@ class Connection(Struct, eq=False):
         return last if last > after else 0
 
     def request(self, id: bytes) -> PendingRequest:
-        """The open request that its client answers; raises NobodyAsked or AlreadyAnswered."""
+        """Return the open request that its client answers. Raises NobodyAsked or AlreadyAnswered."""
         known = self._find_known(id)
         if known is None:
             raise NobodyAsked(id.decode())
@@ -272,7 +279,7 @@ class Connection(Struct, eq=False):
         return known
 
     def _find_known(self, id: bytes) -> PendingRequest | Settled | None:
-        """What it was asked under an id; or what was settled meanwhile in a session that it is attached to."""
+        """Return the request that it was asked under an id, or one that was settled in a session it is attached to."""
         known = None if self.pending is None else self.pending.find_known(id)
         if known is None or self.tag in known.asked:
             return known
@@ -280,9 +287,9 @@ class Connection(Struct, eq=False):
         return known if was_there else None
 
     def repeats_answer(self, answer: Envelope) -> bool:
-        """Whether an answer that comes too late changes nothing, so that its client gets no conflict.
+        """Return whether a late answer changes nothing, so that its client gets no conflict.
 
-        It repeats the answer that this client gave, or it says of a cancelled request that it is cancelled.
+        Such an answer repeats the one that this client gave, or cancels a request that is cancelled already.
         """
         assert answer.id is not None
         known = self._find_known(answer.id)
@@ -295,28 +302,28 @@ class Connection(Struct, eq=False):
         return takes_back(answer) or (known.outcome is Outcome.CANCELLED and leaves_open(answer))
 
     def session_of_request(self, id: bytes) -> str | None:
-        """The session in which an agent asked this connection under an id; None when nothing is open there."""
+        """Return the id of the session of an open request that this connection was asked; None if none is open."""
         known = self._find_known(id)
         return known.session_id if isinstance(known, PendingRequest) else None
 
     def frames(self, chunk: Chunk) -> bytes:
-        """A chunk as this client should read it, as server-sent events."""
+        """Return a chunk as server-sent events, in the form that this client understands."""
         if chunk.request is not None:
             return frames(chunk.first, self.lines(chunk))
         return chunk.frames()
 
     def lines(self, chunk: Chunk) -> list[bytes]:
-        """A chunk's envelopes as this client should read them."""
+        """Return a chunk's envelopes in the form that this client understands."""
         if chunk.request is None or self.pending is None:
             return chunk.lines
         known = self.pending.find_asked(chunk.request)
-        # What the oldest ones asked is forgotten: then it comes as the agent said it.
+        # The text of the oldest requests is forgotten. Then the client gets the agent's original.
         asked = None if known is None else known.request
         line = chunk.lines[0] if asked is None else render(asked, self.request_format, chunk.request)
         return [with_id(line, self.pending.ids.make(chunk.request))]
 
     def render_request(self, pending: PendingRequest) -> bytes:
-        """An agent's request in the form this client understands, under the id that all clients know."""
+        """Return an agent's request in the form that this client understands, under the id that all clients know."""
         return with_id(render(pending.request, self.request_format, pending.key), pending.id)
 
 
@@ -324,7 +331,7 @@ logger = logging.getLogger(__name__)
 
 
 class Connections:
-    """The table. Every connection follows its own channel, those of its agents, and those of its sessions."""
+    """The open connections. Each follows its own channel, those of its agents, and those of its sessions."""
 
     def __init__(self, log: Log, monotonic: Callable[[], float], pending: PendingRequests) -> None:
         self._log = log
@@ -335,7 +342,7 @@ class Connections:
         self._by_agent: dict[str, set[Connection]] = {}
         self._by_session: dict[str, set[Connection]] = {}
         self._remote_channels: set[str] = set()
-        """Channels of guests."""
+        """Channels of remote connections."""
 
     def open(
         self,
@@ -344,10 +351,10 @@ class Connections:
         connection_id: str | None = None,
         remote_tag: str | None = None,
     ) -> Connection:
-        """A new one; `introduction` is what its client says of itself, the params of `initialize`.
+        """Open a connection. `introduction` is the params of its client's `initialize`.
 
-        `connection_id` is a new random one that its client knows already. `remote_tag` is the tag that a gateway's
-        client has in the whole fleet.
+        `connection_id` is a new random id that the client knows already; without it, one is made. `remote_tag` is the
+        tag of a gateway's client in the whole fleet.
         """
         connection = Connection(
             connection_id=connection_id or secrets.token_urlsafe(24),
@@ -368,7 +375,7 @@ class Connections:
         return connection
 
     def get(self, connection_id: str) -> Connection:
-        """Raises UnknownConnection."""
+        """Return an open connection by its id. Raises UnknownConnection."""
         connection = self._by_id.get(connection_id)
         if connection is None:
             raise UnknownConnection
@@ -384,22 +391,22 @@ class Connections:
         return channel in self._remote_channels
 
     def of_agent(self, agent: str) -> list[Connection]:
-        """Those that have met an agent."""
+        """Return the connections that receive an agent's messages outside any session."""
         return list(self._by_agent.get(agent, ()))
 
     def attached(self, session: Session) -> set[Connection]:
-        """Those that are attached to a session."""
+        """Return the connections that are attached to a session."""
         return self._by_session.get(session.id, set())
 
     def has_attached(self, session: Session) -> bool:
         return session.id in self._by_session
 
     def channels(self) -> set[str]:
-        """All channels that a connection can ask for."""
+        """Return all channels that an open connection has followed."""
         return {name for connection in self._by_id.values() for name in connection.channels()}
 
     def meet(self, connection: Connection, agent: str) -> None:
-        """From now on the connection receives what this agent says outside any session."""
+        """Send the connection all later messages of this agent that belong to no session."""
         if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self._log.position
             self._by_agent.setdefault(agent, set()).add(connection)
@@ -407,14 +414,14 @@ class Connections:
                 self._log.follow(agent_channel(agent), connection)
 
     def attach(self, connection: Connection, session: Session) -> None:
-        """From now on the connection receives what happens in the session."""
+        """Send the connection all later events of the session."""
         connection.attach(session.id, self._log.position)
         self._tell_gateways(connection, AttachmentChange(session.id, attached=True))
         self._by_session.setdefault(session.id, set()).add(connection)
         self._log.follow(session.channel, connection)
 
     def detach(self, connection: Connection, session_id: str, *, deleted: bool = False) -> bool:
-        """Detach a connection from a session, which may be deleted; returns whether it was the last one there."""
+        """Detach a connection from a session, which may be deleted; return whether it was the last one there."""
         if not connection.attached(session_id):
             return False
         connection.detach(session_id, self._log.position)
@@ -428,19 +435,20 @@ class Connections:
         return True
 
     def _tell_gateways(self, connection: Connection, said: AttachmentChange) -> None:
-        """A guest's gateways read the session's events from here on, or up to here.
+        """Tell a remote connection's gateways to read the session's events from here on, or up to here.
 
-        Nothing when this node only forgets it: its client is still attached, and a gateway introduces it again.
+        A closed connection is not reported. This node only forgets it: its client is still attached, and a gateway
+        introduces the connection again.
         """
         if connection.is_remote and not connection.closed:
             line = msgspec.json.encode(said)
             channel = attachment_channel(connection.tag)
-            # Its gateways have to come to this one before they pass on an answer that follows it.
+            # Gateways must read this event before they pass on an answer that follows it.
             chunk = self._log.append([line], Direction.FROM_SERVER, None, channel, history=False)
             connection.last_event = chunk.last
 
     def close(self, connection: Connection, reason: str) -> list[str]:
-        """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""
+        """Close an open connection and its stream; return the sessions to which no connection is attached any more."""
         del self._by_id[connection.connection_id]
         self._remote_channels.discard(connection.channel)
         connection.closed = True

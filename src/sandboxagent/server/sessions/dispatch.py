@@ -1,7 +1,7 @@
-"""Choose the process that an envelope is for, resume its session if needed, and send it there.
+"""Choose the process for an envelope, resume its session if needed, and send the envelope to it.
 
-A session whose process is gone is brought back to its agent first. Here is also what a request must bring, and its
-agent must offer, before it is passed on.
+A session whose process is gone is first resumed at its agent. This module also checks, before it passes a request on,
+that the request has the members it needs and that the agent offers the method.
 """
 
 import asyncio
@@ -57,13 +57,13 @@ from sandboxagent.server.sessions.session import Process, Replay, Session
 logger = logging.getLogger(__name__)
 NO_ID = b"null"
 DISK_TIMEOUT = 10.0
-"""Seconds that a session which is about to be opened waits for the disk of its directory."""
+"""Seconds that opening a session waits for the disk of its directory."""
 REPLAY_TIMEOUT = 2.0
-"""Seconds that an agent has to repeat a session's past after it has answered."""
+"""Seconds that an agent has to replay a session's history after its response."""
 
 
 class Dispatcher:
-    """The way to the agents."""
+    """Sends requests and notifications to agents, and starts or resumes what they need."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Dispatcher:
         is_directory: Callable[[str], bool] = os.path.isdir,
         disk_patience: float = DISK_TIMEOUT,
     ) -> None:
-        """`is_directory` looks at the disk, in a thread of `pool`."""
+        """`is_directory` reads the disk; a thread of `pool` calls it."""
         self._pool = pool
         self._is_directory = is_directory
         self._disk_patience = disk_patience
@@ -85,27 +85,30 @@ class Dispatcher:
         self._request_timeout = request_timeout
         self._revivals: dict[str, asyncio.Task[Process]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        """By session, with the number of callers that have it or wait for it."""
+        """For each session: its lock, and the number of callers that hold it or wait for it."""
         self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
-        """Requests that wait for their session to come back, until that or until their client takes them back."""
+        """Requests that wait until their session is resumed. Setting the future cancels the request."""
         self._tasks = Tasks()
 
     def agent(self, connection: Connection, envelope: Envelope) -> Agent:
-        """The agent an envelope without a session is for: the one it names, else the connection's."""
+        """Return the agent for an envelope without a session: the one that it names, else the connection's."""
         named = None
         if KEY in envelope.line:
             named = text_at(envelope.params(), "_meta", META, "agent")
         return self._catalog.agent(named or connection.agent)
 
     def find_agent(self, agent: str) -> Agent:
-        """Raises UnknownAgent."""
+        """Return an agent by its name. Raises UnknownAgent."""
         return self._catalog.agent(agent)
 
     def agent_of(self, session: Session) -> Agent:
         return self.find_agent(session.facts.agent)
 
     async def process(self, connection: Connection, envelope: Envelope) -> tuple[Process, Session | None]:
-        """Where an envelope goes; raises UnknownSession, or what hinders the process from starting."""
+        """Return the process and the session for an envelope.
+
+        It resumes the session or starts the process if needed. Raises UnknownSession, or the error of the start.
+        """
         if envelope.session_id is not None:
             session = self._hub.session(envelope.session_id)
             return session.held or await self._park(connection, envelope, session), session
@@ -114,22 +117,22 @@ class Dispatcher:
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
     async def get_holder(self, session: Session) -> Process:
-        """The process that holds a session; brings the session back when its process is gone."""
+        """Return the process that holds a session; resume the session first if its process is gone."""
         return session.held or await asyncio.shield(self.resume(session))
 
     def resume(self, session: Session) -> asyncio.Task[Process]:
-        """A session on its way back to its agent: one task, shared by all who wait for it."""
+        """Return the task that resumes a session. All callers share one task."""
         revival = self._revivals.get(session.id)
         if revival is None:
             revival = asyncio.create_task(self._revive(session), name=f"revive {session.id}")
             self._revivals[session.id] = revival
             revival.add_done_callback(lambda _: self._revivals.pop(session.id, None))
-            # The callers may have left.
+            # Read the task's exception, since all callers may be gone by then.
             revival.add_done_callback(lambda task: task.cancelled() or task.exception())
         return revival
 
     async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
-        """Let a request wait until its session is back; raises RequestCancelled when its client takes it back."""
+        """Wait until a request's session is resumed. Raises RequestCancelled if its client cancels the request."""
         revival = self.resume(session)
         if envelope.id is None:
             return await asyncio.shield(revival)
@@ -144,7 +147,7 @@ class Dispatcher:
         return revival.result()
 
     def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
-        """Take back a request that waits for its session to come back; False when there is none."""
+        """Cancel a request that waits until its session is resumed; return False if there is none."""
         taken_back = self._parked.pop((connection.tag, same_id(client_id)), None)
         if taken_back is None:
             return False
@@ -152,44 +155,44 @@ class Dispatcher:
         return True
 
     async def start(self, agent: str) -> Process:
-        """An agent's shared process, by name; installs it first when that is needed and allowed."""
+        """Return an agent's shared process, by the agent's name; install the agent first if needed and allowed."""
         return await self._supervisor.process(await self._catalog.find(agent))
 
     async def start_installed(self, agent: Agent) -> Process:
-        """The same for what is worth no install: raises AgentNotInstalled."""
+        """Return an agent's shared process without installing the agent. Raises AgentNotInstalled."""
         if self._supervisor.running(agent.id) is None and self._catalog.launch(agent) is None:
             raise AgentNotInstalled(agent.id, write_instructions(agent))
         return await self._supervisor.process(agent)
 
     async def spawn(self, agent: Agent, environment: Mapping[str, str] | None = None) -> Process:
-        """The process for a session of an agent; one of its own when it brings its own environment."""
+        """Return a process for a session. A session with its own environment gets its own process."""
         if environment or agent.isolation == "session":
             return await self._supervisor.isolated(agent, environment or {})
         return await self._supervisor.process(agent)
 
     async def stop_if_unused(self, running: Process) -> None:
-        """A session is over: its process goes too when it had one to itself, and left no fork in it."""
+        """Stop the process of a session that has ended, if it was for that session alone and holds no fork of it."""
         if running.alone and not self._hub.store.find_all_held(running):
             await self._supervisor.stop(running.key)
 
     def stop_if_unused_soon(self, running: Process) -> None:
-        """The same, for callers that cannot wait."""
+        """Like `stop_if_unused`, in a task, for callers that cannot wait."""
         self._tasks.run(self.stop_if_unused(running), f"dismiss {running.key}")
 
     async def close_at_agent(self, running: Process, agent_session_id: str) -> None:
-        """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
+        """Close, at its agent, a session that has ended in the server. A refusal of the agent is ignored."""
         with suppress(SandboxAgentError):
             if running.handshake.offers("sessionCapabilities", "close"):
                 await self.call_as_server(running, None, methods.CLOSE, {"sessionId": agent_session_id})
         await self.stop_if_unused(running)
 
     def close_at_agent_soon(self, running: Process, agent_session_id: str) -> None:
-        """The same, for callers that cannot wait."""
+        """Like `close_at_agent`, in a task, for callers that cannot wait."""
         self._tasks.run(self.close_at_agent(running, agent_session_id), f"close a session at {running.key}")
 
     @asynccontextmanager
     async def lock_session(self, session_id: str) -> AsyncGenerator[None]:
-        """Only one caller at a time resumes or deletes a session; the next one sees the result."""
+        """Lock a session, so that only one caller at a time resumes or deletes it; the next one sees the result."""
         lock, users = self._locks.get(session_id) or (asyncio.Lock(), 0)
         self._locks[session_id] = lock, users + 1
         try:
@@ -201,7 +204,7 @@ class Dispatcher:
                 self._locks[session_id] = lock, users - 1
 
     async def directory(self, params: Object) -> str:
-        """`cwd`. Only some agents check it, so it is checked for all of them; raises InvalidParams."""
+        """Return `cwd`, checked. Only some agents check it, so the server does for all. Raises InvalidParams."""
         cwd = params.get("cwd")
         if not isinstance(cwd, str) or not Path(cwd).is_absolute():
             raise InvalidParams("cwd must be an absolute path", cwd=cwd)
@@ -210,14 +213,14 @@ class Dispatcher:
                 is_there = "\0" not in cwd and await self._pool.run(self._is_directory, cwd)
         except TimeoutError:
             seconds = self._disk_patience
-            reason = f"cwd {cwd} could not be looked at in {seconds:g} s; its disk does not answer"
+            reason = f"cwd {cwd} could not be checked in {seconds:g} s; its disk does not answer"
             raise InvalidParams(reason, cwd=cwd) from None
         if not is_there:
             raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
         return cwd
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
-        """Pass a request on as it is, and its response back."""
+        """Pass a request on unchanged, and return its response."""
         running, session = await self.process(connection, envelope)
         return await self.call(connection, running, session, envelope)
 
@@ -231,7 +234,7 @@ class Dispatcher:
         *,
         makes_session: bool = False,
     ) -> Answer:
-        """Send a client's request to a process; `settle` runs the moment it answers."""
+        """Send a client's request to a process; `settle` handles the response as soon as it arrives."""
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, FROM_CLIENT)
         reply = Reply()
@@ -239,7 +242,10 @@ class Dispatcher:
         return await reply
 
     def forward(self, connection: Connection, envelope: Envelope, reply: Reply) -> bool:
-        """Pass a request on as it is, if a process holds its session; False for one that is left to `request`."""
+        """Pass a request on unchanged and return True, if a process holds its session.
+
+        Otherwise it returns False, and the caller must use `request`.
+        """
         session = self._hub.find_session(envelope.session_id)
         running = None if session is None else session.held
         if session is None or running is None:
@@ -266,7 +272,7 @@ class Dispatcher:
         self._send(call, self.line_for(session, envelope, call.stdio_id))
 
     async def call_as_server(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
-        """Send a request of the server's own to a process."""
+        """Send a request of the server's own to a process, and return the response."""
         answers: list[Envelope] = []
 
         def settle(_: Call, response: Envelope) -> Answer:
@@ -282,14 +288,14 @@ class Dispatcher:
         return answers[0]
 
     def pass_back(self, call: Call, response: Envelope) -> Answer:
-        """The response as it came, under the client's own id."""
+        """Return the unchanged response under the client's own id, and record it in the session."""
         line = with_id(response.line, call.client_id)
         if call.session is None:
             return Answer(line)
         return Answer(line, self._hub.record(call.session, line, FROM_AGENT).last)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Pass a notification on as it is."""
+        """Pass a notification on unchanged."""
         running, session = await self.process(connection, envelope)
         if session is not None:
             self._hub.record(session, envelope.line, FROM_CLIENT)
@@ -304,7 +310,10 @@ class Dispatcher:
 
     @staticmethod
     def line_for(session: Session | None, envelope: Envelope, id: bytes | None = None) -> bytes:
-        """The line for an agent, under this id, with its own session id in it: a client may have used an alias."""
+        """Return an envelope's line for the agent, with this id and the agent's own session id.
+
+        The session id may differ, because a client may use an alias.
+        """
         if session is None or envelope.session_id == session.facts.agent_session_id:
             return envelope.addressed(id, None)
         return envelope.addressed(id, session.facts.agent_session_id)
@@ -313,12 +322,12 @@ class Dispatcher:
         async with self.lock_session(session.id):
             if session.held is not None:
                 return session.held
-            # It may have been deleted while we waited.
+            # The session may have been deleted while this waited for the lock.
             self._hub.session(session.id).check_revivable()
             session.check_environment({})
             running = await self.spawn(self.agent_of(session))
             try:
-                # Or ended while its agent was started.
+                # The session may have ended while its agent was started.
                 session.check_revivable()
                 self._hub.move(session, Event.REVIVE, running)
                 await self._revive_at(session, running)
@@ -332,7 +341,7 @@ class Dispatcher:
             return running
 
     async def wait_for_replay(self, running: Process, session: Session) -> None:
-        """Wait for an agent that answers first and repeats the past afterwards, so that it is not taken for new."""
+        """Wait for an agent that replays the history after its response, so that the replay is not taken for new."""
         replay = session.replay
         if replay is None or replay.finished or not running.agent.replays_late:
             return
@@ -365,17 +374,17 @@ class Dispatcher:
 
 
 def check_size(envelope: Envelope) -> None:
-    """Refuse an envelope that is too large for the server itself to read.
+    """Refuse an envelope that is too large for the server itself to parse. Raises InvalidParams.
 
-    What a file may have is for its method to say: that one reads it in a thread.
+    A file write is exempt: its method has its own limit, and parses in a thread.
     """
     if len(envelope.line) > LARGE and envelope.method != methods.WRITE_FILE:
         what = envelope.method or "this"
-        raise InvalidParams(f"{what} may have {LARGE} bytes; only what is for an agent may have more", limit=LARGE)
+        raise InvalidParams(f"{what} may have {LARGE} bytes; only envelopes for an agent may have more", limit=LARGE)
 
 
 def fill_from_session(line: bytes, session: Session) -> bytes:
-    """A request with all that it leaves out as it was when the session was opened."""
+    """Add to a request the params that it leaves out, as they were when the session was opened."""
     for name, value in resume_params(session).items():
         if param(line, name) is None:
             line = with_param(line, name, value)
@@ -383,7 +392,7 @@ def fill_from_session(line: bytes, session: Session) -> bytes:
 
 
 def resume_params(session: Session) -> Object:
-    """What an agent needs to take up a session again."""
+    """Return the params with which an agent resumes or loads a session."""
     opened = bytes(session.facts.opened_with)
     line = b'{"params":%b}' % opened
     params: Object = {"sessionId": session.facts.agent_session_id, "cwd": session.facts.cwd, "mcpServers": []}
@@ -395,7 +404,7 @@ def resume_params(session: Session) -> Object:
 
 
 Method = Callable[[Connection, Envelope], Awaitable[Answer]]
-"""Answers one method of a client."""
+"""A handler that answers one method of clients."""
 
 MAX_PROMPT_ID = 128
 
@@ -409,19 +418,22 @@ _ADVERTISED: Mapping[str, tuple[str, ...]] = {
 
 
 def require_advertised(running: Process, method: str) -> None:
-    """Raises MethodNotFound, with the agent's name, for what the agent does not advertise."""
+    """Raise MethodNotFound, with the agent's name, if the agent does not advertise a method."""
     if not running.handshake.offers(*_ADVERTISED[method]):
         raise make_not_offered(running.agent.id, method)
 
 
 def make_not_offered(agent: str, method: str, more: str = "") -> MethodNotFound:
-    """The error for a method an agent does not have; `more` is what to do, or what comes of it."""
+    """Return the error for a method that an agent does not offer; `more` is advice, or names a consequence."""
     message = f"agent {agent} does not offer {method}"
     return MethodNotFound(f"{message}; {more}" if more else message, agent=agent, method=method)
 
 
 def take_environment(envelope: Envelope) -> tuple[dict[str, str], Envelope]:
-    """`env` for a session's own process, and the request without it: it may contain secrets. Raises InvalidParams."""
+    """Return the `env` for a session's own process, and the request without it. Raises InvalidParams.
+
+    `env` is removed because it may contain secrets.
+    """
     asked = object_at(envelope.params(), "_meta", META) if KEY in envelope.line else {}
     if "env" not in asked:
         return {}, envelope
@@ -441,12 +453,12 @@ class _Meta(Struct, rename={"ours": META}):
 
 
 def prompt_id(line: bytes) -> str | None:
-    """What the client calls a prompt; None when it calls it nothing. Raises InvalidParams."""
+    """Return the client's own id of a prompt; None if it has none. Raises InvalidParams."""
     meta = param(line, "_meta") if line.find(KEY) >= 0 else None
     try:
         ours = UNSET if meta is None else msgspec.json.decode(meta, type=_Meta).ours
     except msgspec.ValidationError:
-        # Not ours to judge: the agent may understand it.
+        # Do not refuse it: the agent may understand it.
         return None
     if ours is UNSET or ours.promptId is UNSET:
         return None

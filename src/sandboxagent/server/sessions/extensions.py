@@ -1,4 +1,4 @@
-"""Answer the `_sandboxagent/*` methods: attach, history, metadata, ending, and the HTTP views."""
+"""Answer the `_sandboxagent/*` methods: attach, history, metadata, terminate, and the HTTP views."""
 
 import asyncio
 
@@ -24,13 +24,13 @@ from sandboxagent.server.sessions.session import Session, iso
 
 MAX_PAGE = 5000
 SHOWN = 4096
-"""Bytes that are shown of an envelope that cannot be shown."""
+"""Maximum bytes shown of an envelope that is nested too deep to be shown whole."""
 MAX_WAIT_TIMEOUT = 60.0
-"""Seconds that a client may wait for a change."""
+"""Maximum seconds that a client may wait for a change."""
 
 
 class ExtensionMethods(Struct, frozen=True):
-    """The methods, and what they work on."""
+    """Handlers of the `_sandboxagent/*` methods."""
 
     hub: Hub
     dispatcher: Dispatcher
@@ -120,7 +120,7 @@ class ExtensionMethods(Struct, frozen=True):
                 if position < end:
                     events.append({"id": position, "at": at, "direction": chunk.direction, "envelope": shown(line)})
         page = events[: asked.limit]
-        # The log gives as much as fits a page of bytes: it may have more although the page is not full.
+        # The log limits a page by bytes, too. It may have more events although this page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))
         result: Object = {"events": page, "next": page[-1]["id"] if more else None}
         trimmed = self.hub.log.ask(lambda index: index.trimmed(f"history:{session.id}"))
@@ -174,9 +174,10 @@ class ExtensionMethods(Struct, frozen=True):
 
 
 def shown(line: bytes) -> Raw:
-    """An envelope of the log, as a page shows it: one that nests too deep, which an earlier release let in, by itself.
+    """Return an envelope of the log for a page.
 
-    It would make the whole page unreadable.
+    An envelope that is nested too deep, which an earlier release accepted, becomes an `unparsed` notification with its
+    beginning. It would make the whole page unreadable.
     """
     reason = excess(line)
     if reason is None:
@@ -191,18 +192,21 @@ def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:
 
 
 def advertise(methods: list[str]) -> Object:
-    """The extensions as `initialize` advertises them: each as a flag, and by its method's name."""
+    """Return the extensions as `initialize` advertises them: each as a flag, and a list of all method names."""
     return {**{_flag(name): True for name in methods}, "methods": methods}
 
 
 def _flag(method: str) -> str:
-    """`_sandboxagent/session/list_models` → `sessionListModels`."""
+    """Return the flag of a method: `_sandboxagent/session/list_models` → `sessionListModels`."""
     words = method.removeprefix("_sandboxagent/").replace("/", "_").split("_")
     return words[0] + "".join(word.capitalize() for word in words[1:])
 
 
 async def wait_for_change(changes: Changes, cursor: str, patience: float) -> None:
-    """Return when something has changed since then, at once if it has; or when the time is over."""
+    """Wait until something has changed after the cursor, at most `patience` seconds.
+
+    It returns at once if something has changed already.
+    """
     changed = asyncio.Event()
     take_back = changes.call_after(cursor, changed.set)
     try:

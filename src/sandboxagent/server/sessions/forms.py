@@ -1,6 +1,6 @@
 """Translate questions to forms and forms to questions, and the answers back.
 
-Pure. A form is the `params` of `elicitation/create`, a question those of our extension.
+A form is the `params` of `elicitation/create`; a question is the `params` of the server's question extension. Pure.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from sandboxagent.protocol.errors import WrongAnswer
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "other"]
 
 OTHER = "_other"
-"""Ends the name of the field that takes a free answer beside a choice."""
+"""Suffix of the name of the field for a free answer to a question that also offers choices."""
 ACCEPT, DECLINE = "accept", "decline"
 _TYPED = ("text", "number", "integer", "other")
-"""Kinds of fields that offer no answers."""
+"""Kinds of fields without choices: a person types the answer."""
 _NONE_OF_THEM = ("none of the above", "other")
 
 
 class Choice(Struct, frozen=True):
-    """One of the values a field may take."""
+    """One of the values that a field accepts."""
 
     value: str
     label: str
@@ -48,7 +48,7 @@ class Field(Struct, frozen=True):
 
 
 def fields(params: Object) -> list[Field]:
-    """The fields of an `elicitation/create`, in their order."""
+    """Return the fields of an `elicitation/create`, in their order."""
     schema = object_at(params, "requestedSchema")
     required = list_at(schema, "required")
     properties = object_at(schema, "properties")
@@ -56,7 +56,7 @@ def fields(params: Object) -> list[Field]:
 
 
 def complaint(form: Sequence[Field], content: Object) -> str | None:
-    """What is wrong with the content a client sent; None when it is valid."""
+    """Return the first error in the content that a client sent; None if it is valid."""
     for field in form:
         value = content.get(field.name)
         if value is None:
@@ -169,11 +169,11 @@ _YES_NO = (Choice("true", "Yes"), Choice("false", "No"))
 _YES_NO_OPTIONS: list[Object] = [{"id": each.value, "label": each.label} for each in _YES_NO]
 
 
-# Our questions as forms
+# Questions as forms
 
 
 def _questions(params: Object) -> list[Object]:
-    """The questions of a `request_question`; a short one is a list of one."""
+    """Return the questions of a `request_question`; the short form counts as one question."""
     several = objects_at(params, "questions")
     if several:
         return several
@@ -183,7 +183,7 @@ def _questions(params: Object) -> list[Object]:
 
 
 def make_form(params: Object) -> Object:
-    """A question as a form: a field for each question, and one beside it for a free answer."""
+    """Translate a question to a form: one field for each question, and a second one for a free answer."""
     properties: Object = {}
     for number, question in enumerate(_questions(params)):
         name = f"question_{number}"
@@ -225,11 +225,11 @@ def question_answer(params: Object, result: Object) -> Object:
     return {"status": "answered", "answers": answers}
 
 
-# Forms as our questions
+# Forms as questions
 
 
 class _Asked(Struct, frozen=True):
-    """A field that is asked about, and the one beside it that takes a free answer."""
+    """A field that becomes a question, and the field for a free answer to it, if there is one."""
 
     field: Field
     other: Field | None
@@ -252,12 +252,12 @@ def _parse_questions(params: Object) -> list[_Asked]:
 
 
 def make_question(params: Object, key: int) -> Object:
-    """A form as questions, one for each field. `key` is what makes it different from all others."""
+    """Translate a form to questions, one for each field. `key` makes the question's id unique."""
     if is_url(params):
         return _with_scope(params, _url_as_question(params, key))
     asked_of = _parse_questions(params)
     message = text_at(params, "message") or ""
-    # A field alone in its form may leave its question to the message, and have a word for it in its title.
+    # The question of a form's only field may be in the message, with just a label in the field's title.
     alone = message if len(asked_of) == 1 and not asked_of[0].field.description else ""
     questions = [_question(each.field, alone) for each in asked_of]
     first = questions[0] if questions else {"options": _YES_NO_OPTIONS}
@@ -273,7 +273,7 @@ def make_question(params: Object, key: int) -> Object:
 
 
 def takes_own_answers(asked: Envelope) -> list[bool]:
-    """Of each question that a request is, whether an answer may be none of those that are offered."""
+    """Return, for each question of a request, whether it accepts answers that are not among its choices."""
     params = asked.params()
     if asked.method != methods.ELICITATION:
         return [True for _ in _questions(params)]
@@ -283,13 +283,13 @@ def takes_own_answers(asked: Envelope) -> list[bool]:
 
 
 def question_id(key: int) -> str:
-    """The id of a question that was a form."""
+    """Return the id of a question that was translated from a form."""
     return f"question-{key}"
 
 
 def _question(field: Field, alone: str) -> Object:
     header, text = field.title, field.description or alone
-    # Some agents put the question into the title and a word for it into the description.
+    # Some agents put the question into the title and a label into the description.
     if not text or (header.endswith("?") and not text.endswith("?")):
         header, text = text, header
     choices = field.choices or (_YES_NO if field.kind == "boolean" else ())
@@ -304,7 +304,7 @@ def _question(field: Field, alone: str) -> Object:
 
 
 def form_answer(params: Object, result: Object) -> Object:
-    """Translate the answer to questions back into the answer to their form."""
+    """Translate the answer to questions back into the answer to their form. Raises WrongAnswer."""
     status = result.get("status")
     if status in ("rejected", "cancelled"):
         return {"action": DECLINE if status == "rejected" else "cancel"}
@@ -335,7 +335,7 @@ def _fill_in(asked: _Asked, answer: Sequence[str]) -> Object:
         content[other.name] = "\n".join(own)
     chosen = [each for each in answer if each not in own]
     if own and not chosen and field.required:
-        # Some want to hear first that it is none of theirs.
+        # The choice is required: select "none of the above", if the form has it.
         chosen = [each for each in field.values if each.casefold() in _NONE_OF_THEM][:1]
     if field.kind == "choices":
         return content | ({field.name: chosen} if chosen or not own else {})
@@ -365,7 +365,7 @@ def _value(field: Field, text: str) -> object:
 
 
 def is_url(params: Object) -> bool:
-    """Whether a form is an address to be opened, rather than fields."""
+    """Return whether a form asks the person to open an address, instead of filling in fields."""
     return params.get("mode") == "url"
 
 
@@ -374,7 +374,7 @@ def _url_text(params: Object) -> str:
 
 
 def url_as_form(params: Object) -> Object:
-    """An address as a form without fields, for a client that knows only forms."""
+    """Translate an address to a form without fields, for a client that understands only forms."""
     schema: Object = {"type": "object", "properties": {}}
     return _with_scope(params, {"mode": "form", "message": _url_text(params), "requestedSchema": schema})
 
@@ -388,13 +388,13 @@ def _url_as_question(params: Object, key: int) -> Object:
 
 
 def _with_scope(params: Object, asked: Object) -> Object:
-    """Whose it is stays as the agent said it."""
+    """Copy the agent's session, tool call, request and `_meta` to a translated request."""
     names = ("sessionId", "toolCallId", "requestId", "_meta")
     return {name: params[name] for name in names if name in params} | asked
 
 
 def check_form(params: Object, result: Object) -> None:
-    """Raises WrongAnswer when an answer does not fit its form."""
+    """Raise WrongAnswer if an answer does not fit its form."""
     action = result.get("action")
     if action not in (ACCEPT, DECLINE, "cancel"):
         raise WrongAnswer("action must be accept, decline or cancel")
@@ -405,7 +405,7 @@ def check_form(params: Object, result: Object) -> None:
 
 
 def check_question(params: Object, result: Object) -> None:
-    """Raises WrongAnswer when an answer does not fit its question."""
+    """Raise WrongAnswer if an answer does not fit its question."""
     status = result.get("status")
     if status in ("rejected", "cancelled"):
         return
@@ -427,5 +427,5 @@ def _answers(result: Object) -> list[list[str]]:
 
 
 def texts(value: object) -> list[str]:
-    """The texts in a list."""
+    """Return the strings in a list; an empty list for any other value."""
     return [each for each in list_at({"list": value}, "list") if isinstance(each, str)]

@@ -1,6 +1,7 @@
 """Hold updates of a new session until a client has the response that names the session.
 
-Clients drop updates of sessions that they do not know yet. Knows neither the log nor how responses reach clients.
+Clients drop updates of sessions that they do not know yet. This module uses neither the log nor the code that sends
+responses to clients.
 """
 
 from collections.abc import Callable
@@ -11,43 +12,43 @@ from sandboxagent.server.sessions.budgets import KEPT_COST, Budgets
 from sandboxagent.server.sessions.session import Session
 
 HOLD_TIMEOUT = 10.0
-"""How long updates wait for the response. A client may never take it."""
+"""Maximum seconds that updates wait for the response, because a client may never read it."""
 HOLD_MAX_BYTES = 8 << 20
-"""Bytes of updates of one session that wait."""
+"""Maximum bytes of waiting updates of one session."""
 
 
 class _Held(Struct, eq=False):
-    """The updates of one session, in order."""
+    """The held updates of one session, in order."""
 
     session: Session
     process: str
-    """Whose budget they are in."""
+    """Key of the process whose budget has their bytes."""
     until: float
-    """By the monotonic clock: then they wait no longer."""
+    """Monotonic time at which they are released."""
     updates: list[list[bytes]] = []
     size: int = 0
 
 
 class HeldUpdates:
-    """Those of all sessions, each from the agent's answer until that answer has gone out to the client."""
+    """The held updates of all new sessions, from the agent's response until the client has that response."""
 
     def __init__(
         self, budgets: Budgets, monotonic: Callable[[], float], record: Callable[[Session, list[bytes]], None]
     ) -> None:
-        """`record` takes updates that wait no longer."""
+        """`record` is called with the updates that are released."""
         self._budgets = budgets
         self._monotonic = monotonic
         self._record = record
         self.sessions: dict[str, _Held] = {}
-        """By session id. Every update looks here, so this is no method."""
+        """Sessions whose updates are held, by session id. It is an attribute because every update reads it."""
 
     def hold(self, session: Session) -> None:
-        """Keep the updates of a session from now on, until they are released."""
+        """Start to hold the updates of a session, until they are released."""
         process = "" if session.process is None else session.process.key
         self.sessions[session.id] = _Held(session, process, self._monotonic() + HOLD_TIMEOUT)
 
     def add(self, session: Session, lines: list[bytes]) -> None:
-        """Keep updates of a session that is held; releases all of them when there is no room."""
+        """Hold updates of a session that is in `sessions`; release all of them if there is no room."""
         held = self.sessions[session.id]
         held.updates.append(lines)
         size = sum(map(len, lines)) + KEPT_COST
@@ -57,8 +58,11 @@ class HeldUpdates:
             self.release(session.id)
 
     def release(self, session_id: str) -> None:
-        """Record what was kept of a session, if it is held: its client has the response, or can wait no longer."""
-        # Most are not, and this runs for every turn.
+        """Record the held updates of a session, if there are any.
+
+        Call it once the client has the response, or something cannot wait longer.
+        """
+        # Most sessions have none, and this runs for every turn.
         held = self.drop(session_id) if session_id in self.sessions else None
         if held is not None:
             for lines in held.updates:
@@ -70,7 +74,7 @@ class HeldUpdates:
             self.release(session_id)
 
     def drop(self, session_id: str) -> _Held | None:
-        """Forget what is kept of a session, which may be gone."""
+        """Forget and return the held updates of a session; None if there are none."""
         held = self.sessions.pop(session_id, None)
         if held is not None:
             self._budgets.give_back(held.process, held.size)

@@ -1,6 +1,7 @@
 """Answer `fs/*` and `terminal/*` requests of agents, within the session's directories.
 
-With `--client-fs` a client that declared it is asked instead, for as long as it is there.
+With `--client-fs`, the client that opened the session answers instead, if it declared that it can, and as long as it
+is connected.
 """
 
 import asyncio
@@ -44,22 +45,22 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Method = Callable[[Process, Session, Envelope], Awaitable[bytes]]
-"""Gives the line that answers a request."""
+"""A handler of one method: it returns the line that answers a request."""
 Number = Annotated[int, Meta(ge=0)]
 
 UNDER_WAY = 256
-"""How many of its requests may be under way at once, for one agent process."""
+"""Maximum number of requests of one agent process that may be under way at once."""
 SHARE = 2
-"""How many of its files may be read and written at once, for one agent process."""
+"""Maximum number of files that may be read or written at once for one agent process."""
 DELIVERY_SECONDS, DELIVERY_INTERVAL = 10.0, 0.05
-"""How long an answer waits for an agent that has asked for more than it reads."""
+"""Seconds that an answer waits for an agent that does not read, and seconds between two attempts."""
 
 _DECLARED = {methods.READ_TEXT_FILE: ("fs", "readTextFile"), methods.WRITE_TEXT_FILE: ("fs", "writeTextFile")}
-"""What a client declares when it answers a method; `terminal` for all others."""
+"""The capability that a client declares if it answers a method; `terminal` for all other methods."""
 
 
 class HostRequests(Observer):
-    """Serves agents. None of it may raise into the pipe's callback."""
+    """Answers agents' requests about the host. Its methods must not raise into the pipe's callback."""
 
     def __init__(
         self,
@@ -92,15 +93,15 @@ class HostRequests(Observer):
         self._taken_back: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         self._under_way: Counter[str] = Counter()
         self._shares: dict[str, asyncio.Semaphore] = {}
-        """Of the threads, what one agent process may have; the rest of what it asks for waits, in order."""
+        """For each agent process, its share of the threads. Its further requests wait, in order."""
         self._turns: dict[str, asyncio.Lock] = {}
-        """Files of a session are read and written in the order in which they were asked for."""
+        """For each session, a lock that keeps the answers about its files in the order of the requests."""
         hub.observers.add(self)
 
-    # What happens
+    # Events
 
     def client(self, session: Session, request: Envelope) -> Connection | None:
-        """The connection that is to be asked instead of the server, when there is one."""
+        """Return the connection that answers a request instead of the server; None if the server does."""
         if not self._client_fs or session.facts.creator is None:
             return None
         declared = _DECLARED.get(request.method, ("terminal",))
@@ -110,7 +111,7 @@ class HostRequests(Observer):
         return None
 
     def serve(self, running: Process, session: Session, request: Envelope) -> None:
-        """Take a request; it is answered in a while."""
+        """Start to answer a request."""
         session.heard_at = self._hub.monotonic()
         line = request.line
         if session.facts.agent_session_id != session.id:
@@ -119,13 +120,16 @@ class HostRequests(Observer):
         self._begin(running, session, request)
 
     def withdraw(self, running: Process, id: bytes) -> None:
-        """The agent no longer waits for an exit. What does something is done all the same."""
+        """Stop waiting for a command's exit, because the agent has withdrawn its request.
+
+        Other requests go on: they may have effects.
+        """
         taken_back = self._taken_back.get((running.key, same_id(id)))
         if taken_back is not None and not taken_back.done():
             taken_back.set_result(None)
 
     def exited(self, running: Process) -> None:
-        """An agent process is dead: so are its terminals."""
+        """End the terminals of an agent process that has exited."""
         self._terminals.end_process(running.key)
 
     def session_ended(self, session: Session) -> None:
@@ -133,7 +137,7 @@ class HostRequests(Observer):
         self._turns.pop(session.id, None)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Answer in its place what a closed connection has left unanswered."""
+        """Answer the requests that a closed connection has left unanswered."""
         for pending in self._hub.pending.find_for(connection.tag):
             if pending.request.method in self._methods and pending.session is not None:
                 self._hub.settle(pending, Outcome.CANCELLED, CANCEL)
@@ -163,7 +167,7 @@ class HostRequests(Observer):
         task.add_done_callback(done)
 
     def _start(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
-        """What will answer it; until then the request is in the budget of its process."""
+        """Start a request's method, and count the request in the budget of its process until it is answered."""
         method, size = self._method(running, request), len(request.line) + KEPT_COST
         if not self._hub.budgets.take(running.key, size):
             raise self._no_room()
@@ -201,7 +205,7 @@ class HostRequests(Observer):
     async def _deliver(self, running: Process, session: Session, line: bytes) -> None:
         self._hub.record(session, line, Direction.FROM_SERVER)
         deadline = self._hub.monotonic() + DELIVERY_SECONDS
-        # An agent that asks for much at once gets time to read it; the session's other files wait.
+        # An agent that requests much at once gets time to read it. The session's other file requests wait.
         while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(DELIVERY_INTERVAL)
 
@@ -221,7 +225,7 @@ class HostRequests(Observer):
             return failure(request.id, InternalError())
 
     def _sent(self, running: Process, line: bytes) -> bool:
-        """False when it is worth retrying."""
+        """Send a line; return False if the caller should try again."""
         try:
             running.send(line)
         except AgentNotReading:
@@ -230,7 +234,7 @@ class HostRequests(Observer):
             logger.debug("agent takes no answer agent=%s reason=%s", running.agent.id, error.slug)
         return True
 
-    # Files: all of it in a thread, for contents may be large
+    # Files: parsed, read and written in a thread, because contents may be large
 
     def _read(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         def read() -> bytes:
@@ -281,7 +285,7 @@ class HostRequests(Observer):
 
     def _wait_for_exit(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         assert request.id is not None
-        # Now, and not when it is waited for: the agent's next request may release it.
+        # Look the terminal up here, before the wait: the agent's next request may release it.
         terminal = self._terminal(running, session, request)
         taken_back = asyncio.get_running_loop().create_future()
         id = (running.key, same_id(request.id))
@@ -310,7 +314,7 @@ class HostRequests(Observer):
         return self._terminals.get(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
 
     def _environment(self, running: Process) -> dict[str, str]:
-        """What a command sees: what its agent does, without what only its model needs."""
+        """Return a command's environment: that of its agent, without credentials, which only the model needs."""
         agent = running.agent
         seen = {**allowed_environment(self._environ, agent.variables), **agent.env, **running.environment}
         return {

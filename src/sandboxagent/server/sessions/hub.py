@@ -1,6 +1,6 @@
-"""Keep every table of the server, and take the steps that touch more than one of them.
+"""Keep every table of the server, and do the steps that change more than one table.
 
-No method here awaits, so no method can be seen half done.
+No method here awaits, so no other code can see a step half done.
 """
 
 import logging
@@ -49,18 +49,18 @@ from sandboxagent.server.sessions.store import SessionStore
 logger = logging.getLogger(__name__)
 
 TRIMS = 1000
-"""How many channels may have lost something before those are forgotten that no connection can ask for."""
+"""Number of trimmed channels above which the hub forgets those that no connection can ask for."""
 
 
 class HubLimits(Struct, frozen=True):
-    """What one agent process may have: bytes in memory, and requests that wait for people."""
+    """Limits of one agent process: bytes in the server's memory, and requests that wait for people."""
 
     memory: int = 256 << 20
     pending: int = MAX_OPEN
 
 
 class Hub:
-    """Connections, sessions, calls and pending requests, over one log."""
+    """Connections, sessions, calls and pending requests, with one log."""
 
     def __init__(
         self,
@@ -76,10 +76,10 @@ class Hub:
         self.clock = clock
         self.monotonic = monotonic
         self.stopping = False
-        """The server is stopping: sessions that end now end because of that."""
+        """Whether the server is stopping. Sessions that end then get that as the reason."""
         self.calls = Calls()
         self.budgets = Budgets(limits.memory)
-        """What agent processes pin in memory."""
+        """Bytes that the server keeps in memory for each agent process."""
         self.pending = PendingRequests(RequestIds(node), self.budgets, limits.pending)
         self.changes = Changes()
         self.connections = Connections(log, monotonic, self.pending)
@@ -92,11 +92,14 @@ class Hub:
         self.held_updates = HeldUpdates(self.budgets, monotonic, self.record_updates)
         self._trims_checked_above = TRIMS
         for session in self.store.not_ended():
-            # An earlier server left it running: its process is gone, and the log does not say so yet.
+            # An earlier server process left the session running. Its agent process is gone; record that.
             self.mark_interrupted(session)
 
     def watch_names(self, is_name: Callable[[str], bool]) -> None:
-        """No session gets an id by which a part above the hub means another session: `is_name` says so."""
+        """Register a check of names: no new session gets an id for which `is_name` returns True.
+
+        Capabilities use it for their own names of sessions.
+        """
         self._namings.append(is_name)
 
     # Connections
@@ -113,7 +116,7 @@ class Hub:
     # Sessions
 
     def session(self, session_id: str | None) -> Session:
-        """By id or alias; raises UnknownSession."""
+        """Return a session by its id or alias. Raises UnknownSession."""
         session = self.find_session(session_id)
         if session is None:
             raise UnknownSession(session_id or "")
@@ -125,7 +128,7 @@ class Hub:
         return self.store.find(session_id) or self.store.find_by_alias(session_id)
 
     def drop_idle(self) -> None:
-        """Drop idle sessions from memory: the disk has them."""
+        """Drop idle sessions from memory. They stay on disk."""
         self.store.evict(self._is_busy)
         if len(self.log.trims) > self._trims_checked_above:
             self.log.keep_trims(self.connections.channels())
@@ -143,14 +146,14 @@ class Hub:
         )
 
     def is_taken(self, name: str) -> bool:
-        """Whether clients mean a session by a name, or will."""
+        """Return whether a name is the id or alias of a session, or reserved for one."""
         return self.store.is_taken(name) or any(is_name(name) for is_name in self._namings)
 
     def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
-        """Add a session that its agent opens; its id is the agent's, unless that is another session's id or alias.
+        """Add a session that its agent opens, and return it.
 
-        Agents reuse ids, and may choose what clients call another session. From now on, what the process says under
-        this id belongs to the session.
+        Its id is the agent's, unless that is another session's id or alias: agents reuse ids, and may choose one that
+        clients use for another session. All later messages of the process with the agent's id belong to this session.
         """
         taken = self.is_taken(agent_session_id)
         session_id = self.store.make_id(running.agent.id) if taken else agent_session_id
@@ -191,11 +194,11 @@ class Hub:
                     self._forget(session)
 
     def mark_opened(self, session: Session, running: Process) -> bool:
-        """Note that the agent has opened a session; False when a client has ended it in the meantime."""
+        """Note that the agent has opened a session; return False if a client has ended it in the meantime."""
         if session.held is running:
             return True
         if session.allows(Event.REVIVE):
-            # The answer comes late, after its caller stopped waiting.
+            # This is a late response: its caller has stopped waiting.
             self.move(session, Event.REVIVE, running)
         if session.process is not running or not session.allows(Event.OPENED):
             return False
@@ -226,12 +229,12 @@ class Hub:
         self.store.save(session)
 
     def note_changed_offers(self, session: Session) -> None:
-        """Save changed modes, models or options, and schedule a report to clients."""
+        """Save changed modes, models or options, and schedule an update to clients."""
         self.save(session)
         self._unreported.setdefault(session.id, self.monotonic())
 
     def report_changes(self, before: float) -> None:
-        """Report the changes noted before then to all attached clients, unless the agent has done so itself."""
+        """Report changes noted up to a time to all attached clients, unless the agent has reported them itself."""
         for session_id in [one for one, at in self._unreported.items() if at <= before]:
             if session_id in self.held_updates.sessions:
                 continue
@@ -247,7 +250,7 @@ class Hub:
                 self.tell(session, notification(methods.UPDATE, params))
 
     def mark_interrupted(self, session: Session) -> None:
-        """The server stopped while the session was live: end its turn, if one ran, and the session."""
+        """End a session that was live when an earlier server process stopped, and its turn, if one ran."""
         if session.facts.turn is not None:
             end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
             self.tell_turn(session, session.facts.turn, session.facts.prompt_id, end)
@@ -258,7 +261,8 @@ class Hub:
         """Notify all attached clients that a turn has started or ended."""
         name = {} if prompt_id is None else {"promptId": prompt_id}
         params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
-        # Only other clients need to know at once; its sender gets it early enough, with what the agent says.
+        # In a fleet, a start may be published together with the events that follow. That is early enough for the
+        # prompt's sender; only other clients would need it at once.
         return self._append(
             session,
             [notification(methods.TURN, params)],
@@ -270,14 +274,14 @@ class Hub:
     # Attaching
 
     def attach(self, connection: Connection, session: Session) -> None:
-        """From here on it sees what happens in the session, and is asked what waits there."""
+        """Attach a connection to a session: it receives later events, and the session's pending requests."""
         if connection.closed or connection.attached(session.id):
             return
         self.connections.meet(connection, session.facts.agent)
         self.connections.attach(connection, session)
         self.store.load_into_memory(session)
         for pending in self.pending.of_session(session):
-            # A guest that its node has forgotten is attached once more: its client has the request already.
+            # Skip requests that the client has: a remote connection that its node had forgotten attaches again.
             if connection.tag not in pending.asked and not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
@@ -309,7 +313,7 @@ class Hub:
             session.recent.add(lines)
             self._append(session, lines, FROM_AGENT, session.channel)
         elif replay.history and self.connections.is_remote_channel(replay.channel):
-            # Gateways read the history and what is for one client at two places.
+            # Gateways read the history and events for a single client from two different places.
             self._append(session, lines, FROM_AGENT, NO_CLIENT)
             self._append(session, lines, FROM_AGENT, replay.channel, history=False)
         elif replay.channel or replay.history:
@@ -328,7 +332,7 @@ class Hub:
         if session.state is DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
         if channel != NO_CLIENT and session.id in self.held_updates.sessions:
-            # What clients see stays in order.
+            # Release the held updates first, so that clients see events in order.
             self.held_updates.release(session.id)
         chunk = self.log.append(lines, direction, session.id, channel, history=history, can_wait=can_wait)
         self._happened(session, len(lines) if history else 0, chunk.at)
@@ -342,24 +346,24 @@ class Hub:
         self.changes.note(session.id)
 
     def tell_others(self, session: Session, lines: list[bytes], but: str) -> None:
-        """Send lines to all attached clients except one; the history has them in another form."""
+        """Send lines to all attached clients except one. The history already has them in another form."""
         channel = session.channel
         if lines:
             self.log.append(lines, FROM_SERVER, session.id, channel, exclude=but, history=False)
 
     def tell_connection(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
-        """Send something to one connection; the history does not need it."""
+        """Send an envelope to one connection, without adding it to the history."""
         self.log.append([line], FROM_SERVER, session_id, connection.channel, history=False)
 
     def tell_agent_followers(self, agent: str, line: bytes, direction: Direction) -> None:
-        """Send something that belongs to no session to every connection of an agent."""
+        """Send an envelope that belongs to no session to every connection of an agent."""
         self.log.append([line], direction, None, agent_channel(agent), history=False)
         for connection in self.connections.of_agent(agent):
             if connection.is_remote:
                 self.tell_connection(connection, line)
 
     def resolve(self, call: Call, answer: Answer) -> None:
-        """Give a call its answer: to the POST that waits for it, else to the stream."""
+        """Answer a call: settle its reply or, if the client has stopped waiting, send the answer on the stream."""
         if call.reply.result is None:
             call.reply.set_result(answer)
         elif call.late is not None:
@@ -375,7 +379,7 @@ class Hub:
     def new_pending(
         self, request: Envelope, process: Process, session: Session | None, only_tag: str | None = None
     ) -> PendingRequest:
-        """A request that is about to be asked, in the form that people understand."""
+        """Return a pending request for an agent's request, translated from the agent's dialect."""
         if session is not None:
             self.held_updates.release(session.id)
         key, at, since = self.log.position + 1, self.clock(), self.monotonic()
@@ -418,7 +422,7 @@ class Hub:
             hear(pending)
 
     def belongs_to_other(self, pending: PendingRequest, connection: Connection) -> bool:
-        """Whether a request belongs to a call of another connection, which is there to answer it."""
+        """Return whether a request belongs to a call of another connection, which is still open."""
         callers = self._callers(pending)
         return bool(callers) and connection not in callers
 
@@ -426,7 +430,7 @@ class Hub:
         return [connection for connection in self.connections.all() if connection.tag == pending.only_tag]
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
-        """Connections that may answer."""
+        """Return the connections that may answer a request."""
         callers = self._callers(pending)
         if callers:
             return callers
@@ -446,7 +450,7 @@ class Hub:
     ) -> None:
         """Settle a request: answer its agent, and notify all clients that were asked or are attached.
 
-        The log already has the answer as the agent gets it. Without an answer, nothing goes to the agent.
+        The log must already have the answer in the agent's form. Without an answer, the agent gets none.
         """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
@@ -462,17 +466,17 @@ class Hub:
         try:
             pending.process.answer(pending.translate(answer))
         except RpcError as error:
-            # It has exited, or does not read.
+            # The agent has exited, or does not read.
             logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
     def settle_for(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
-        """Answer a request on behalf of a human: record the answer, then settle the request."""
+        """Answer a request on behalf of a person: record the answer, then settle the request."""
         if pending.session is not None:
             self.record(pending.session, pending.translate(answer), FROM_SERVER)
         self.settle(pending, outcome, by, answer)
 
     def reject(self, pending: PendingRequest, reason: str) -> None:
-        """Reject a request that is beyond a limit: nobody is asked, and attached clients learn of it."""
+        """Reject a request that exceeds a limit, without asking any client, and notify attached clients."""
         answer = pending.refusal(reason)
         if pending.session is not None and pending.kind != "request":
             self.record_request(pending)
@@ -484,7 +488,7 @@ class Hub:
             logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
     def _explain(self, pending: PendingRequest, answer: bytes, reason: str) -> None:
-        """Keep what a person says about a refusal for the next prompt: ACP has no place for it in the answer."""
+        """Keep a person's reason for a refusal for the next prompt: ACP has no place for it in the answer."""
         said = write_refusal(pending, answer, reason)
         if said is not None and pending.session is not None:
             pending.session.add_remark(said)
@@ -493,7 +497,7 @@ class Hub:
     def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
         """Notify all clients that were asked, except the one that answered, of a request's outcome."""
         if pending.session is not None:
-            # The time a human took is not the agent's.
+            # The time that a person took to answer does not count as the agent's silence.
             pending.session.heard_at = self.monotonic()
             self.store.load_into_memory(pending.session)
         for connection in self.audience(pending):
@@ -510,7 +514,7 @@ class Hub:
         asked = [pending.request.line]
         self.log.append(asked, FROM_AGENT, session_id, connection.channel, history=False, repeats=pending.key)
 
-    # Tables behind them
+    # The store, and its observers
 
     def _hold(self, session: Session, process: Process) -> None:
         self.store.hold(session, process)

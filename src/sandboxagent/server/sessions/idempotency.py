@@ -1,4 +1,4 @@
-"""Give a repeated request the outcome of the first under the same key, also after a restart."""
+"""Answer a request that repeats an idempotency key with the first outcome, also after a restart."""
 
 import asyncio
 import hashlib
@@ -15,23 +15,23 @@ from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.reply import Answer, Reply
 
 MAX_KEY = 256
-"""Longest key."""
+"""Maximum characters of a key."""
 
 
 class _Running(Struct, eq=False):
-    """A request under a key, until what becomes of it is on disk."""
+    """A request under a key, until its outcome is on disk."""
 
     name: tuple[str, str]
-    """Its scope and its key."""
+    """The request's scope and key."""
     digest: bytes
     first: Reply
-    """For the client of the first request, and those that repeat it meanwhile."""
+    """The reply to the first request, and to requests that repeat it meanwhile."""
     outcome: Reply
-    """What is kept: later than `first`, and another reply, when the agent takes too long."""
+    """The reply that is stored. It differs from `first`, and is settled later, if the agent takes too long."""
 
 
 class Idempotency:
-    """Requests under a key, those that run and those that are kept."""
+    """Requests under keys: those that run, and those whose outcomes are stored."""
 
     def __init__(self, log: Log, patience: float) -> None:
         self._log = log
@@ -40,9 +40,9 @@ class Idempotency:
         self._tasks = Tasks()
 
     def start(self, scope: str, key: str, envelope: Envelope, reply: Reply, begin: Callable[[Reply], None]) -> None:
-        """Begin a request, once it is on disk that it was begun; one that was begun before has the first outcome.
+        """Begin a request, after a record of it is on disk. A repeated request gets the first outcome.
 
-        Raises IdempotencyMismatch for another body under its key.
+        Raises IdempotencyMismatch if the key was used for another body.
         """
         name, digest = (scope, key), envelope.digest()
         running = self._running.get(name)
@@ -75,7 +75,7 @@ class Idempotency:
     ) -> None:
         running = self._running[name] = _Running(name, digest, reply, reply)
         try:
-            # On disk before anything happens: after a crash it must be known that it was begun.
+            # The record is on disk before the request has effects, so that it is known after a crash.
             self._log.save_outcome(*name, digest, None)
             self._log.when_flushed(partial(self._on_begun, running, envelope, begin))
         except Exception as error:
@@ -116,7 +116,7 @@ class Idempotency:
             running.outcome.set_exception(failure)
 
     def _forget_begun(self, running: _Running, error: Exception) -> None:
-        """Nothing was begun, so it may be tried again under the same key."""
+        """Fail a request that was not begun, and forget its key, so that a client may try again under it."""
         self._log.forget_outcome(*running.name)
         self._fail(running, error)
 
@@ -147,10 +147,10 @@ class Idempotency:
 
 
 def scope_of(connection: Connection, session_id: str | None) -> str:
-    """The scope of a key: its session, or the connection when there is none."""
+    """Return the scope of a key: its session, or the connection if there is none."""
     if session_id is not None:
         return f"session:{session_id}"
-    # Not the tag, which another connection may have after a restart; nor the id, which is a secret.
+    # The tag would not do: another connection may get it after a restart. The id is a secret, so it is hashed.
     return f"connection:{hashlib.sha256(connection.connection_id.encode()).hexdigest()}"
 
 

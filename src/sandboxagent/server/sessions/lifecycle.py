@@ -1,7 +1,7 @@
 """Define a session's states, the events that change them, and what each change does.
 
-Pure. `Session.move` looks a move up here, and `Hub.move` carries out its effects; nothing else changes a state. A pair
-that is not in the table cannot happen: `move` raises, and the session stays as it was.
+`Session.move` looks a move up here, and `Hub.move` carries out its effects; nothing else changes a state. For a pair
+that is not in the table, `move` raises, and the session stays as it was. Pure.
 """
 
 from enum import StrEnum, auto
@@ -14,82 +14,82 @@ SERVER_STOPPED = "the server stopped"
 
 
 class State(StrEnum):
-    """Where a session is in its life."""
+    """A session's state."""
 
     STARTING = auto()
-    """An agent was asked to load it, and we have never seen it before."""
+    """The agent was asked to load a session that the server has never seen before."""
     HELD = auto()
-    """A process holds the conversation: prompts run."""
+    """A process holds the conversation, and prompts run."""
     ENDING = auto()
-    """A client terminates it, and its agent winds down. Prompts are refused."""
+    """A client terminates the session, and its agent is closing it. Prompts are refused."""
     INTERRUPTED = auto()
-    """No process holds it. The next prompt brings it back."""
+    """No process holds the session. The next prompt resumes it."""
     REVIVING = auto()
-    """A process was asked to take it up again. Prompts wait."""
+    """A process was asked to resume the session. Prompts wait."""
     ENDED = auto()
-    """No process holds it and a prompt cannot bring it back; an explicit load may."""
+    """No process holds the session. A prompt cannot resume it, but an explicit load may."""
     TERMINATED = auto()
-    """A client ended it for good."""
+    """A client has ended the session for good."""
     DELETED = auto()
-    """It is gone, and its log with it."""
+    """The session and its log were deleted."""
 
 
 STARTING, HELD, ENDING, INTERRUPTED, REVIVING, ENDED, TERMINATED, DELETED = State
-"""By themselves, for what runs for every message: Python 3.11 takes long to look a member up in its enumeration."""
+"""The states as globals, for code that runs for every message: in Python 3.11, reading an enum's member is slow."""
 
 
 class Event(StrEnum):
-    """What can happen to a session."""
+    """An event that may change a session's state."""
 
     REVIVE = auto()
-    """A process is asked to take it up again."""
+    """A process is asked to resume the session."""
     OPENED = auto()
-    """The agent has it: it answered `session/new`, `load` or `resume`."""
+    """The agent has opened the session: it answered `session/new`, `load` or `resume`."""
     FAILED = auto()
-    """The agent refused to open it, or took too long."""
+    """The agent refused to open the session, or took too long."""
     EXITED = auto()
-    """The process is gone, or the server was."""
+    """The process has exited, or an earlier server process had stopped."""
     CLOSED = auto()
-    """A client closed it at its agent; it can be resumed."""
+    """A client closed the session at its agent; it can be resumed."""
     TERMINATE = auto()
-    """A client wants it ended for good."""
+    """A client asks to end the session for good."""
     WOUND_DOWN = auto()
-    """Its agent has ended the turn and closed it, or has had enough time to."""
+    """The agent has ended the turn and closed the session, or its time for that is over."""
     DELETE = auto()
-    """A client wants it gone."""
+    """A client asks to delete the session."""
 
 
 class Effect(StrEnum):
-    """What a move does beyond changing the state, in this order."""
+    """An effect of a move besides the new state. Effects are carried out in this order."""
 
     HOLD = auto()
-    """What the process says under the agent's id of the session belongs to it from now on."""
+    """Register the process as holder: its later messages with the agent's session id belong to the session."""
     RELEASE = auto()
-    """It no longer does; terminals of the session end."""
+    """Undo HOLD, and end the session's terminals."""
     SAVE = auto()
-    """Keep the facts."""
+    """Save the facts."""
     TELL_ENDED = auto()
     """Send `_sandboxagent/session/ended` to all attached clients."""
     FORGET = auto()
-    """Take the session out of every table, and delete its log."""
+    """Remove the session from every table, and delete its log."""
 
 
 class Transition(Struct, frozen=True):
     """One entry of the table."""
 
     state: State
-    """Where it leads; INTERRUPTED becomes ENDED for a session that its agent cannot bring back."""
+    """The next state. INTERRUPTED becomes ENDED if the agent cannot resume the session."""
     effects: tuple[Effect, ...] = ()
 
 
 class IllegalMove(Exception):
-    """The table has no such move: a bug, and the session is as it was."""
+    """The table has no such move, which is a bug. The session has not changed."""
 
 
 _END = (Effect.RELEASE, Effect.SAVE, Effect.TELL_ENDED)
 _REST = Transition(State.INTERRUPTED, _END)
 _REST_UNTOLD = Transition(State.INTERRUPTED, (Effect.RELEASE,))
-"""It had ended before, and clients know."""
+"""Like `_REST`, for a session that had ended before, as clients know already."""
 _TERMINATE = Transition(State.TERMINATED, _END)
 _FORGET = Transition(State.DELETED, (Effect.RELEASE, Effect.FORGET))
 _OPEN = Transition(State.HELD, (Effect.SAVE,))
@@ -140,24 +140,24 @@ _TABLE: dict[State, dict[Event, Transition]] = {
 _ENDS = frozenset({Event.FAILED, Event.EXITED, Event.CLOSED, Event.TERMINATE, Event.WOUND_DOWN, Event.DELETE})
 
 LIVE = frozenset({State.HELD, State.ENDING})
-"""A process has the conversation in memory."""
+"""States in which a process has the conversation in memory."""
 TRANSIENT = frozenset({State.STARTING, State.REVIVING, State.ENDING})
-"""Something is under way that leads elsewhere."""
+"""States in which an operation is under way that will change the state."""
 OVER = frozenset({State.ENDING, State.TERMINATED, State.DELETED})
-"""A client has ended it for good, or is about to have."""
+"""States in which a client has ended the session for good, or is about to."""
 AT_REST = frozenset({State.INTERRUPTED, State.ENDED, State.TERMINATED, State.DELETED})
-"""No process is involved."""
+"""States without a process."""
 
 
 def allows(state: State, event: Event) -> bool:
-    """Whether an event moves a session on from a state."""
+    """Return whether the table has a move for an event in a state."""
     return event in _TABLE[state]
 
 
 def move(state: State, event: Event, *, resumable: bool) -> Transition:
-    """What an event does to a session in a state; raises IllegalMove.
+    """Return the transition for an event in a state. Raises IllegalMove.
 
-    `resumable`: its agent can bring it back when no process holds it any more.
+    `resumable` says whether the agent can resume the session when no process holds it any more.
     """
     found = _TABLE[state].get(event)
     if found is None:
@@ -170,15 +170,15 @@ def move(state: State, event: Event, *, resumable: bool) -> Transition:
 
 
 def _is_overtaken(state: State, event: Event) -> bool:
-    """Whether an event comes too late to change anything."""
+    """Return whether an event is too late to change anything."""
     if state is State.HELD:
-        # One load of two that were under way has failed; the late answer to the other had come before.
+        # Two loads were under way: this one has failed after the late response to the other arrived.
         return event is Event.FAILED
     return event in _ENDS and (state in AT_REST or state is State.ENDING)
 
 
 def recalled(*, ended: bool, resumable: bool, terminated: bool) -> State:
-    """The state of a session that was kept by an earlier server."""
+    """Return the state of a session that an earlier server process saved."""
     if not ended:
         return HELD
     if terminated:
@@ -187,5 +187,5 @@ def recalled(*, ended: bool, resumable: bool, terminated: bool) -> State:
 
 
 def server_stopped() -> Object:
-    """Why a session ended when the server stopped."""
+    """Return the termination info of a session that ended because the server stopped."""
     return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}

@@ -1,6 +1,6 @@
 """List sessions for clients, the same over HTTP and ACP.
 
-Reads the hub's tables, changes nothing.
+This module only reads the hub's tables.
 """
 
 import base64
@@ -30,13 +30,13 @@ class SessionListing:
         self._hub = hub
 
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Session], str | None]:
-        """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
+        """Return a page of sessions, newest first, and the next cursor. Raises InvalidParams for a bad cursor."""
         before = None if cursor is None else _decode_cursor(cursor)
         page = self._hub.store.page(before, cwd, PAGE + 1)
         return page[:PAGE], _encode_cursor(page[PAGE - 1]) if len(page) > PAGE else None
 
     def ids(self) -> Iterator[str]:
-        """Of all sessions, newest first."""
+        """Yield the ids of all sessions, newest first."""
         cursor: str | None = None
         while True:
             page, cursor = self.page(cursor, None)
@@ -45,7 +45,7 @@ class SessionListing:
                 return
 
     def list_sessions(self, cursor: str | None, cwd: str | None, changed_after: str | None) -> SessionsView:
-        """A page of sessions; what has changed since a moment instead, if that is asked for and still known."""
+        """Return a page of sessions or, with `changed_after`, the changes after it if they are still known."""
         now = self._hub.changes.cursor
         changed = None if changed_after is None or cursor is not None else self._hub.changes.after(changed_after)
         if changed is None:
@@ -79,7 +79,7 @@ class SessionListing:
         )
 
     def entry(self, session: Session) -> Object:
-        """A session, as ACP's `session/list` shows it. Metadata never shadows the server's own facts."""
+        """Return a session as ACP's `session/list` shows it. Metadata never replaces the server's own facts."""
         facts = session.facts
         ours: Object = {
             **facts.metadata,
@@ -101,7 +101,7 @@ class SessionListing:
         }
 
     def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
-        """What waits for an answer, under the ids this connection may answer with."""
+        """Return the pending requests that this connection may answer, as it should read them."""
         asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
         open = [one for one in asked if not one.deciding and not self._hub.belongs_to_other(one, connection)]
         return [self._pending(connection, one) for one in open]

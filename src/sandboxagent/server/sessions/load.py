@@ -1,7 +1,4 @@
-"""Load and resume sessions at the agent or from the log, and close, terminate and delete them.
-
-What ends a session first records the outcome, then notifies the agent.
-"""
+"""Load and resume sessions at the agent or from the log, and close, terminate and delete them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,11 +38,11 @@ from sandboxagent.server.sessions.session import TERMINATED, Process, Replay, Se
 from sandboxagent.server.sessions.turns import Turns, user_messages
 
 HISTORY_PAGE = 1000
-"""Events of the past read at a time."""
+"""Maximum number of events of the history that are read at a time."""
 
 
 class LoadSession(Struct, frozen=True):
-    """`session/load` and `session/resume`."""
+    """Handlers of `session/load` and `session/resume`."""
 
     hub: Hub
     dispatcher: Dispatcher
@@ -58,7 +55,7 @@ class LoadSession(Struct, frozen=True):
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
         async with self.dispatcher.lock_session(session.id if session else envelope.session_id):
-            # Another client may have resumed it while we waited.
+            # Another client may have resumed the session while this one waited for the lock.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
                 return await self._load_unknown(connection, envelope.session_id, envelope, environment)
@@ -71,11 +68,12 @@ class LoadSession(Struct, frozen=True):
     async def _join(
         self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
     ) -> Answer:
-        """A process holds the session: a load is answered from our own log, a resume just attaches."""
+        """Attach a client to a session that a process holds already. A load first replays the server's own log."""
         assert envelope.id is not None
         if environment:
             raise InvalidParams(
-                f"session {session.id} runs already; env is for one that does not", sessionId=session.id
+                f"a process holds session {session.id} already; env is only for a session that none holds",
+                sessionId=session.id,
             )
         if envelope.method == methods.LOAD:
             await self._replay(connection, session)
@@ -83,9 +81,9 @@ class LoadSession(Struct, frozen=True):
         return Answer(complete_answer(success(envelope.id, session.facts.offers), session.facts.offers))
 
     async def _replay(self, connection: Connection, session: Session) -> None:
-        """Replay the session's history from our log to one connection: the agent would send it to all of them.
+        """Replay the session's history from the server's log to one connection; the agent would send it to all.
 
-        Attaches the connection in the same step in which it has read everything, so it misses and repeats nothing.
+        The connection is attached in the step that reads the last events, so that it misses and repeats none.
         """
         log, after = self.hub.log, 0
         attached_at = log.position if connection.attached(session.id) else None
@@ -96,7 +94,7 @@ class LoadSession(Struct, frozen=True):
                 self._repeat(connection, session, chunk)
             after = chunks[-1].last if chunks else end
             if attached_at is not None and not chunks:
-                # What came since, it has seen live.
+                # Later events reached the connection live.
                 return
             rest = None if chunks else log.in_memory([session.channel], after, log.limits.tail_bytes)
             if rest is not None and rest[1]:
@@ -118,7 +116,7 @@ class LoadSession(Struct, frozen=True):
     async def _load_unknown(
         self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]
     ) -> Answer:
-        """Send a load or resume to the agent: it may know sessions that we never saw."""
+        """Send a load or resume to the agent: it may know sessions that the server has never seen."""
         agent = self.dispatcher.agent(connection, envelope)
         cwd = await self.dispatcher.directory(envelope.params())
         running = await self.dispatcher.spawn(agent, environment)
@@ -131,7 +129,7 @@ class LoadSession(Struct, frozen=True):
             session.facts.own_environment = bool(environment)
             return await self._load_at(connection, running, session, envelope, known=False)
         except AgentTimeout:
-            # It may still answer; then the session is there, and the answer goes to the stream.
+            # Keep the session: the agent may still open it. The late response goes to the stream.
             raise
         except BaseException:
             if session is not None:
@@ -140,10 +138,7 @@ class LoadSession(Struct, frozen=True):
             raise
 
     def _check_free(self, session_id: str) -> None:
-        """Its client means a session that the server did not know when it asked, and no other one.
-
-        Raises InvalidRequest.
-        """
+        """Raise InvalidRequest if another session has got this id since the client's request arrived."""
         if self.hub.is_taken(session_id):
             message = f"another session has the name {session_id!r} by now, or is about to get it; ask again"
             raise InvalidRequest(message, sessionId=session_id)
@@ -157,13 +152,13 @@ class LoadSession(Struct, frozen=True):
         running = await self.dispatcher.spawn(self.dispatcher.agent_of(session), environment)
         try:
             require_advertised(running, envelope.method)
-            # It may have been ended while its agent was started.
+            # The session may have ended while its agent was started.
             self._check_loadable(session)
             self.hub.move(session, Event.REVIVE, running)
             session.facts.own_environment = bool(environment)
             return await self._load_at(connection, running, session, parse(line), known=True)
         except BaseException as error:
-            # An agent that took too long may still answer: then the session is held after all.
+            # Keep the process of an agent that took too long: it may still answer, and then holds the session.
             self.hub.move(session, Event.FAILED)
             if not isinstance(error, AgentTimeout):
                 await self.dispatcher.stop_if_unused(running)
@@ -171,7 +166,10 @@ class LoadSession(Struct, frozen=True):
 
     @staticmethod
     def _check_loadable(session: Session) -> None:
-        """Raises InvalidRequest; unlike a prompt, a load may bring back what its agent did not promise to."""
+        """Raise InvalidRequest if a session cannot be loaded.
+
+        Unlike a prompt, a load may ask for a session that the agent did not promise to resume.
+        """
         if session.over:
             raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
         if session.state is not State.ENDED:
@@ -202,7 +200,7 @@ class LoadSession(Struct, frozen=True):
             self.hub.move(session, Event.FAILED)
             session.replay = None
         elif not self.hub.mark_opened(session, call.running):
-            # A client has ended it in the meantime: notify its agent and the client that loads it.
+            # A client has ended the session in the meantime: notify the agent, and the client that loads it.
             self.dispatcher.close_at_agent_soon(call.running, session.facts.agent_session_id)
             return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
@@ -214,7 +212,7 @@ class LoadSession(Struct, frozen=True):
     def _take_in(
         self, connection: Connection, session: Session, request: Envelope, line: bytes, *, known: bool
     ) -> bytes:
-        """Save a session that its agent has loaded; returns the answer for the client."""
+        """Save a session that its agent has loaded, and return the answer for the client."""
         session.learn_offers(parse(line).result())
         cwd = text_at(request.params(), "cwd") or session.facts.cwd
         session.note_reopened(cwd, Raw(params_text(request.line)))
@@ -228,16 +226,16 @@ class LoadSession(Struct, frozen=True):
 
 
 def _agent_echoes(session: Session) -> bool:
-    """Whether its agent repeats prompts itself, so that the log has them as updates already."""
+    """Return whether the agent itself echoes prompts, so that the log has them as updates already."""
     return session.process is not None and bool(session.process.echoes_prompts)
 
 
 END_TIMEOUT = 2.0
-"""Seconds in which an agent may end the turn and close the session that is terminated."""
+"""Seconds that an agent has to end the turn and close the session when a client terminates it."""
 
 
 class CloseSession(Struct, frozen=True):
-    """The methods that end a session."""
+    """Handlers of the methods that end a session."""
 
     hub: Hub
     dispatcher: Dispatcher
@@ -254,7 +252,7 @@ class CloseSession(Struct, frozen=True):
         return answer
 
     def _closed(self, call: Call, response: Envelope) -> Answer:
-        """The agent has answered, in time or late."""
+        """Handle the agent's response to a close, in time or late."""
         session, answer = call.session, self.dispatcher.pass_back(call, response)
         assert session is not None
         if response.succeeded and session.held is call.running:
@@ -281,18 +279,18 @@ class CloseSession(Struct, frozen=True):
             task = asyncio.create_task(self._shut_down(session, session.held), name=f"terminate {session.id}")
             self._terminations[session.id] = task
             task.add_done_callback(lambda _: self._terminations.pop(session.id, None))
-            # From here on no prompt starts.
+            # This move comes before the task runs, so that no further prompt starts.
             self.hub.move(session, Event.TERMINATE)
         if session.state is State.ENDING:
-            # Another client may have asked for it before: it ends once.
+            # Wait for the task of the first client that asked: the session ends once.
             await asyncio.shield(self._terminations[session.id])
         else:
-            # No process holds it. A resume that is under way will fail.
+            # No process holds the session. A resume that is under way will fail.
             self.turns.force_end(session)
             self.hub.move(session, Event.TERMINATE)
 
     async def _shut_down(self, session: Session, running: Process) -> None:
-        """Ask the agent to end the turn and close the session, and wait a bounded time for it."""
+        """Ask the agent to end the turn and close the session, and wait at most END_TIMEOUT."""
         self.turns.cancel(session)
         own: Object = {"sessionId": session.facts.agent_session_id}
         try:
@@ -303,7 +301,7 @@ class CloseSession(Struct, frozen=True):
                 if running.handshake.offers("sessionCapabilities", "close"):
                     await self.dispatcher.call_as_server(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):
-            # The session ends here anyway: an uncooperative agent cannot keep it alive.
+            # The session ends in any case. An agent that does not respond cannot prevent that.
             pass
         finally:
             self.turns.force_end(session)
@@ -315,7 +313,7 @@ class CloseSession(Struct, frozen=True):
     async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
         named = self.hub.session(envelope.session_id)
         async with self.dispatcher.lock_session(named.id):
-            # Another client may have taken it up or deleted it while we waited.
+            # Another client may have resumed or deleted the session while this one waited for the lock.
             session = self.hub.session(named.id)
             running = session.process
             if running is None:
@@ -365,12 +363,12 @@ class CloseSession(Struct, frozen=True):
     ) -> Answer:
         if not running.handshake.offers("sessionCapabilities", "delete"):
             needed = session.live or session.facts.can_resume
-            more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
+            more = "terminate the session first, then it can be deleted here" if needed else "its own copy stays"
             raise make_not_offered(running.agent.id, envelope.method, more)
         return await self.dispatcher.call(connection, running, session, envelope, self._deleted)
 
     def _deleted(self, call: Call, response: Envelope) -> Answer:
-        """The agent has answered, in time or late."""
+        """Handle the agent's response to a deletion, in time or late."""
         session, answer = call.session, self.dispatcher.pass_back(call, response)
         assert session is not None
         if response.succeeded:
@@ -380,7 +378,7 @@ class CloseSession(Struct, frozen=True):
         return answer
 
     def _ignore_late_answer(self, connection: Connection, client_id: bytes, error: SandboxAgentError) -> None:
-        """Its client gets an answer now: what the agent says after a timeout is no second one."""
+        """Drop a timed-out call whose client gets an answer, so that a late response is not a second answer."""
         call = self.hub.calls.find(connection, client_id)
         if isinstance(error, AgentTimeout) and call is not None and call.late is error.late:
             self.hub.calls.close(call.running, call.stdio_id)

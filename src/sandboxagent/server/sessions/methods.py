@@ -1,6 +1,6 @@
 """Answer the session methods of ACP: new, fork, list, prompt, authenticate, logout.
 
-Loading, settings and endings are in modules of their own; the table has them all.
+Other modules handle the methods that load, set up and end sessions; the table here has all of them.
 """
 
 import asyncio
@@ -65,16 +65,16 @@ _ALIAS = r"[^/?#%\x00-\x1f\x7f]{1,256}"
 
 
 class _ReadPrompt(Struct, frozen=True):
-    """A prompt as the log has it, and what its client calls it."""
+    """A prompt in the form that the log records, with the client's own id of it."""
 
     line: bytes
     name: str | None
     places: Places | None = None
-    """Of a large one."""
+    """Byte ranges that the server may replace; only for a large prompt."""
 
 
 def _read_prompt(envelope: Envelope, session_id: str) -> _ReadPrompt:
-    """Raises InvalidParams."""
+    """Convert a prompt to the form that the log records. Raises InvalidParams."""
     line, name = envelope.line, prompt_id(envelope.line)
     if not has_prompt(line) and (text := text_at(envelope.params(), "content")) is not None:
         line = with_param(line, "prompt", [{"type": "text", "text": text}])
@@ -91,20 +91,20 @@ def _lay_out(line: bytes, name: str | None) -> _ReadPrompt:
 
 
 class SessionMethods(Struct, frozen=True):
-    """The methods, and what they work on."""
+    """Handlers of the session methods."""
 
     hub: Hub
     dispatcher: Dispatcher
     turns: Turns
     release: Callable[[Process, str], None]
-    """Delivers what an agent said about a session before the session was known."""
+    """Delivers the updates that an agent sent for a session before the session was known."""
     listing: SessionListing
     settings: SessionSettings
     loading: LoadSession
     ending: CloseSession
     attachments: Attachments
     lines: Pool
-    """A thread of it looks through large prompts."""
+    """Runs the threads that parse large prompts."""
 
     def table(self) -> dict[str, Method]:
         return {
@@ -122,7 +122,7 @@ class SessionMethods(Struct, frozen=True):
             "logout": self.logout,
         }
 
-    # Beginning
+    # Opening
 
     async def new(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
@@ -140,7 +140,7 @@ class SessionMethods(Struct, frozen=True):
             settle = partial(self._created, alias=alias, asked=asked, request=checked)
             answer = await self._begin(connection, running, checked, settle)
         except AgentTimeout:
-            # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
+            # Keep the alias reserved: the agent may still answer, and then its session gets the alias.
             raise
         except BaseException:
             self.hub.store.free_alias(alias)
@@ -148,7 +148,7 @@ class SessionMethods(Struct, frozen=True):
         return await self._apply(asked, wished, answer)
 
     async def _ask_to_open(self, connection: Connection, envelope: Envelope) -> None:
-        """Capabilities may refuse a new session."""
+        """Ask the capabilities whether a client may open a session. Raises the error of one that refuses."""
         wait = self.hub.before_session.ask(connection, envelope)
         if wait is not None:
             await wait
@@ -163,7 +163,7 @@ class SessionMethods(Struct, frozen=True):
         try:
             answer = await self.dispatcher.call(connection, running, None, envelope, settle, makes_session=True)
         except AgentTimeout:
-            # It may still answer; then the session is there, and the answer goes to the stream.
+            # Keep the process: the agent may still open the session. The late response goes to the stream.
             raise
         except BaseException:
             await self.dispatcher.stop_if_unused(running)
@@ -191,14 +191,14 @@ class SessionMethods(Struct, frozen=True):
         return self._finish_opened(call, session, request, line)
 
     def _finish_unopened(self, call: Call, line: bytes) -> Answer:
-        """No session was opened: flush what was buffered for it, and stop the process if it was only for that."""
+        """Finish a call that has opened no session: flush the buffered updates, and stop a process without use."""
         self.release(call.running, "")
         if call.late is not None:
             self.dispatcher.stop_if_unused_soon(call.running)
         return Answer(line)
 
     def _finish_opened(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
-        """A session was opened: save it, attach the client that asked for it, and deliver what was buffered for it."""
+        """Finish a call that has opened a session: save it, attach its client, and deliver buffered updates."""
         assert call.connection is not None
         self.hub.move(session, Event.OPENED)
         session.mark_reported()
@@ -231,11 +231,11 @@ class SessionMethods(Struct, frozen=True):
         if warnings:
             meta = object_at(result, "_meta")
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
-        # What was set is in the log after the answer that it belongs to.
+        # The log has these settings after the agent's own response.
         return Answer(line, self.hub.record(session, line, FROM_SERVER).last, answer.session_opened)
 
     async def _permit(self, session: Session, wished: str) -> None:
-        """Set the permission mode; a session that cannot have it is not opened."""
+        """Set the permission mode. If that fails, delete the session and raise the error."""
         try:
             await self.settings.permit(session, wished)
         except SandboxAgentError:
@@ -259,7 +259,7 @@ class SessionMethods(Struct, frozen=True):
         return alias
 
     def _check_log(self) -> None:
-        """Start nothing that the log could not record."""
+        """Raise LogUnavailable if the log cannot record anything."""
         if self.hub.log.failure is not None:
             raise LogUnavailable(self.hub.log.failure)
 
@@ -288,7 +288,7 @@ class SessionMethods(Struct, frozen=True):
         session.facts.own_environment = source.facts.own_environment
         return self._finish_opened(call, session, request, line)
 
-    # Going on and ending
+    # Prompts, lists and logins
 
     async def list(self, connection: Connection, envelope: Envelope) -> Answer:
         assert envelope.id is not None
@@ -301,9 +301,9 @@ class SessionMethods(Struct, frozen=True):
         return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
 
     def prompt(self, connection: Connection, envelope: Envelope, reply: Reply) -> Coroutine[object, None, None] | None:
-        """Take a prompt in; returns what is left to do when it has to wait for files, or for its session.
+        """Submit a prompt; return the remaining work if it has to wait for files, for a thread, or for its session.
 
-        Its turn runs, or waits, whether or not a client waits for it.
+        The turn does not depend on whether a client waits for the reply.
         """
         session = self.hub.session(envelope.session_id)
         self._check_log()
@@ -329,7 +329,7 @@ class SessionMethods(Struct, frozen=True):
         read: "_ReadPrompt | None",
         reply: Reply,
     ) -> None:
-        """Submit a prompt that a thread has to read, or that waits for its files."""
+        """Submit a prompt that a thread has to parse, or that waits for its files."""
         async with place:
             if read is None:
                 read = await self.lines.run(_read_prompt, envelope, session.id)
@@ -344,7 +344,7 @@ class SessionMethods(Struct, frozen=True):
     def _submit(
         self, connection: Connection, session: Session, envelope: Envelope, read: "_ReadPrompt", reply: Reply
     ) -> Prompt:
-        # What the agent said before it comes before it.
+        # Updates that the agent sent before the prompt must come before it in the log.
         self.hub.held_updates.release(session.id)
         position = self.hub.record(session, read.line, FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, read.line, position, read.name, read.places)
@@ -353,7 +353,7 @@ class SessionMethods(Struct, frozen=True):
         return prompt
 
     async def _bring_back(self, session: Session, prompt: Prompt, reply: Reply) -> None:
-        """Let a prompt's session come back; the prompt may be cancelled meanwhile."""
+        """Resume a prompt's session, and start the prompt. It may be cancelled meanwhile."""
         if reply.result is not None:
             return
         try:
@@ -366,7 +366,7 @@ class SessionMethods(Struct, frozen=True):
             self.turns.advance(session)
 
     async def _attached(self, session: Session, read: "_ReadPrompt") -> "_ReadPrompt":
-        """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
+        """Add its attachments to a prompt. Raises if one is invalid, without side effects."""
         line = read.line
         asked = (
             await self.lines.run(self.attachments.read_asked, line)
@@ -380,7 +380,7 @@ class SessionMethods(Struct, frozen=True):
         return await self.lines.run(_lay_out, line, read.name) if len(line) > LARGE else _ReadPrompt(line, read.name)
 
     def _check_again(self, session: Session) -> None:
-        """The session may be gone by now, the log may have failed, and others may have come."""
+        """Check again after a wait that the session exists, that the log works, and that the queue has room."""
         self.hub.session(session.id)
         self._check_log()
         self.turns.check(session)

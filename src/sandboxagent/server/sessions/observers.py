@@ -1,4 +1,4 @@
-"""Tell parts above the hub what happens in sessions, each on its own: one that fails harms no other."""
+"""Notify observers of events in sessions, so that one that fails does not affect the others."""
 
 import logging
 from collections.abc import Callable
@@ -15,32 +15,35 @@ P = ParamSpec("P")
 
 
 class Observer:
-    """What may be heard. Override what you need: nothing else is called. Every method returns at once."""
+    """An observer of sessions. Override the methods that you need: only those are called.
+
+    Every method must return at once.
+    """
 
     def session_opened(self, session: Session) -> None:
-        """A process holds it from now on: it is new, or it is back."""
+        """Handle that a process holds the session from here on: it is new, or was resumed."""
 
     def session_ended(self, session: Session) -> None:
-        """No process holds it any more."""
+        """Handle that no process holds the session any more."""
 
     def session_deleted(self, session: Session) -> None: ...
 
     def turn_started(self, session: Session, turn_id: str) -> None: ...
 
     def turn_ended(self, session: Session, turn_id: str, end: Object) -> None:
-        """`end` has `stopReason` or `error`."""
+        """Handle the end of a turn; `end` has `stopReason` or `error`."""
 
     def request_opened(self, pending: PendingRequest) -> None:
-        """People may answer it from now on."""
+        """Handle a request that people may answer from here on."""
 
     def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
-        """It has its outcome; `decision` is the notification for attached clients, if there is one."""
+        """Handle a request that has its outcome; `decision` is the notification for attached clients, if any."""
 
     def connection_closed(self, connection: Connection) -> None: ...
 
 
 class Observers:
-    """Whom to call for each event. What nobody overrides costs nothing."""
+    """The methods to call for each event. A method that no observer overrides costs nothing."""
 
     def __init__(self) -> None:
         self.session_opened: list[Callable[[Session], None]] = []

@@ -1,7 +1,7 @@
-"""Keep what agents asked of people, in the form that each client understands, and the decision.
+"""Keep the agents' requests to people, render them for each client, and record the decisions.
 
-Pure. The first answer wins. An agent asks by `elicitation/create` or by our question extension; a client may speak one,
-the other, or both.
+The first answer wins. An agent asks by `elicitation/create` or by the server's question extension; a client may
+understand one, the other, or both. Pure.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -35,16 +35,16 @@ from sandboxagent.server.sessions.forms import is_url, question_id
 from sandboxagent.server.sessions.session import Process, Session
 
 REMEMBERED_REQUESTS = 10_000
-"""How many settled requests are remembered, to answer a late answer with what became of it."""
+"""Maximum number of settled requests that are remembered, so that a late answer gets the request's outcome."""
 REMEMBERED_BYTES = 8 << 20
-"""How much is remembered of what they asked."""
+"""Maximum bytes of the texts of remembered requests."""
 QUESTION = methods.REQUEST_QUESTION
 PERMISSION = methods.REQUEST_PERMISSION
 ELICITATION = methods.ELICITATION
 
 
 class RequestFormat(Struct, frozen=True):
-    """The ways of asking that a client has declared to understand."""
+    """The forms of requests that a client has declared to understand."""
 
     form: bool = False
     url: bool = False
@@ -52,7 +52,11 @@ class RequestFormat(Struct, frozen=True):
 
     @classmethod
     def of(cls, capabilities: Object, meta: Object) -> "RequestFormat":
-        """What `initialize` says: `elicitation.form`, `.url`, and our `questions`, here or in its `_meta`."""
+        """Read the client's forms from its `initialize`.
+
+        The members are `elicitation.form`, `elicitation.url`, and the server's `questions` in `_meta` of the
+        capabilities or of the params.
+        """
 
         def offered(*path: str) -> bool:
             return at(capabilities, *path) not in (None, False)
@@ -61,7 +65,7 @@ class RequestFormat(Struct, frozen=True):
         return cls(offered("elicitation", "form"), offered("elicitation", "url"), ours)
 
     def method(self, asked: Envelope) -> str:
-        """The method that carries an agent's request to this client."""
+        """Return the method by which this client gets an agent's request."""
         if asked.method == QUESTION:
             return ELICITATION if self.form and not self.questions else QUESTION
         if asked.method == ELICITATION:
@@ -71,7 +75,7 @@ class RequestFormat(Struct, frozen=True):
 
 
 def render(asked: Envelope, request_format: RequestFormat, key: int) -> bytes:
-    """Render an agent's request for a client; unchanged when the client understands it as it is."""
+    """Render an agent's request for a client. It is unchanged if the client understands the agent's form."""
     assert asked.id is not None
     method = request_format.method(asked)
     if method == asked.method and method != ELICITATION:
@@ -87,9 +91,9 @@ def render(asked: Envelope, request_format: RequestFormat, key: int) -> bytes:
 
 
 def translate_answer(asked: Envelope, request_format: RequestFormat, answer: Envelope) -> bytes:
-    """Translate a client's answer into the one for the agent, under the agent's id.
+    """Translate a client's answer into the form of the agent's request.
 
-    Raises WrongAnswer, which says what is wrong with it; the request stays open then.
+    Raises WrongAnswer, which names the error; the request then stays open.
     """
     assert asked.id is not None
     if not answer.succeeded:
@@ -127,16 +131,19 @@ _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitat
 
 METHOD = methods.DECISION
 REASON_CHARACTERS = 4096
-"""What is kept of the reason that a person gives."""
+"""Maximum characters that are kept of a person's reason."""
 
 
 def kind_of(method: str) -> str:
-    """The kind of a request, in a word."""
+    """Return the kind of a request by its method; `request` for an unknown method."""
     return _KINDS.get(method, "request")
 
 
 def leaves_open(answer: Envelope) -> bool:
-    """Whether an answer decides nothing: ACP demands such an answer of a client after a cancellation."""
+    """Return whether an answer cancels, so that it decides nothing.
+
+    ACP demands such an answer of a client after a cancellation.
+    """
     if not answer.succeeded:
         return takes_back(answer)
     result = answer.result()
@@ -145,7 +152,7 @@ def leaves_open(answer: Envelope) -> bool:
 
 
 def takes_back(answer: Envelope) -> bool:
-    """Whether an answer says that its client stopped because of `$/cancel_request`."""
+    """Return whether an answer is the error for `$/cancel_request`: its client has stopped asking the person."""
     return answer.error().get("code") == RequestCancelled.rpc_code
 
 
@@ -163,14 +170,14 @@ class Outcome(StrEnum):
 
 
 class PendingRequest(Struct, eq=False):
-    """One request of an agent."""
+    """One request of an agent to people."""
 
     key: int
-    """Its position in the log."""
+    """The request's position in the log."""
     id: bytes
-    """Under which all clients know it, and no other request ever."""
+    """The id for all clients. No other request ever has it."""
     request: Envelope
-    """The translated request; the log has the agent's original."""
+    """The request, translated from the agent's dialect. The log has the agent's original."""
     process: Process
     session: Session | None
     asked_at: float
@@ -178,27 +185,27 @@ class PendingRequest(Struct, eq=False):
     waits_since: float = 0.0
     """Monotonic time, for its deadline."""
     only_tag: str | None = None
-    """The connection whose call it belongs to, if any; others may answer only once that one is gone."""
+    """Tag of the connection to whose call it belongs, if any. Others may answer only after that one is closed."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
     translate: Callable[[bytes], bytes] = _unchanged
-    """Translates an answer back into what the agent expects."""
+    """Translates an answer into the agent's dialect."""
     answering: bool = False
-    """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
+    """Whether an answer is being written to disk. The request may still be cancelled, but accepts no other answer."""
     answered_with: tuple[str, bytes] | None = None
-    """The connection whose answer came first, by tag, and a digest of that answer."""
+    """Tag of the connection whose answer was first, and the digest of that answer."""
     held: int = 0
-    """What it has of the budget of its agent process."""
+    """Bytes that it takes of the budget of its agent process."""
     deciding: bool = False
-    """The rules are deciding it: no human is asked, at least not yet."""
+    """Whether the rules are deciding it. People are not asked, or not yet."""
     about: Object | None = None
-    """What `Envelope.asked` says, while it is at hand: the rules have just read it in their thread."""
+    """The result of `Envelope.asked`, while it is cached: the thread of the rules has read it."""
     asked: set[str] = field(default_factory=set[str])
-    """The connections that know it, by tag: they may answer it, and are told what became of it."""
+    """Tags of the connections that were asked. They may answer, and get the outcome."""
 
     @property
     def size(self) -> int:
-        """What it takes in memory, about."""
+        """Approximate bytes that the request takes in memory."""
         return len(self.request.line) + KEPT_COST
 
     @property
@@ -214,12 +221,12 @@ class PendingRequest(Struct, eq=False):
         return kind_of(self.request.method)
 
     def read(self) -> Object:
-        """What says what an answer means."""
+        """Return the members of the request that an answer refers to."""
         return self.request.asked() if self.about is None else self.about
 
     @property
     def question_id(self) -> str | None:
-        """The id of the question that clients see, if they see one."""
+        """The question id that clients see; None if the request has none."""
         match self.kind:
             case "question":
                 return text_at(self.read(), "questionId")
@@ -233,7 +240,7 @@ class PendingRequest(Struct, eq=False):
         return self.outcome is Outcome.REQUESTED
 
     def outcome_of(self, answer: Envelope) -> Outcome:
-        """The outcome that an answer means, in the form the agent gets."""
+        """Return the outcome that an answer means. The answer must be in the agent's form."""
         if not answer.succeeded:
             return Outcome.ANSWERED
         said = answer.result().get("status" if self.kind == "question" else "action")
@@ -246,7 +253,7 @@ class PendingRequest(Struct, eq=False):
                 return Outcome.ANSWERED
 
     def cancellation(self) -> bytes:
-        """The answer when the turn was cancelled before a human answered."""
+        """Return the answer for a request that is cancelled before a person has answered."""
         match self.kind:
             case "permission":
                 return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
@@ -258,7 +265,7 @@ class PendingRequest(Struct, eq=False):
                 return failure(self.agent_id, RequestCancelled("the request was cancelled"))
 
     def rejection(self) -> bytes:
-        """The answer when in doubt: never an allow."""
+        """Return the answer that rejects. It is used in case of doubt, and never allows anything."""
         match self.kind:
             case "permission":
                 option = self._option("reject_once")
@@ -272,13 +279,16 @@ class PendingRequest(Struct, eq=False):
                 return failure(self.agent_id, MethodNotFound(f"no client answered {self.request.method}"))
 
     def refusal(self, reason: str) -> bytes:
-        """The answer when it must not wait for anyone: never an allow."""
+        """Return the answer for a request that must not wait for people. It never allows anything."""
         if self.kind == "request":
             return failure(self.agent_id, InvalidRequest(reason, method=self.request.method))
         return self.rejection()
 
     def permission(self, *, remember: bool) -> bytes | None:
-        """The answer that allows it; None unless the agent offers exactly one option for that."""
+        """Return the answer that allows; None unless the agent offers exactly one option for that.
+
+        `remember` prefers the option that allows always.
+        """
         once, always = self._options("allow_once"), self._options("allow_always")
         chosen = always if remember and len(always) == 1 else once
         if len(chosen) != 1:
@@ -294,40 +304,40 @@ class PendingRequest(Struct, eq=False):
 
 
 class Settled(Struct):
-    """What is left of a request that clients knew: what became of it, and who may be told."""
+    """The remembered part of a settled request: its outcome, and the connections that may see it."""
 
     outcome: Outcome
     request: Envelope | None
-    """As it was asked, for a client that reads it again; forgotten first."""
+    """The request itself, for a client that reads it again. It is forgotten first."""
     asked: tuple[str, ...]
     session_id: str | None
     answered_with: tuple[str, bytes] | None
 
 
 MAX_OPEN = 10_000
-"""How many requests of one agent process may be open."""
+"""Maximum number of open requests of one agent process."""
 
 
 class PendingRequests:
-    """All that are open, and the newest of those that are settled."""
+    """All open requests, and the newest settled ones."""
 
     def __init__(self, ids: RequestIds, budgets: Budgets | None = None, most: int = MAX_OPEN) -> None:
-        """`most` is how many one agent process may have."""
+        """`most` is the maximum number of open requests of one agent process."""
         self.ids = ids
         self._budgets = budgets or Budgets()
         self._most = most
         self._counts: Counter[str] = Counter()
-        """By agent process."""
+        """Number of open requests, by key of the agent process."""
         self._settled: OrderedDict[int, Settled] = OrderedDict()
         self._legible: deque[int] = deque()
-        """Settled ones of which it is known what they asked, oldest first."""
+        """Keys of the settled requests whose text is still remembered, oldest first."""
         self._legible_bytes = 0
         self._open: dict[int, PendingRequest] = {}
         self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
         self._of_session: dict[Session, dict[int, PendingRequest]] = {}
 
     def find_limit(self, pending: PendingRequest) -> str | None:
-        """Why this request must not wait beside those that do; None when it may."""
+        """Return the reason why this request may not wait with the others; None if it may."""
         process = pending.process.key
         if self._counts[process] >= self._most:
             return (
@@ -340,7 +350,7 @@ class PendingRequests:
 
     def ask(self, pending: PendingRequest) -> None:
         self._counts[pending.process.key] += 1
-        # One that is about to be rejected may have found no room.
+        # The budget may have no room for a request that is about to be rejected.
         pending.held = pending.size if self._budgets.take(pending.process.key, pending.size) else 0
         self._open[pending.key] = pending
         if pending.session is not None:
@@ -348,7 +358,7 @@ class PendingRequests:
         self._by_agent_id[pending.process.key, same_id(pending.agent_id)] = pending
 
     def settle(self, pending: PendingRequest, outcome: Outcome, tag: str | None) -> None:
-        """The first outcome is the only one."""
+        """Set the outcome of an open request, and remove it from the open ones."""
         pending.outcome, pending.answered_by = outcome, tag
         del self._open[pending.key]
         process = pending.process.key
@@ -382,23 +392,23 @@ class PendingRequests:
             del self._settled[oldest]
 
     def _forget_question(self) -> None:
-        """What the oldest one asked of which it is known."""
+        """Forget the text of the oldest settled request that still has its text."""
         settled = self._settled[self._legible.popleft()]
         assert settled.request is not None
         self._legible_bytes -= len(settled.request.line)
         settled.request = None
 
     def find_known(self, id: bytes) -> PendingRequest | Settled | None:
-        """What clients know by an id, if it is open or was settled lately."""
+        """Return a request by its id for clients; None if it is neither open nor among the remembered ones."""
         key = self.ids.position(id)
         return None if key is None else self.find_asked(key)
 
     def find_asked(self, key: int) -> PendingRequest | Settled | None:
-        """The same, by its position in the log."""
+        """Like `find_known`, by the request's position in the log."""
         return self._open.get(key) or self._settled.get(key)
 
     def forget_connection(self, tag: str) -> None:
-        """It is gone, and answers nothing more."""
+        """Remove a closed connection from the open requests."""
         for pending in self._open.values():
             pending.asked.discard(tag)
 
@@ -409,31 +419,31 @@ class PendingRequests:
         return list(self._of_session.get(session, {}).values())
 
     def has(self, session: Session) -> bool:
-        """Whether something waits in a session."""
+        """Return whether a session has open requests."""
         return session in self._of_session
 
     def sessions(self) -> list[Session]:
-        """Those in which something waits."""
+        """Return the sessions with open requests."""
         return list(self._of_session)
 
     def of_process(self, process: Process) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.process is process]
 
     def find_for(self, tag: str) -> list[PendingRequest]:
-        """Those that belong to one connection."""
+        """Return the open requests that belong to the call of one connection."""
         return [pending for pending in self._open.values() if pending.only_tag == tag]
 
     def waiting_since(self, at: float) -> list[PendingRequest]:
-        """Those that have waited since then, by the monotonic clock."""
+        """Return the requests that have waited since before `at`, by the monotonic clock."""
         return [pending for pending in self._open.values() if pending.waits_since < at]
 
 
 class Decider(Struct, frozen=True):
-    """Who or what settled a request."""
+    """The person, rule or condition that settled a request."""
 
     kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]
     facts: Object = field(default_factory=dict[str, object])
-    """What else is known of them."""
+    """Further facts about the decider, such as a client's name or a rule's number."""
     reason: str | None = None
 
 
@@ -443,7 +453,10 @@ TIMEOUT = Decider("timeout", reason="no answer came in time")
 
 
 def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
-    """The notification for all attached clients; None for requests that no human answers, or without a session."""
+    """Return the decision's notification for attached clients.
+
+    None for requests that no person answers, or that have no session.
+    """
     if pending.session is None or pending.kind == "request":
         return None
     params: Object = {
@@ -469,19 +482,19 @@ def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) ->
 
 
 def make_withdrawal(pending: PendingRequest, who: Object) -> bytes:
-    """The notification for a client that was asked, and need not answer it: `who` has."""
+    """Return the notification for a client that was asked and need not answer; `who` names the one that did."""
     about = {"outcome": pending.outcome, "answeredBy": pending.answered_by}
     return notification(methods.CANCEL_REQUEST, {"requestId": Raw(pending.id), "_meta": {META: about | who}})
 
 
 def read_reason(answer: Envelope) -> str | None:
-    """Why a person answered so: `_meta["sandboxagent.dev"].reason` of the result."""
+    """Return a person's reason for an answer: `_meta["sandboxagent.dev"].reason` of the result."""
     reason = text_at(answer.result(), "_meta", META, "reason")
     return reason[:REASON_CHARACTERS] if reason and not reason.isspace() else None
 
 
 def write_refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
-    """What to say to the agent of a request that a person refused for a reason; None when it was not refused."""
+    """Return a text for the agent about a request that a person refused with a reason; None if not refused."""
     chosen = text_at(parse(answer).result(), "outcome", "optionId")
     allowed = chosen is not None and not (_kind_of(pending.read(), chosen) or "").startswith("reject")
     if allowed or (pending.kind != "permission" and pending.outcome is Outcome.ANSWERED):

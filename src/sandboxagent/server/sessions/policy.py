@@ -1,7 +1,7 @@
 """Let rules decide requests for permission before people are asked, and keep a session's rules.
 
-Cheap decisions are made at once. Those that take long or read the disk run in a thread; meanwhile the request is
-recorded, can be cancelled, and goes to humans if the rules do not decide it.
+Cheap decisions are made at once. Decisions that take long or read the disk run in a thread. Meanwhile the request is
+recorded and can be cancelled. It goes to people if the rules do not decide it.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEY = "permissions"
-"""Of a session's metadata, where its rules are."""
+"""Key of a session's rules in its metadata."""
 PERSONS_TOOL = "bash"
-"""What a command that a person runs is called, for rules about tools."""
+"""The tool name that rules see for a command that a person runs."""
 SHORT_LINE = 64 << 10
-"""Bytes of a request that is looked at on the spot."""
+"""Maximum bytes of a request that is parsed and decided without a thread."""
 MAX_THREADS = 8
 MAX_CACHED = 64
-"""Sessions whose parsed rules are cached."""
+"""Maximum number of sessions whose parsed rules are cached."""
 Rules = tuple[Rule, ...] | None
 
 
 class Threads:
-    """Runs functions beside the event loop, those of one key in the order in which they came."""
+    """Runs functions in threads; functions of one key run one after another, in order."""
 
     def __init__(self, most: int) -> None:
         self._free = asyncio.Semaphore(most)
         self._last: dict[str, asyncio.Future[None]] = {}
-        """Of each key, the end of the last that was begun or waits."""
+        """For each key, a future that completes when its last function has ended."""
 
     async def run(self, key: str, function: Callable[[], T]) -> T:
         """Run a function and return its result. If the caller stops waiting, the thread runs on and keeps its slot."""
@@ -80,7 +80,7 @@ class Threads:
             try:
                 loop.call_soon_threadsafe(end, result, error)
             except RuntimeError:
-                # The server has ended meanwhile.
+                # The event loop was closed meanwhile.
                 return
 
         threading.Thread(target=work, daemon=True, name=f"rules-{key}").start()
@@ -92,7 +92,7 @@ class Threads:
 
 
 def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) -> None:
-    """A cancelled waiter counts as ended only once its predecessor has."""
+    """Complete `ended` as soon as `before` is done, so that a cancelled waiter does not let the next one overtake."""
     if before is None or before.done():
         ended.set_result(None)
     else:
@@ -100,10 +100,10 @@ def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) 
 
 
 class PolicyCheck:
-    """Applies the rules, and answers agents accordingly."""
+    """Applies the rules to requests, and answers agents with the decisions."""
 
     def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
-        """`patience` is how long a decision may take, in seconds."""
+        """`patience` is the maximum number of seconds for a decision."""
         self._hub = hub
         self._policy = policy
         self._patience = patience
@@ -112,7 +112,7 @@ class PolicyCheck:
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
     def take(self, pending: PendingRequest, session: Session) -> bool:
-        """Take a request that the rules decide, now or shortly; False when a human has to decide."""
+        """Let the rules decide a request, at once or in a thread; return False if people have to decide it."""
         request, running = pending.request, pending.process
         if request.method != PERMISSION:
             return False
@@ -138,7 +138,7 @@ class PolicyCheck:
         return True
 
     async def judge(self, session: Session, command: str) -> Decision:
-        """What the rules say of a command that a person wants to run beside the agent: allow, or reject."""
+        """Let the rules decide a command that a person wants to run: allow or reject."""
         try:
             rules = self._rules_of(session)
             if not self._policy.rules and rules == ():
@@ -155,7 +155,7 @@ class PolicyCheck:
             return Decision("reject", "the rules could not be applied: an internal error")
 
     async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
-        """Decide in a thread, where the answer is made, too: what it says has to be read in the request."""
+        """Decide in a thread. The thread also makes the answer, because that has to parse the request."""
 
         def work() -> tuple[Decision, bytes | None]:
             decision = decide()
@@ -189,12 +189,12 @@ class PolicyCheck:
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
         try:
-            # The agent acts on it only after it is kept: no action may happen without a record of who allowed it.
+            # The answer goes out only after it is on disk: no action may happen without a record of who allowed it.
             await self._hub.log.committed(position)
         except Exception as error:
-            logger.warning("ruling not kept agent=%s reason=%s", pending.process.agent.id, type(error).__name__)
+            logger.warning("decision not kept agent=%s reason=%s", pending.process.agent.id, type(error).__name__)
             line, outcome = pending.rejection(), Outcome.REJECTED
-            by = Decider(by.kind, by.facts, "what the rules say cannot be kept, so nothing is allowed")
+            by = Decider(by.kind, by.facts, "the decision of the rules cannot be recorded, so nothing is allowed")
         finally:
             pending.answering = pending.deciding = False
         if not pending.open:
@@ -203,7 +203,7 @@ class PolicyCheck:
         self._hub.settle(pending, outcome, by, line)
 
     def _rules_of(self, session: Session) -> Rules:
-        """The rules of a session, with those of its permission mode; None when they cannot be read."""
+        """Return the rules of a session, with those of its permission mode; None if they are invalid."""
         raw, mode = session.facts.metadata.get(KEY), session.facts.ruled_as
         read = self._read.pop(session.id, None)
         if read is None or read[0] is not raw or read[1] != mode:
@@ -215,7 +215,7 @@ class PolicyCheck:
 
 
 def check_rules(metadata: Object) -> None:
-    """Raises InvalidParams, which names the rule, when a session cannot have the rules in this metadata."""
+    """Raise InvalidParams, which names the rule, if the rules in a session's metadata are invalid."""
     try:
         _read_session_rules(metadata)
     except Mistake as mistake:
@@ -237,7 +237,7 @@ def _read(session: Session, mode: str | None) -> Rules:
 
 
 def _asker(running: Process, session: Session, request: Envelope) -> Callable[[], Asked]:
-    """How to read what is asked: in the thread that decides it, as that may take a while."""
+    """Return a function that parses the request. The thread that decides calls it, because it may take long."""
     agent, by_title, directories = running.agent.id, running.agent.command_in_title, session.directories
     return lambda: Asked(request.params(), agent, directories[0], tuple(directories[1:]), by_title)
 
@@ -248,7 +248,7 @@ def _read_session_rules(metadata: Object) -> tuple[Rule, ...]:
 
 
 def _answer(pending: PendingRequest, decision: Decision) -> bytes | None:
-    """The answer for the agent; None when a human has to decide."""
+    """Return the answer for the agent; None if people have to decide."""
     match decision.action:
         case "allow":
             return pending.permission(remember=decision.remember)

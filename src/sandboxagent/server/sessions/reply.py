@@ -1,6 +1,6 @@
-"""Represent what becomes of one request: first accepted, then answered, with callbacks for both.
+"""Represent the outcome of one request: first accepted, then answered, with callbacks for both.
 
-Needs no event loop, unless somebody awaits it.
+A reply needs an event loop only if code awaits it.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _FAILED = "a callback of a reply failed"
 _OF_THE_EXCHANGE = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
-"""Failures that are not the method's: these become an HTTP status."""
+"""Failures of the exchange, not of the method. They become an HTTP status."""
 
 logger = logging.getLogger(__name__)
 
@@ -35,30 +35,29 @@ class Answer(Struct, frozen=True):
 
     line: bytes
     commit: int = 0
-    """Position that has to be on disk before the client may read this."""
+    """Log position that must be on disk before the client may read the response."""
     session_opened: Callable[[], None] | None = None
-    """Of a response that names a new session. Its writer calls this once it has gone out: then the session's updates
-    follow."""
+    """Releases the updates of a new session. The code that sends the response calls it after the response is sent."""
 
 
 class AnsweredOnStream(Exception):
-    """The response comes on the client's stream by itself: nothing is left to do for the request."""
+    """The response comes on the client's stream, so the request needs no further work."""
 
 
 class Reply(Struct, eq=False):
-    """Each of both happens once; what comes later is ignored."""
+    """The outcome of one request. It is accepted once and settled once; later calls are ignored."""
 
     _asked: Envelope | None = None
-    """Of a request that is given, a failure of the method is an answer; else it stays an exception."""
+    """The request, if known. Then a failure of its method becomes an error response, else it stays an exception."""
     position: int | None = None
-    """Where its record is: once that is on disk, the client may learn that the request was accepted."""
+    """Log position of the request's record. The client may learn that it was accepted once that is on disk."""
     result: Answer | Exception | None = None
-    """An exception is a failure of the exchange: no response was made."""
+    """The answer. An exception is a failure of the exchange, which has no response."""
     _on_accepted: tuple[Callable[[int | Exception], None], ...] = ()
     _on_answered: tuple[Callable[[Answer | Exception], None], ...] = ()
 
     def accept(self, position: int) -> None:
-        """The request was taken, and the record of that is at this position."""
+        """Mark the request as accepted; `position` is that of its record in the log."""
         if self.position is None and self.result is None:
             self.position = position
             if self._on_accepted:
@@ -66,20 +65,20 @@ class Reply(Struct, eq=False):
                 _tell(callbacks, position)
 
     def accept_as(self, taken: int | Exception) -> None:
-        """Another one was taken, or never was: this is the same request."""
+        """Mark the request as accepted like another reply to the same request; ignore a failure."""
         if not isinstance(taken, Exception):
             self.accept(taken)
 
     def set_result(self, answer: Answer) -> None:
-        """It is answered."""
+        """Settle the reply with an answer. It also counts as accepted."""
         if self.result is not None:
             return
         if self.position is None:
-            # One that is answered at once was taken, too.
+            # An answered request counts as accepted.
             self.accept(answer.commit)
         self.result = answer
         callbacks, self._on_answered = self._on_answered, ()
-        # Spelled out, and not `_tell`: this runs for every message.
+        # `_tell`, inlined for speed: this runs for every message.
         for callback in callbacks:
             try:
                 callback(answer)
@@ -87,7 +86,7 @@ class Reply(Struct, eq=False):
                 logger.exception(_FAILED)
 
     def set_exception(self, error: Exception) -> None:
-        """It has failed."""
+        """Settle the reply with a failure; a failure of the method becomes an error response if possible."""
         if self.result is not None:
             return
         asked = self._asked
@@ -102,12 +101,12 @@ class Reply(Struct, eq=False):
         _tell(waiting, error)
 
     def when_accepted(self, callback: Callable[[int | Exception], None]) -> None:
-        """Call back with the position, or with the failure of a request that was never taken."""
+        """Call back with the position, or with the failure of a request that was never accepted."""
         taken = self.position if self.position is not None else self.result
         if taken is None:
             self._on_accepted += (callback,)
         else:
-            # Of one that was never taken there is no answer.
+            # A request that was never accepted has a failure, not an answer.
             assert not isinstance(taken, Answer)
             _tell((callback,), taken)
 
@@ -119,12 +118,12 @@ class Reply(Struct, eq=False):
             _tell((callback,), self.result)
 
     def follow(self, other: "Reply") -> None:
-        """Have the outcome of another one."""
+        """Take over the outcome of another reply."""
         other.when_accepted(self.accept_as)
         other.when_answered(self._settle_too)
 
     async def accepted(self) -> int:
-        """Wait until it is taken; raises the failure of one that never was."""
+        """Wait until the request is accepted, and return its position. Raises its failure if it never is."""
         if self.position is None and self.result is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self.when_accepted(partial(_wake, future))
@@ -157,7 +156,7 @@ def _wake(future: "asyncio.Future[None]", _: object) -> None:
 
 
 def _tell(callbacks: tuple[Callable[[T], object], ...], value: T) -> None:
-    """One that raises keeps nothing from the others, nor from the code that settles."""
+    """Call all callbacks. One that raises affects neither the others nor the caller."""
     for callback in callbacks:
         try:
             callback(value)
@@ -166,7 +165,7 @@ def _tell(callbacks: tuple[Callable[[T], object], ...], value: T) -> None:
 
 
 def as_answerable(error: Exception, method: str) -> SandboxAgentError:
-    """What a client may read of a failure; one that is none of ours is reported, and is `internal` to clients."""
+    """Return the error that a client may read. An unforeseen exception is logged, and becomes InternalError."""
     if isinstance(error, SandboxAgentError):
         return error
     logger.error("request failed method=%s", method, exc_info=error)

@@ -1,4 +1,4 @@
-"""Take every request, notification and answer that a client sends."""
+"""Handle every request, notification and answer that a client sends."""
 
 import asyncio
 import logging
@@ -65,11 +65,11 @@ _ANNOUNCED = (
     methods.GAP,
     methods.UNPARSED,
 )
-"""Extensions that clients receive rather than call."""
+"""Extension methods that clients receive and do not call."""
 
 
 class Requests:
-    """The way in for envelopes from clients."""
+    """The entry point for envelopes from clients."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Requests:
         self._turns = turns
         self._prompt = prompt
         self._default_agent = default_agent
-        # What we answer or change ourselves. Every other method is the agent's business.
+        # Methods that the server answers or changes. It passes all others on to the agent.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
         self._announced = _ANNOUNCED
         self._extensions = self._advertise()
@@ -94,7 +94,7 @@ class Requests:
         self._tasks = Tasks()
 
     def add_methods(self, own: Mapping[str, Method], announced: Sequence[str] = ()) -> None:
-        """Answer more methods here. `announced` are notifications that clients may receive."""
+        """Add methods that the server answers. `announced` names notifications that clients may receive."""
         self._own |= own
         self._announced = (*self._announced, *announced)
         self._extensions = self._advertise()
@@ -105,15 +105,15 @@ class Requests:
     async def open(
         self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
     ) -> tuple[Connection, Answer]:
-        """`initialize` without a connection: opens one, under a new id of its own unless one is given.
+        """Handle an `initialize` without a connection: open one, under a new random id unless one is given.
 
-        `agent` is for an envelope that names none. Raises what becomes an HTTP problem.
+        `agent` is used if the envelope names none. The errors that it raises become HTTP problems.
         """
         running, answer = await self.greet(envelope, agent)
         return self._hub.connections.open(running.agent.id, envelope.params(), connection_id), answer
 
     async def greet(self, envelope: Envelope, agent: str | None = None) -> tuple[Process, Answer]:
-        """Start the agent that `initialize` names, else this one, and answer as it does."""
+        """Start the agent that `initialize` names, else `agent`, and return its process and its answer."""
         assert envelope.id is not None
         check_size(envelope)
         named = text_at(envelope.params(), "_meta", META, "agent")
@@ -126,10 +126,10 @@ class Requests:
     def submit(
         self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
     ) -> Reply:
-        """Take a request: the one way in for every transport. Does not raise.
+        """Start a request, and return its reply. Every transport calls this. It does not raise.
 
-        It makes no difference here whether the response goes to the stream (`on_stream`): it comes from here anyway.
-        A failure of the method is its answer; one of the exchange, such as a timeout, is the reply's exception.
+        A failure of the method is its answer. A failure of the exchange, such as a timeout, is the reply's exception.
+        `on_stream` says that the response goes to the stream, which makes no difference here.
         """
         reply = Reply(envelope)
         try:
@@ -144,7 +144,7 @@ class Requests:
         return reply
 
     def _start(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
-        """Do at once what can be done at once; whatever has to wait for something else than its agent is a task."""
+        """Start a request at once. If it has to wait for anything but its agent, a task does the rest."""
         if self._hub.stopping:
             raise ShuttingDown
         if len(envelope.line) > LARGE and (envelope.session_id is None or envelope.method in self._own):
@@ -159,13 +159,13 @@ class Requests:
             self._tasks.run(_see_to(left, reply), envelope.method)
 
     async def _work(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
-        # Its client learns that it was taken when it has begun.
+        # Accept the request when it has begun, so that its client learns of it.
         asyncio.get_running_loop().call_soon(reply.accept, self._hub.log.position)
         method = self._own.get(envelope.method, self._dispatcher.request)
         reply.set_result(await method(connection, envelope))
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Take a notification. Errors are only logged: a notification has no response."""
+        """Handle a notification. Errors are only logged: a notification has no response."""
         try:
             match envelope.method:
                 case methods.CANCEL:
@@ -178,9 +178,9 @@ class Requests:
             logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
 
     async def answer(self, connection: Connection, envelope: Envelope) -> None:
-        """Take an answer to what an agent asked; the first one wins.
+        """Handle an answer to an agent's request; the first answer wins.
 
-        Raises NobodyAsked, AlreadyAnswered, or WrongAnswer for one that does not fit; the request stays open then.
+        Raises NobodyAsked, AlreadyAnswered, or WrongAnswer if the answer does not fit; the request then stays open.
         """
         assert envelope.id is not None
         try:
@@ -190,11 +190,11 @@ class Requests:
                 raise
             await self._hub.log.committed(self._hub.log.position)
             if not connection.repeats_answer(envelope):
-                # Cancelled while it was written: its client must not take it for decided.
+                # The request was cancelled during the write: the client must not believe that its answer counts.
                 raise
             return
         if connection not in self._hub.audience(pending):
-            # It has detached, so it may no longer decide anything there.
+            # The client has detached from the session, so it may not decide anything there.
             raise NobodyAsked(envelope.id.decode())
         line, outcome, reason = _read_answer(pending, connection, envelope)
         pending.answered_with = (connection.tag, envelope.digest())
@@ -202,18 +202,18 @@ class Requests:
             pending.answering = True
             position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
             try:
-                # The agent acts on it only after it is kept: no action may happen without a record of who allowed it.
+                # The answer goes out only after it is on disk: no action may happen without a record of who allowed it.
                 await self._hub.log.committed(position)
             finally:
                 pending.answering = False
             if not pending.open:
-                # Cancelled in the meantime, by a client or because its process exited: no allow may follow.
+                # A client or the exit of the process has cancelled the request meanwhile: no allow may follow.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
         by = Decider("client", {"name": connection.tag, **connection.who}, reason)
         self._hub.settle(pending, outcome, by, line, connection)
 
     def _greeting(self, running: Process) -> Object:
-        """The agent's own answer to initialize, with our extensions in it."""
+        """Return the agent's own answer to `initialize`, with the server's extensions added."""
         greeting = msgspec.json.decode(running.handshake.result, type=dict[str, Raw])
         capabilities = dict(running.handshake.capabilities)
         ours = {"version": __version__, "extensions": self._extensions}
@@ -224,14 +224,14 @@ class Requests:
         session = self._hub.session(envelope.session_id)
         self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
         try:
-            # While it is on its way back, its agent has no turn to cancel: what waits is cancelled here.
+            # While a session is being resumed, its agent has no turn to cancel. `turns` cancels the waiting prompts.
             if session.live and session.process is not None:
                 session.process.send(self._dispatcher.line_for(session, envelope))
         finally:
             self._turns.cancel(session)
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
-        """Translate the id: the agent knows the request under another one."""
+        """Cancel a request. One that its agent has is cancelled there, under its id on stdio."""
         check_size(envelope)
         id = related(envelope.line)
         if id is None or self._turns.cancel_queued(connection, id) or self._dispatcher.cancel_queued(connection, id):
@@ -244,7 +244,7 @@ class Requests:
 def _read_answer(
     pending: PendingRequest, connection: Connection, envelope: Envelope
 ) -> tuple[bytes, Outcome, str | None]:
-    """An answer as its agent gets it, what it means, and why it was given. Raises WrongAnswer."""
+    """Return an answer in the agent's form, its outcome, and the person's reason. Raises WrongAnswer."""
     if isinstance(envelope, LargeEnvelope):
         if pending.kind != "request":
             raise WrongAnswer(f"the answer has more than {LARGE} bytes")
@@ -254,7 +254,7 @@ def _read_answer(
 
 
 async def _see_to(work: Coroutine[object, None, None], reply: Reply) -> None:
-    """Do what is left of a request: it is answered, whatever comes of that."""
+    """Do the remaining work of a request. The reply is settled even if that fails."""
     try:
         await work
     except Exception as error:

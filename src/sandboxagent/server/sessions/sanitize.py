@@ -1,8 +1,8 @@
 """Remove the members from agents' lines that only the server may write.
 
-Clients trust the notifications under `_sandboxagent/` and `_meta["sandboxagent.dev"]`. A line that names one of these
-in a member it repeats, or repeats `sessionId`, could mean one thing to us and another to a client: it is rebuilt as we
-read it. Pure.
+Clients trust the notifications under `_sandboxagent/` and `_meta["sandboxagent.dev"]`. A line may have such a member
+twice, or `sessionId` twice. It could mean one thing to the server and another to a client, so it is rebuilt as the
+server reads it. Pure.
 """
 
 import ctypes
@@ -13,45 +13,45 @@ from msgspec import Raw
 from sandboxagent.protocol.envelope import BACKSLASH, META, is_object, members_of, with_members
 
 OURS = "_sandboxagent/"
-"""Methods of the server begin with this."""
+"""Prefix of the server's own methods."""
 
 _NAME = b"sandboxagent"
 _LONG = 512
-"""Bytes from which on the C library is quicker than Python, whose search depends on the letters of the text."""
+"""Bytes above which the C library's search is faster than Python's, whose speed depends on the text's letters."""
 _LARGE = 1 << 20
 _find_bytes = ctypes.PyDLL(None).memmem
 _find_bytes.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t]
 _find_bytes.restype = ctypes.c_void_p
 _SESSION = b'"sessionId"'
-"""Once on each line, unless an agent nests or repeats it."""
+"""Text that a line has at most once, unless an agent nests or repeats the member."""
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA]|2[eEfF])")
 _ESCAPED = (b"\\u004", b"\\u005", b"\\u006", b"\\u007", b"\\u002")
-"""How an escaped letter begins."""
+"""Beginnings of escaped letters."""
 _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",))
-"""Where an envelope can carry a `_meta` that clients look at."""
+"""Paths in an envelope whose `_meta` clients read."""
 
 
 def needs_check(blob: bytes, lines: int) -> bool:
-    """Whether lines of an agent need a closer look. Quick, and never False for one that a client could be misled by."""
-    # Spelled out, and not a function: this runs for every line of every agent.
+    """Return whether an agent's lines must be checked. It is fast, and never False for a line that could mislead."""
+    # Inlined for speed: this runs for every line of every agent.
     size = len(blob)
     names_us = _NAME in blob if size < _LONG else _find_bytes(blob, size, _NAME, len(_NAME)) is not None
     if names_us or blob.count(_SESSION) > lines:
         return True
-    # A single byte is found in no time, and most batches have no escape at all.
+    # The search for a single byte is fastest, and most batches have no escapes at all.
     if BACKSLASH not in blob or b"\\u00" not in blob:
         return False
-    # Many programs escape accents, and hardly any a letter.
+    # Many programs escape accented letters; hardly any escapes plain ones.
     if not any(start in blob for start in _ESCAPED):
         return False
-    # What is large is looked at closely at once, which takes no longer.
+    # A large batch is checked without this search, which would take as long as the check.
     return size > _LARGE or _ESCAPED_LETTER.search(blob) is not None
 
 
 def strip_server_fields(line: bytes) -> bytes:
-    """An agent's envelope without what only the server says in `_meta`, and with each of the members around it once.
+    """Remove the server's key from each `_meta` of an agent's envelope, and repeated members around it.
 
-    A line that is harmless keeps its bytes. Raises msgspec.DecodeError or RecursionError for what is no JSON.
+    A harmless line keeps its bytes. Raises msgspec.DecodeError or RecursionError if the line is not JSON.
     """
     whole, changed = members_of(line)
     for path in _SIGNED:
@@ -61,7 +61,7 @@ def strip_server_fields(line: bytes) -> bytes:
 
 
 def _without_signature(container: dict[str, Raw], path: tuple[str, ...]) -> bool:
-    """Take our key out of the `_meta` under a path; True when the container has other text now."""
+    """Remove the server's key from the `_meta` under a path; return whether the container's text has changed."""
     name = path[0] if path else "_meta"
     raw = container.get(name)
     if raw is None or not is_object(raw):

@@ -1,8 +1,6 @@
 """Represent one conversation with one agent: its facts, its state and its queue of prompts.
 
-Pure: no I/O, no clock, no event loop.
-
-The process that holds it is, as the hub sees it, something to send requests and answers to.
+Pure: no I/O, no clock, no event loop. `Process` is the hub's view of the agent process that holds a session.
 """
 
 import logging
@@ -30,24 +28,27 @@ logger = logging.getLogger(__name__)
 
 
 class Process(Protocol):
-    """`agents.boot.RunningAgent`, or a fake of one in a test."""
+    """An agent process to which the hub sends requests and answers.
+
+    The server's is `RunningAgent` of `server/agents/running`; tests have fakes.
+    """
 
     agent: Agent
     handshake: Handshake
-    """What it answered to `initialize`."""
+    """The process's answer to `initialize`."""
     dialect: Dialect
-    """How it asks people."""
+    """Translates the requests with which the agent asks people, and their answers."""
     echoes_prompts: bool | None
-    """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
+    """Whether the agent repeats prompts as user_message_chunk; None until its behaviour is known."""
 
     environment: Mapping[str, str]
-    """What was added to its environment for the one session that it is for; may be secret."""
+    """Variables added to its environment for its only session. They may be secret."""
     alone: bool
-    """It is for one session, and ends with it."""
+    """Whether the process is for one session, and ends with that session."""
 
     @property
     def key(self) -> str:
-        """Its name; no other process of this server ever has the same."""
+        """The process's unique name: no other process of this server ever has the same."""
         ...
 
     @property
@@ -58,32 +59,32 @@ class Process(Protocol):
         ...
 
     def answer(self, line: bytes) -> None:
-        """Send it an answer to what it asked, by the way the question came; raises as `send` does."""
+        """Send an answer to a request of the process, over the channel of that request. Raises as `send` does."""
         ...
 
     def pause_reading(self) -> None:
-        """Do not read its stdout for now."""
+        """Stop reading its stdout, until `resume_reading`."""
         ...
 
     def resume_reading(self) -> None: ...
 
 
 TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
-"""Why a session ended that a client terminated."""
+"""Termination info of a session that a client terminated."""
 OFFERS_BYTES = 1 << 20
-"""Modes, models and options of a session that take more, as JSON, are passed on and not kept."""
+"""Maximum bytes, as JSON, of a session's modes, models and options. Larger ones are passed on, but not kept."""
 MAX_TITLE = 4096
-"""Characters that are kept of a title."""
+"""Maximum characters of a title."""
 MAX_REMARKS = 8
-"""Of what people said about refusals, as many wait for the next prompt."""
+"""Maximum number of remarks on refusals that wait for the next prompt. The newest are kept."""
 
 
 class SessionFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is kept of a session on disk."""
+    """A session's record on disk."""
 
     session_id: str
     agent_session_id: str
-    """The agent's own id; differs only when two agents chose the same one."""
+    """The agent's own id. It differs from `session_id` only if another session has that id or alias already."""
     agent: str
     cwd: str
     created_at: float
@@ -91,35 +92,38 @@ class SessionFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
     alias: str | None = None
     title: str | None = None
     ended: bool = False
-    """No process holds it. Follows from its state, as the two below do."""
+    """Whether no process holds the session. It follows from the state, as the two fields below do."""
     can_resume: bool = False
-    """Whether its agent can load or resume it; never again once it was terminated."""
+    """Whether the agent can load or resume the session; False for good once a client has terminated it."""
     termination: Object | None = None
-    """How it ended."""
+    """The termination info; None if the session has not ended."""
     turn: str | None = None
-    """The turn that runs."""
+    """Id of the running turn."""
     prompt_id: str | None = None
-    """What the client calls the prompt of that turn."""
+    """The client's own id of that turn's prompt."""
     ruled_as: str | None = None
-    """The permission mode that rules stand in for, because its agent has none like it."""
+    """The permission mode that rules implement, because the agent has no such mode."""
     metadata: Object = {}
     opened_with: Raw = Raw(b"{}")
-    """`params` of the request that made it, without secrets: what a resume needs again."""
+    """`params` of the request that opened it, without secrets. A resume sends some of them again."""
     held_by: str | None = None
-    """The process that holds it or held it last: only that one may still send updates for it."""
+    """Name of the process that holds it, or held it last. Only that process may still send updates for it."""
     creator: str | None = None
-    """Tag of the connection that opened or resumed it: the one that may serve its files and terminals."""
+    """Tag of the connection that opened or resumed it. With `--client-fs`, it may answer about files and terminals."""
     event_count: int = 0
     counted_through: int = 0
-    """Events in its history, up to a position; those after it are counted when it is read back."""
+    """Log position up to which `event_count` is right. Later events are counted when the record is read."""
     told_at: float = 0.0
-    """When its agent last announced its offers."""
+    """Time at which the agent last announced its modes, models or options."""
     left_out: list[str] = []
-    """Facts that an earlier server kept and that are nested too deep to be shown: they are not here any more."""
+    """Names of facts from an earlier server that were dropped, because they were nested too deep to be shown."""
     remarks: list[str] = []
-    """Why people refused what its agent asked for, as far as the agent does not know: the next prompt says so."""
+    """People's reasons for refusals that the agent does not know yet. The next prompt contains them."""
     own_environment: bool = False
-    """A client gave it variables, which are not kept: without them, no process may take it up."""
+    """Whether a client gave the session environment variables.
+
+    They are not kept. Without them, no process may resume the session.
+    """
     activity: Activity = msgspec.field(default_factory=Activity)
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last announced them."""
@@ -130,14 +134,14 @@ class Prompt(Struct, eq=False):
 
     session_id: str
     tag: str
-    """Who sent it."""
+    """Tag of the connection that sent the prompt."""
     line: bytes
     position: int
-    """Of the prompt in the log."""
+    """Position of the prompt in the log."""
     prompt_id: str | None = None
-    """What its client calls it."""
+    """The client's own id of the prompt."""
     places: Places | None = None
-    """Of a large one."""
+    """Byte ranges that the server may replace; only for a large prompt."""
 
     def __repr__(self) -> str:
         return f"Prompt({self.session_id}, {self.position})"
@@ -148,14 +152,14 @@ class Prompt(Struct, eq=False):
 
 
 class Replay(Struct):
-    """An agent replays a session's history: for one connection, not for all attached ones."""
+    """An agent's replay of a session's history, for one connection and not for all attached ones."""
 
     channel: str
-    """Who sees it; empty when the server itself resumes the session."""
+    """Channel of the connection that sees the replay; empty if the server itself resumes the session."""
     history: bool
-    """The log has none of it: the agent knew the session before we did."""
+    """Whether the replay becomes part of the log, because the session is new to the server."""
     finished: bool = False
-    """The agent has announced its commands, which it does last."""
+    """Whether the agent has announced its commands, which it does last."""
     when_finished: Callable[[], None] | None = None
 
     def finish(self) -> None:
@@ -170,34 +174,36 @@ class Session(Struct, eq=False, weakref=True):
     facts: SessionFacts
     state: State = State.STARTING
     process: Process | None = None
-    """The process that holds the conversation, or was asked to take it up; None while the session is at rest."""
+    """The process that holds the conversation, or was asked to resume it; None while the session is at rest."""
     event_count: int = 0
     running: Prompt | None = None
     waiting: list[Prompt] = []
     turn_started_at: float | None = None
-    """When the turn that runs, or the last one, was started."""
+    """Start time of the running turn, or else of the last one."""
     recent: Recent = field(default_factory=Recent)
     unechoed: Prompt | None = None
-    """A prompt that other clients have not seen yet: the agent may echo it itself."""
+    """The prompt that other clients have not seen yet, because the agent may echo it itself."""
     heard_at: float = 0.0
-    """When its agent last said something for it."""
+    """Monotonic time of the agent's last output for the session."""
     replay: "Replay | None" = None
-    """While a `session/load` runs at the agent."""
+    """The replay, while the agent loads or resumes the session."""
     unsaved: bool = False
-    """The disk does not know yet how many events it has, and when the last one came."""
+    """Whether the record on disk lacks the latest event count and time."""
     saved_card: IndexEntry | None = None
+    """The index entry that was saved last: it is written again only if it changes."""
     saved_offers: object = None
-    """What was saved last, so that only what has changed is written and dated anew."""
+    """The offers that were saved last: `told_at` is updated only if they change."""
     id: str = ""
-    """By its facts."""
+    """`session_id` of the facts."""
     channel: str = ""
-    """Where attached clients see what happens in it."""
+    """Channel of the session's events for attached clients."""
     _told_offers: Object = {}
-    """What clients were sent last in an answer."""
+    """The offers that clients know from the last answer or report."""
     _told_mode: str | UnsetType | None = UNSET
+    """The mode in the agent's newest update since then; unset if there was none."""
     _has_too_many_offers: bool = False
     _told_options: object = UNSET
-    """What updates have said since; unset when there were none."""
+    """The options in the agent's newest update since then; unset if there was none."""
 
     def __post_init__(self) -> None:
         self.id, self._told_offers = self.facts.session_id, self.facts.offers
@@ -205,31 +211,31 @@ class Session(Struct, eq=False, weakref=True):
 
     @property
     def directories(self) -> list[str]:
-        """`cwd` and `additionalDirectories`: where its agent may use files."""
+        """`cwd` and `additionalDirectories`: the directories in which the agent may use files."""
         opened = parse(notification("opened", self.facts.opened_with)).params()
         given = opened.get("additionalDirectories")
         more = cast("list[object]", given) if isinstance(given, list) else []
         return [self.facts.cwd, *(path for path in more if isinstance(path, str) and path.startswith("/"))]
 
     def note_reopened(self, cwd: str, params: Raw) -> None:
-        """It was taken up again, perhaps in another directory."""
+        """Note that the session was loaded or resumed, perhaps in another directory."""
         self.facts.cwd, self.facts.opened_with = cwd, params
 
-    # Its life
+    # State
 
     @property
     def live(self) -> bool:
-        """A process has the conversation in memory."""
+        """Whether a process has the conversation in memory."""
         return self.state in lifecycle.LIVE
 
     @property
     def held(self) -> Process | None:
-        """The process that takes requests for it now."""
+        """The process that accepts requests for the session; None if there is none."""
         return self.process if self.state is HELD else None
 
     @property
     def over(self) -> bool:
-        """A client has ended it for good, or is about to have."""
+        """Whether a client has ended the session for good, or is about to."""
         return self.state in OVER
 
     @property
@@ -240,7 +246,7 @@ class Session(Struct, eq=False, weakref=True):
         return lifecycle.allows(self.state, event)
 
     def move(self, event: Event, process: Process | None = None, termination: Object | None = None) -> Transition:
-        """Apply an event; `Hub.move` carries out the effects. Raises IllegalMove."""
+        """Apply an event, and return the transition, whose effects `Hub.move` carries out. Raises IllegalMove."""
         move = lifecycle.move(self.state, event, resumable=self.facts.can_resume)
         if move.state is self.state:
             return move
@@ -258,12 +264,12 @@ class Session(Struct, eq=False, weakref=True):
                 pass
         if self.state in AT_REST:
             self.process, self.running, self.unechoed = None, None, None
-            # An agent that took too long may still repeat the past, which the log has.
+            # Keep it after a timeout: the agent may still replay the history, which the log has already.
             self.replay = self.replay if event is Event.FAILED else None
         return move
 
     def check_revivable(self) -> None:
-        """Raises InvalidRequest when no process can be asked to take it up again now."""
+        """Raise InvalidRequest if no process can be asked to resume the session at this moment."""
         self.check_promptable()
         if not self.allows(Event.REVIVE):
             raise InvalidRequest(
@@ -272,7 +278,10 @@ class Session(Struct, eq=False, weakref=True):
             )
 
     def check_environment(self, environment: Mapping[str, str]) -> None:
-        """Raises InvalidRequest when it had variables of its own and would now run without: with others' keys."""
+        """Raise InvalidRequest if the session had its own variables, and would run without them.
+
+        It would then use the keys of others.
+        """
         if self.facts.own_environment and not environment:
             raise InvalidRequest(
                 f"session {self.id} was opened with an environment of its own, which is not kept; take it up again "
@@ -281,7 +290,7 @@ class Session(Struct, eq=False, weakref=True):
             )
 
     def check_promptable(self) -> None:
-        """Raises InvalidRequest when no prompt will ever run in it."""
+        """Raise InvalidRequest if no prompt will ever run in the session."""
         if self.state is ENDED or self.over:
             raise self.ended_error()
 
@@ -290,10 +299,10 @@ class Session(Struct, eq=False, weakref=True):
             f"session {self.id} has ended and cannot be resumed; start a new one with session/new", sessionId=self.id
         )
 
-    # Its turns
+    # Turns
 
     def check_queue(self, limit: int) -> None:
-        """Raises QueueFull when no more prompts may wait."""
+        """Raise QueueFull if no more prompts may wait."""
         room = limit if self.running is not None else limit + 1
         if len(self.waiting) >= room:
             raise QueueFull(
@@ -303,7 +312,7 @@ class Session(Struct, eq=False, weakref=True):
             )
 
     def start_next(self) -> Prompt | None:
-        """Make the first prompt that waits the running one; None when there is none, or it has to go on waiting."""
+        """Make the first waiting prompt the running one, and return it; None if no prompt can run."""
         if self.next_prompt is not None:
             self.running = self.waiting.pop(0)
             return self.running
@@ -311,13 +320,13 @@ class Session(Struct, eq=False, weakref=True):
 
     @property
     def next_prompt(self) -> Prompt | None:
-        """The first prompt that waits, when nothing of the session's own hinders it from running."""
+        """The first waiting prompt, if the session is held and no other prompt runs."""
         if self.state is not HELD or self.running is not None or not self.waiting:
             return None
         return self.waiting[0]
 
     def finish(self, prompt: Prompt) -> None:
-        """Take a prompt out, whether it runs or waits."""
+        """Remove a prompt, whether it runs or waits."""
         if self.running is prompt:
             self.running = None
         elif prompt in self.waiting:
@@ -332,23 +341,23 @@ class Session(Struct, eq=False, weakref=True):
         return choices.find_current(self.facts.offers, MODEL)
 
     def models(self) -> Object:
-        """`availableModels` and `currentModelId`, whichever shape the agent uses."""
+        """Return `availableModels` and `currentModelId`, for any shape that the agent uses."""
         return choices.listing(self.facts.offers, MODEL)
 
     def modes(self) -> Object:
-        """`availableModes` and `currentModeId`, whichever shape the agent uses."""
+        """Return `availableModes` and `currentModeId`, for any shape that the agent uses."""
         return choices.listing(self.facts.offers, MODE)
 
     def config_options(self) -> list[Object]:
-        """All options, those for mode and model among them, whichever shape the agent uses."""
+        """Return all options, with those for mode and model, for any shape that the agent uses."""
         return choices.list_options(self.facts.offers)
 
     def learn_offers(self, sent: Object) -> bool:
-        """Merge what an agent says about modes, models and options; False when that is too much to be kept."""
+        """Merge modes, models and options that an agent sent; return False if they are too large to be kept."""
         return self._keep_offers(choices.merge_offers(self.facts.offers, sent))
 
     def choose(self, category: Category, value: str) -> bool:
-        """The agent has taken a mode or a model; False when its name is too much to be kept."""
+        """Note that the agent has set a mode or a model; return False if the offers are too large to be kept."""
         return self._keep_offers(choices.choose(self.facts.offers, category, value))
 
     def _keep_offers(self, offers: Object) -> bool:
@@ -357,13 +366,13 @@ class Session(Struct, eq=False, weakref=True):
             self.facts.offers = offers
             return True
         if not self._has_too_many_offers:
-            # Once: its agent may go on for ever.
+            # Log it once per session: the agent may send them again and again.
             self._has_too_many_offers = True
             logger.warning("offers of a session are not kept session=%s bytes=%d limit=%d", self.id, size, OFFERS_BYTES)
         return False
 
     def note_update(self, update: Object) -> bool:
-        """Learn from one of the agent's updates; True when a kept fact changed."""
+        """Read facts from an agent's update; return whether a fact changed that clients may need to know."""
         match update:
             case {"sessionUpdate": "session_info_update"}:
                 self.facts.title = (text_at(update, "title") or self.facts.title or "")[:MAX_TITLE] or None
@@ -386,14 +395,14 @@ class Session(Struct, eq=False, weakref=True):
         self.facts.remarks = [*self.facts.remarks, remark][-MAX_REMARKS:]
 
     def note_said(self) -> None:
-        """Keep what its agent said last, in place of the updates that have it."""
+        """Store a summary of the newest updates as the session's activity, and drop the updates."""
         last = self.recent.last_line()
         if last is not None:
             self.facts.activity.kind, self.facts.activity.said = last
         self.recent.clear()
 
     def note_vendor(self, params: Object) -> bool:
-        """Learn from a vendor notification that uses ACP's names for these things."""
+        """Read mode and model from a vendor notification that uses ACP's names; return whether it has one."""
         found = [(category, text_at(params, category.current)) for category in choices.CATEGORIES]
         for category, value in found:
             if value is not None:
@@ -401,7 +410,7 @@ class Session(Struct, eq=False, weakref=True):
         return any(value is not None for _, value in found)
 
     def take_unreported_changes(self) -> list[Object]:
-        """Updates for changes of mode and options that no update has reported yet. Marks them as reported."""
+        """Return updates for changes of mode and options that no update has reported, and mark them as reported."""
         mode, options = _mode_and_options(self.facts.offers)
         told_mode, told_options = _mode_and_options(self._told_offers)
         told_mode = told_mode if self._told_mode is UNSET else self._told_mode
@@ -424,8 +433,8 @@ def _mode_and_options(offers: Object) -> tuple[str | None, object]:
 
 
 def iso(at: float) -> str:
-    """A point in time as clients read it."""
+    """Return a time in the format for clients: ISO 8601, UTC, with milliseconds."""
     moment = datetime.fromtimestamp(at, UTC)
-    # In a third of the time that `isoformat` takes; a page of sessions has hundreds. A fraction of zero is left out.
+    # This takes a third of the time of `isoformat`; a page of sessions has hundreds. msgspec omits a zero fraction.
     text: str = msgspec.to_builtins(moment)
     return f"{text[:23]}Z" if moment.microsecond else f"{text[:19]}.000Z"

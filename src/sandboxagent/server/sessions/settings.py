@@ -1,7 +1,7 @@
-"""Set a session's mode, model and options, whichever shapes its agent uses.
+"""Set a session's mode, model and options, for any shapes that its agent uses.
 
-A client may use any of the three methods for any agent that has the thing in any shape. The answer has the form of the
-method that was used.
+A client may use any of the three methods, whichever shape the agent has. The answer has the form of the method that
+the client used.
 """
 
 from collections.abc import Callable
@@ -42,12 +42,12 @@ from sandboxagent.server.sessions.reply import Answer
 from sandboxagent.server.sessions.session import Process, Session
 
 LISTED = 20
-"""How many values an error's sentence lists; its data has them all."""
+"""Maximum number of values in an error's message. The error's data has all of them."""
 _OWN_PARAMS = {MODE.param, MODEL.param, "configId", "value", "type"}
 
 
 class SessionSettings(Struct, frozen=True):
-    """`session/set_model`, `set_mode` and `set_config_option`."""
+    """Handlers of `session/set_model`, `set_mode` and `set_config_option`."""
 
     hub: Hub
     dispatcher: Dispatcher
@@ -63,7 +63,7 @@ class SessionSettings(Struct, frozen=True):
         value = text_at(envelope.params(), category.param)
         if value is None:
             raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
-        # Before anything is decided: an agent that resumes the session announces its offers again.
+        # Resume the session first: the agent then announces its offers again, and they decide what to send.
         running, _ = await self.dispatcher.process(connection, envelope)
         return await self._call(connection, running, session, envelope, self._find_way(session, category, value))
 
@@ -78,20 +78,20 @@ class SessionSettings(Struct, frozen=True):
         return await self._call(connection, running, session, envelope, way)
 
     async def apply(self, session: Session, asked: Object) -> list[str]:
-        """Set what the client asked for at the start; returns a warning for each value that could not be set."""
+        """Set the values that a client asked for at the start; return a warning for each that could not be set."""
         named = [(category, wished) for category in CATEGORIES if (wished := text_at(asked, category.name)) is not None]
         warnings = [
             await self._try(session, category.name, wished, partial(self._find_way, session, category, wished))
             for category, wished in named
         ]
-        # After the model, which decides what else there is to choose from.
+        # Set options after the model, which determines the available options.
         for config_id, value in object_at(asked, OPTIONS).items():
             find = partial(self._option_way, session, config_id, value)
             warnings.append(await self._try(session, f"option {config_id}", value, find))
         return [warning for warning in warnings if warning is not None]
 
     async def _try(self, session: Session, what: str, value: object, find_way: Callable[[], Setter]) -> str | None:
-        """Set one value for the server; returns why that was not possible."""
+        """Set one value with a request of the server's own; return a warning if that failed, else None."""
         try:
             running = await self.dispatcher.get_holder(session)
             way = find_way()
@@ -107,7 +107,7 @@ class SessionSettings(Struct, frozen=True):
         return None
 
     async def permit(self, session: Session, wished: str) -> None:
-        """Apply the permission mode that a client asked for; raises InvalidParams when the agent cannot do it."""
+        """Apply the permission mode that a client asked for. Raises InvalidParams if the agent cannot."""
         running = await self.dispatcher.get_holder(session)
         mode = find_permission_mode(running.agent, session.facts.offers, wished)
         if mode.own is not None and mode.own != session.mode:
@@ -121,10 +121,10 @@ class SessionSettings(Struct, frozen=True):
         session.facts.ruled_as = mode.ruled
         self.hub.save(session)
 
-    # What to ask the agent for
+    # The agent's method for a setting
 
     def _find_way(self, session: Session, category: Category, value: str) -> Setter:
-        """The way to set a mode or a model; raises MethodNotFound, or InvalidParams for an unknown value."""
+        """Return the agent's method for a mode or a model. Raises MethodNotFound, or InvalidParams for a bad value."""
         agent, offers = session.facts.agent, session.facts.offers
         ways = choices.find_ways(offers, category, value)
         if not ways:
@@ -138,7 +138,10 @@ class SessionSettings(Struct, frozen=True):
         raise _make_unknown_value(agent, category.name, value, known)
 
     def _option_way(self, session: Session, config_id: str, value: object) -> Setter:
-        """The same for an option, by its id or category; `mode` and `model` work for every shape."""
+        """Return the agent's method for an option, by its id or category. Raises as `_find_way` does.
+
+        `mode` and `model` work for every shape.
+        """
         agent, offers = session.facts.agent, session.facts.offers
         option = choices.option(offers, config_id)
         if option is not None:
@@ -160,7 +163,7 @@ class SessionSettings(Struct, frozen=True):
     def _takes_any(self, session: Session, category: Category) -> bool:
         return category is MODEL and self.dispatcher.agent_of(session).any_model
 
-    # Asking it, and what its answer means
+    # The request to the agent, and its response
 
     async def _call(
         self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Setter
@@ -186,7 +189,7 @@ class SessionSettings(Struct, frozen=True):
 
     def _note(self, session: Session, way: Setter, result: Object) -> None:
         if _is_mode(session, way):
-            # A client that sets a mode wants exactly that mode: drop the rules that stood in for another one.
+            # A client that sets a mode wants exactly that mode, so drop the rules that implemented another one.
             session.facts.ruled_as = None
         if way.method != SET_OPTION:
             category = MODE if way.method == MODE.method else MODEL
@@ -205,7 +208,7 @@ def _is_mode(session: Session, way: Setter) -> bool:
 
 
 def _translate(envelope: Envelope, way: Setter) -> Envelope:
-    """The request in the form that this agent understands; unchanged bytes when that is already the case."""
+    """Translate a request to the method of this agent. Its bytes stay unchanged if it has that form already."""
     assert envelope.id is not None
     params = envelope.params()
     if envelope.method == way.method:

@@ -1,10 +1,8 @@
 """Keep sessions in use as objects and all others as records on disk, and find either.
 
-Those in use are objects; all others are records in the log, and cost no memory.
-
-An object is kept while something goes on in its session, and until the disk has what it knows. After that it is
-dropped, unless code still refers to it: then a lookup finds the same object, so that there are never two for one
-session.
+Records are in the log, and cost no memory. The store keeps an object while something happens in its session, and until
+the disk has its facts. Then it drops the object. While code still refers to a dropped object, a lookup finds the same
+one, so that a session never has two objects.
 """
 
 import logging
@@ -27,34 +25,34 @@ from sandboxagent.server.sessions.session import TERMINATED, Process, Session, S
 logger = logging.getLogger(__name__)
 
 READ_AT_ONCE = 250
-"""How many sessions one question to the disk is about."""
+"""Maximum number of sessions in one query to the disk."""
 MAX_EVICTED_AT_ONCE = 500
-"""How many sessions are put to rest in one step, so that none takes long."""
+"""Maximum number of sessions that one step evicts, so that no step takes long."""
 MAX_UNKNOWN, MAX_UNKNOWN_NAME = 4096, 256
-"""Names that no session has, as far as they are remembered, and how long such a one may be."""
+"""Maximum number of remembered names that no session has, and maximum characters of one."""
 
 
 class _Holders:
-    """Processes by the names that they have on disk, and sessions by the ids that processes use."""
+    """Processes by their names on disk, and sessions by the ids that processes use."""
 
     def __init__(self) -> None:
         self._boot = secrets.token_hex(4)
         self._processes: dict[str, Process] = {}
         self.sessions_of: dict[str, dict[str, Session]] = {}
-        """What each process means by its ids."""
+        """For each process, by key: its sessions, by the agent's ids."""
 
     def name(self, running: Process) -> str:
-        """The name of a process on disk: the next server restarts the count of keys."""
+        """Return the name of a process on disk. It is unique among servers, each of which counts its keys anew."""
         return f"{self._boot}:{running.key}"
 
     def hold(self, session: Session, running: Process) -> None:
-        """From now on, what the process says under the agent's session id belongs to this session."""
+        """Assign all later messages of the process with the agent's session id to this session."""
         session.facts.held_by = self.name(running)
         self._processes[session.facts.held_by] = running
         self.sessions_of.setdefault(running.key, {})[session.facts.agent_session_id] = session
 
     def release(self, session: Session, process: Process) -> None:
-        """The process no longer holds the session, or the session rests and can be found on disk."""
+        """Forget a session that the process does not hold any more, or that can be found on disk."""
         known = self.sessions_of.get(process.key, {})
         if known.get(session.facts.agent_session_id) is session:
             del known[session.facts.agent_session_id]
@@ -65,30 +63,30 @@ class _Holders:
         return list(self.sessions_of.get(running.key, {}).values())
 
     def namesakes(self, agent_session_id: str) -> list[Session]:
-        """Sessions of any process under the same id."""
+        """Return the sessions of all processes that use this agent's id."""
         return [known[agent_session_id] for known in self.sessions_of.values() if agent_session_id in known]
 
     def holds_any(self, running: Process) -> bool:
-        """Whether a process has held a session since it started."""
+        """Return whether a process has held any session since it started."""
         return self.name(running) in self._processes
 
     def complete(self, session: Session) -> None:
-        """A session was read from disk: give it back its process, if that still runs."""
+        """Restore the process of a session that was read from disk, if that still runs."""
         facts = session.facts
         if facts.held_by is None or not facts.held_by.startswith(f"{self._boot}:"):
-            # Held by an earlier server: its processes and connections are gone.
+            # An earlier server process held it. Its agent processes and connections are gone.
             facts.creator = None
         elif session.live:
             session.process = self._processes.get(facts.held_by)
 
     def forget(self, running: Process) -> None:
-        """It has exited."""
+        """Forget a process that has exited."""
         self.sessions_of.pop(running.key, None)
         self._processes.pop(self.name(running), None)
 
 
 class SessionStore:
-    """Sessions by their ids and aliases. Lookups raise LogUnavailable when the disk cannot be read."""
+    """Sessions by their ids and aliases. Lookups raise LogUnavailable if the disk cannot be read."""
 
     def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         self._log = log
@@ -96,25 +94,25 @@ class SessionStore:
         self._holders = _Holders()
         self._objects: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._kept: dict[str, Session] = {}
-        """Those that must not be dropped."""
+        """Sessions that must not be dropped from memory, by id."""
         self._active: dict[str, None] = {}
-        """Kept ones in which something has happened: they are the next to be asked whether they can rest."""
+        """Ids of kept sessions with new activity. `evict` checks them next."""
         self._aliases: dict[str, str] = {}
-        """Of kept sessions, and those that were taken for a session that is about to be (empty)."""
+        """Alias → id, for kept sessions. An alias that is reserved for a session being opened has an empty id."""
         self._unknown: dict[str, str] = {}
-        """Names that no session on disk has as its id, as its alias, or at this agent."""
+        """Name → agent: no session on disk has this name as its id, as its alias, or as its id at this agent."""
 
     # Looking up
 
     def find(self, session_id: str) -> Session | None:
-        """By id."""
+        """Return a session by its id; None if there is none."""
         session = self._kept.get(session_id) or self._objects.get(session_id)
         if session is None and session_id not in self._unknown and not self._log.is_deleted(session_id):
             session = self._read(session_id)
         return session
 
     def find_by_alias(self, alias: str) -> Session | None:
-        """By alias."""
+        """Return a session by its alias; None if there is none."""
         session_id = self._aliases.get(alias)
         if session_id is None and alias not in self._unknown:
             session_id = self._log.ask(lambda index: index.find_alias(alias))
@@ -126,20 +124,20 @@ class SessionStore:
         return not self._log.is_deleted(session_id) and self._log.ask(lambda index: index.has(session_id))
 
     def is_taken(self, name: str) -> bool:
-        """Whether a session has this id or alias, or is about to get it as its alias."""
+        """Return whether a name is a session's id or alias, or is reserved as an alias."""
         if name in self._aliases or self.has(name):
             return True
         session_id = self._log.ask(lambda index: index.find_alias(name))
         return session_id is not None and not self._log.is_deleted(session_id)
 
     def make_id(self, agent: str) -> str:
-        """An id that no session has as its id or alias."""
+        """Return a new id that no session has as its id or alias."""
         while self.is_taken(made := f"{agent}-{secrets.token_hex(8)}"):
             pass
         return made
 
     def all_of(self, session_ids: Iterable[str]) -> list[Session]:
-        """Those that are still there, and can be read."""
+        """Return the sessions with these ids that exist and can be read."""
         ids = list(session_ids)
         found = {id: session for id in ids if (session := self._objects.get(id)) is not None}
         unread = [id for id in ids if id not in found and not self._log.is_deleted(id)]
@@ -149,7 +147,7 @@ class SessionStore:
         return [found[id] for id in ids if id in found]
 
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
-        """The newest ones, or those older than `before`; of one directory, or of all."""
+        """Return the newest sessions, or the newest before `before`; of one directory, or of all."""
         kept = [one for one in self._kept.values() if cwd is None or one.facts.cwd == cwd]
         ages = sorted(map(sort_key, kept), reverse=True)
         younger = [one for one in ages if before is None or one < before]
@@ -158,7 +156,7 @@ class SessionStore:
             return self.all_of(session_id for _, session_id in islice(newest, limit))
 
     def _pages(self, before: SortKey | None, cwd: str | None, limit: int) -> Iterable[SortKey]:
-        """What the disk has of those that are not kept, from the newest on."""
+        """Yield the sort keys of the sessions that are only on disk, newest first."""
         while True:
             page = self._log.ask(lambda index, after=before: index.page(after, cwd, limit))
             for one in page:
@@ -169,26 +167,26 @@ class SessionStore:
             before = page[-1]
 
     def find_newest(self, agent: str) -> Session | None:
-        """The session in which an agent last announced its models and modes."""
-        # The disk may lag behind what is known here.
+        """Return the session in which an agent last announced its models and modes."""
+        # The disk may be behind the sessions in memory.
         told = [one for one in self._kept.values() if one.facts.agent == agent and one.facts.offers]
         session_id = self._log.ask(lambda index: index.find_newest(agent))
         on_disk = None if session_id is None else self.find(session_id)
         found = told if on_disk is None else [*told, on_disk]
         return max(found, key=lambda one: one.facts.told_at, default=None)
 
-    # Which process holds which
+    # Sessions and their processes
 
     def hold(self, session: Session, running: Process) -> None:
-        """From now on, what the process says under the agent's session id belongs to this session."""
+        """Assign all later messages of the process with the agent's session id to this session."""
         self._holders.hold(session, running)
 
     def release(self, session: Session, process: Process) -> None:
-        """The process no longer holds the session."""
+        """Note that the process does not hold the session any more."""
         self._holders.release(session, process)
 
     def find_held(self, running: Process, agent_session_id: str) -> Session | None:
-        """The session an agent process means by its id."""
+        """Return the session that an agent process holds under its own id; None if there is none."""
         known = self._holders.sessions_of.get(running.key)
         session = None if known is None else known.get(agent_session_id)
         if session is not None or not self._holders.holds_any(running):
@@ -198,7 +196,7 @@ class SessionStore:
         name = self._holders.name(running)
         session_id = self._log.ask(lambda index: index.find_held(name, agent_session_id))
         session = None if session_id is None else self.find(session_id)
-        # The disk may lag behind what is known here.
+        # The disk may be behind the session in memory.
         if session is None or session.process is not running:
             return None
         self._holders.hold(session, running)
@@ -206,8 +204,8 @@ class SessionStore:
         return session
 
     def find_late(self, running: Process, agent_session_id: str) -> Session | None:
-        """The session that an agent process held until it ended, and still means by its id."""
-        # Once this has looked, lookups by id and alias know, too.
+        """Return the session that a process held under this id until the session ended; None if there is none."""
+        # A name that `_is_unknown` has checked is known to be missing in lookups by id and alias, too.
         if agent_session_id not in self._objects and self._is_unknown(running.agent.id, agent_session_id):
             return None
         session = self.find(agent_session_id)
@@ -216,28 +214,31 @@ class SessionStore:
         return session
 
     def find_all_held(self, running: Process) -> list[Session]:
-        """All that a process holds."""
+        """Return all sessions that a process holds."""
         name, sessions = self._holders.name(running), self._holders.sessions(running)
         try:
             sessions += self.all_of(self._log.ask(lambda index: index.find_all_held(name)))
         except LogUnavailable as error:
-            # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
+            # The caller is about to end the sessions. Those in memory must end although the disk is unreadable.
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
         return [session for session in dict.fromkeys(sessions) if session.process is running]
 
     def shares_agent_id(self, session: Session) -> bool:
-        """Whether its agent may use the same id for another session: agents reuse ids."""
+        """Return whether another session has the same agent and the same id at it, since agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
         on_disk = self.all_of(self._log.ask(lambda index: index.find_namesakes(agent, id)))
         others = (*on_disk, *self._holders.namesakes(id))
         return any(other is not session and other.facts.agent == agent for other in others)
 
     def forget_process(self, running: Process) -> None:
-        """It has exited, and its sessions have ended."""
+        """Forget a process that has exited and whose sessions have ended."""
         self._holders.forget(running)
 
     def _is_unknown(self, agent: str, name: str) -> bool:
-        """Whether no session on disk has this name. Agents make names up, so it is remembered, of so many."""
+        """Return whether no session on disk has this name.
+
+        The last `MAX_UNKNOWN` such names are remembered, because agents invent names.
+        """
         if self._unknown.get(name) == agent:
             return True
         if self._log.ask(lambda index: index.knows(agent, name)):
@@ -249,7 +250,7 @@ class SessionStore:
         return True
 
     def _note_known(self, facts: SessionFacts) -> None:
-        """The disk has its names, or is about to."""
+        """Remove a session's names from the unknown ones, because they are on disk or about to be."""
         for name in (facts.session_id, facts.alias, facts.agent_session_id):
             if name is not None:
                 self._unknown.pop(name, None)
@@ -267,7 +268,7 @@ class SessionStore:
         self._log.delete_session(session.id)
 
     def load_into_memory(self, session: Session) -> None:
-        """Something happens in it: keep it in memory until it rests."""
+        """Keep a session in memory, because something happens in it, until `evict` finds it idle."""
         if session.id in self._active and session.facts.alias is None:
             return
         if session.state is DELETED:
@@ -278,14 +279,14 @@ class SessionStore:
             self._aliases[session.facts.alias] = session.id
 
     def load_by_id(self, session_id: str) -> None:
-        """The same for one that is kept."""
+        """Have `evict` check a session again, if it is kept in memory."""
         if session_id in self._kept:
             self._active[session_id] = None
 
     def save(self, session: Session) -> None:
-        """Keep what is known of it, with the events before."""
+        """Save a session's facts, together with the events before this moment."""
         if session.state is DELETED:
-            # While something was still under way in it.
+            # A deleted session can get here, if an operation in it was still under way.
             return
         facts = session.facts
         if facts.offers and facts.offers is not session.saved_offers:
@@ -300,17 +301,17 @@ class SessionStore:
         self.load_into_memory(session)
 
     def evict(self, is_busy: Callable[[Session], bool]) -> None:
-        """Let go of sessions in which nothing goes on, once the disk has them. Call it again and again."""
+        """Drop idle sessions from memory once they are on disk. Call this periodically."""
         for session_id in list(islice(self._active, MAX_EVICTED_AT_ONCE)):
             del self._active[session_id]
             session = self._kept.get(session_id)
             if session is None or is_busy(session):
-                # What ends the business stirs it again.
+                # The end of the activity makes the session active again, so it will be checked then.
                 continue
             if session.unsaved:
                 self.save(session)
             elif session.replay is not None or not self._log.is_saved(session_id):
-                # Nothing stirs it when these are over: look again.
+                # Nothing makes the session active when the replay or the write ends, so check it again.
                 self._active[session_id] = None
             else:
                 if session.process is not None:
@@ -318,7 +319,7 @@ class SessionStore:
                 self._drop(session)
 
     def reserve_alias(self, alias: str) -> bool:
-        """Reserve an alias for a session that is being opened; False when it is taken."""
+        """Reserve an alias for a session that is being opened; return False if it is taken."""
         if self.is_taken(alias):
             return False
         self._aliases[alias] = ""
@@ -333,10 +334,10 @@ class SessionStore:
         session.facts.alias = alias
         self.load_into_memory(session)
 
-    # Behind it
+    # Records on disk
 
     def not_ended(self) -> list[Session]:
-        """Those that a server before this one has left. Makes cards for records that have none."""
+        """Return the sessions that an earlier server process left running. Indexes records without an entry."""
         session_ids = self._log.ask(lambda index: index.find_not_ended())
         for session_id, record in self._log.ask(lambda index: index.find_missing()):
             if (facts := self._decode(session_id, record)) is not None:
@@ -354,7 +355,7 @@ class SessionStore:
         return found[session_id]
 
     def _recall_all(self, records: Mapping[str, bytes | None]) -> dict[str, Session]:
-        """The sessions of records. One that is damaged keeps no client from the others."""
+        """Return the sessions of records. Damaged records are left out, so that the others stay available."""
         read = {session_id: self._decode(session_id, record) for session_id, record in records.items()}
         known = {session_id: facts for session_id, facts in read.items() if facts is not None}
         positions = {session_id: facts.counted_through for session_id, facts in known.items()}
@@ -362,7 +363,7 @@ class SessionStore:
         return {id: self._recall(facts, *counts.get(id, (0, 0.0))) for id, facts in known.items()}
 
     def _recall(self, facts: SessionFacts, events: int, at: float) -> Session:
-        """The session of a record, after which some events came, the last one then."""
+        """Return the session of a record. `events` came after the record was saved, the last one at time `at`."""
         facts.updated_at = max(facts.updated_at, at)
         terminated = facts.termination is not None and facts.termination.get("reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
@@ -373,7 +374,7 @@ class SessionStore:
         return session
 
     def _decode(self, session_id: str, record: bytes | None) -> SessionFacts | None:
-        """What a record says; None for one that is damaged, after a report."""
+        """Decode a record; report a damaged one, and return None for it."""
         try:
             if record is not None:
                 return _read_facts(record)
@@ -383,7 +384,7 @@ class SessionStore:
         return None
 
     def _drop(self, session: Session) -> None:
-        # They may have been looked up while the disk had them not yet.
+        # A lookup may have found its names unknown, before they were on disk.
         self._note_known(session.facts)
         self._kept.pop(session.id, None)
         self._active.pop(session.id, None)
@@ -393,7 +394,10 @@ class SessionStore:
 
 
 def _read_facts(record: bytes) -> SessionFacts:
-    """Without what is nested deeper than any client could read it: one such session would make the list unreadable."""
+    """Decode a record, without facts that are nested too deep for clients.
+
+    One such session would make the whole list unreadable.
+    """
     if excess_of_answer(record) is None:
         return msgspec.json.decode(record, type=SessionFacts)
     members, left_out = shallow(record, Raw, bytes)
@@ -403,12 +407,12 @@ def _read_facts(record: bytes) -> SessionFacts:
 
 
 def sort_key(session: Session) -> SortKey:
-    """What sessions are listed by."""
+    """Return the key by which lists are sorted."""
     return session.facts.created_at, session.id
 
 
 def index_entry(facts: SessionFacts) -> IndexEntry:
-    """What a session is looked up by."""
+    """Return a session's entry in the index."""
     holder = None if facts.ended else facts.held_by or ""
     told_at = facts.told_at if facts.offers else None
     return IndexEntry(

@@ -1,8 +1,7 @@
 """Run commands in terminals for agents, keep their newest output, and end their process trees.
 
-Each is a process tree that dies whole.
-
-Knows nothing of sessions and agents but the names of those that a terminal belongs to, and ends with.
+All processes of a terminal end together. This module knows only the names of the session and of the agent process that
+own a terminal, and with which it ends.
 """
 
 import asyncio
@@ -33,13 +32,13 @@ logger = logging.getLogger(__name__)
 
 STDOUT = 1
 LINGER_TIMEOUT = 0.5
-"""Seconds that what a command left running has to finish its output; then it is killed."""
+"""Seconds that a command's leftover processes have to finish their output, before they are killed."""
 DRAIN_TIMEOUT = 1.0
-"""Seconds for the pipe to end after that; something we cannot find may hold it."""
+"""Seconds to wait for the end of the pipe after that. A process that the server cannot find may hold it open."""
 
 
 class Output:
-    """The newest bytes of what was written, as text."""
+    """The newest bytes of a command's output, as text."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -48,12 +47,12 @@ class Output:
 
     def feed(self, data: bytes) -> None:
         self._kept += data
-        # Twice as much is kept at times: to move the rest for each piece would cost far more.
+        # Keep up to twice the limit: moving the rest for each piece would cost far more.
         if len(self._kept) > 2 * self._limit:
             self._cut()
 
     def read(self, *, ended: bool) -> tuple[str, bool]:
-        """The text, and whether more had been written. A character that has come in part is left for later."""
+        """Return the text, and whether older output was dropped. Unless `ended`, an incomplete last character waits."""
         self._cut()
         kept = bytes(self._kept)
         if self._truncated:
@@ -61,7 +60,7 @@ class Output:
         text = codecs.getincrementaldecoder("utf-8")("replace").decode(kept, ended)
         encoded = text.encode()
         if len(encoded) > self._limit:
-            # What stands for bytes that are no text is longer than they are.
+            # The replacement character is longer than the invalid bytes that it replaces.
             encoded = encoded[len(encoded) - self._limit :]
             return encoded[_first_character(encoded) :].decode(), True
         return text, self._truncated
@@ -74,13 +73,13 @@ class Output:
 
 
 def _first_character(data: bytes) -> int:
-    """Where the first whole character begins in bytes that were cut somewhere."""
-    # A character has four bytes at most: where there is none in four, this is no text.
+    """Return the index of the first whole UTF-8 character in bytes that were cut at any place."""
+    # A character has at most four bytes. If none begins within four bytes, the data is not text.
     return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0 if len(data) > 3 else len(data))
 
 
 class TerminalLimits(Struct, frozen=True):
-    """What terminals may take: how many a session may have, bytes kept of each, seconds between SIGTERM and SIGKILL."""
+    """Maximum number of terminals of a session, bytes kept of each one's output, seconds from SIGTERM to SIGKILL."""
 
     count: int = 32
     output: int = 1 << 20
@@ -88,16 +87,16 @@ class TerminalLimits(Struct, frozen=True):
 
 
 class Asker(Struct, frozen=True):
-    """Whose a terminal is: it ends with the process that asked for it, and with the session."""
+    """The owners of a terminal: it ends with the process that asked for it, and with the session."""
 
     process: str
     session: str
 
 
 class TerminalCommand(Struct, frozen=True, kw_only=True):
-    """What is to run. `directory` must be within `directories`; `environment` is all that it gets.
+    """A command to run. `directory` must be within `directories`; `environment` is its whole environment.
 
-    `within` gives what of some directories may be used at all.
+    `within` opens paths within `directories`, and may limit them further.
     """
 
     program: str
@@ -110,7 +109,7 @@ class TerminalCommand(Struct, frozen=True, kw_only=True):
 
 
 class ExitStatus(Struct, frozen=True):
-    """How a command ended: with a code, or by a signal."""
+    """A command's exit code, or the signal that ended it."""
 
     code: int | None
     signal: str | None
@@ -134,11 +133,11 @@ class Terminal(asyncio.SubprocessProtocol):
         self._stopping: asyncio.Task[None] | None = None
 
     async def start(self, command: TerminalCommand) -> None:
-        """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
+        """Start the command. Raises InvalidParams, NoSuchFile or FileFailed if that fails."""
         try:
             with refusals(command.directory):
                 directory, arguments = await self._pool.run(_prepare, command)
-            # Both on one pipe, so that they are in order.
+            # stdout and stderr share one pipe, so that their order is kept.
             pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
             try:
                 with refusals(command.program):
@@ -152,21 +151,21 @@ class Terminal(asyncio.SubprocessProtocol):
             self._started.set_result(None)
 
     def output(self) -> tuple[str, bool]:
-        """The newest that it wrote, and whether there was more."""
+        """Return the newest output, and whether older output was dropped."""
         return self._output.read(ended=self.exit is not None)
 
     async def exited(self) -> ExitStatus:
-        """Wait until it has ended, for any reason."""
+        """Wait until the command has ended, for any reason, and return its exit status."""
         return await asyncio.shield(self._done)
 
     async def stop(self, grace: float) -> None:
-        """End it with its whole tree; what it wrote stays. All callers share one stop."""
+        """End the command with its whole process tree. Its output stays. All callers share one stop."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace), name=f"stop {self.key}")
         await asyncio.shield(self._stopping)
 
     async def kill(self) -> None:
-        """End its tree without a grace, whatever else is under way."""
+        """Kill the process tree at once, without a grace period, even if a `stop` is under way."""
         await end_tree(self._children, self.key, self._dead, 0)
 
     async def _stop(self, grace: float) -> None:
@@ -179,7 +178,7 @@ class Terminal(asyncio.SubprocessProtocol):
             self._finish()
 
     def _finish(self) -> None:
-        """All of its output is here: say how it ended, and let go of the pipe. Once."""
+        """Set the exit status and close the pipe, after all output has arrived. Only the first call has an effect."""
         if self.exit is not None:
             return
         assert self._transport is not None
@@ -188,11 +187,11 @@ class Terminal(asyncio.SubprocessProtocol):
         pipe = self._transport.get_pipe_transport(STDOUT)
         if self._open and pipe is not None:
             pipe.close()
-        # Closing it earlier would take the exit status from the event loop.
+        # Do not close the transport earlier: the event loop would then not get the exit status.
         if self._dead.done():
             self._transport.close()
 
-    # What the event loop calls.
+    # Callbacks of the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -216,7 +215,7 @@ class Terminal(asyncio.SubprocessProtocol):
         except Exception:
             logger.exception("cannot end what a command left behind terminal=%s", self.key)
         if self.exit is not None:
-            # It was given up, and has come back from the kernel after all.
+            # The stop had given up on the process, which hung in the kernel and has exited after all.
             cast("asyncio.SubprocessTransport", self._transport).close()
         else:
             self._loop.call_later(DRAIN_TIMEOUT if self._open else 0, self._finish)
@@ -234,9 +233,9 @@ class Terminals:
         self._closed = False
 
     async def create(self, asker: Asker, command: TerminalCommand) -> str:
-        """Start a command; gives the terminal's id.
+        """Start a command, and return the terminal's id.
 
-        Raises InvalidRequest when the session has too many, and what `Terminal.start` raises.
+        Raises InvalidRequest if the session has too many terminals, and the errors of `Terminal.start`.
         """
         if self._closed:
             raise ShuttingDown
@@ -244,7 +243,7 @@ class Terminals:
         id = f"terminal-{secrets.token_hex(8)}"
         limit = self._limits.output if command.output_limit is None else min(command.output_limit, self._limits.output)
         terminal = Terminal(id, self._children, self._pool, limit)
-        # Before it runs: it counts, and ends with its asker, from here on.
+        # Add the terminal before it runs, so that it counts, and ends with its owners, from here on.
         self._terminals[id] = (asker, terminal)
         try:
             await terminal.start(command)
@@ -256,14 +255,14 @@ class Terminals:
         return id
 
     def get(self, asker: Asker, id: str) -> Terminal:
-        """Raises UnknownTerminal, also for one of another session."""
+        """Return a terminal. Raises UnknownTerminal, also for one of another session or process."""
         found = self._terminals.get(id)
         if found is None or found[0] != asker:
             raise UnknownTerminal(id)
         return found[1]
 
     async def kill(self, asker: Asker, id: str) -> None:
-        """End the command; its output and its exit status stay until it is released."""
+        """End the command. Its output and exit status stay until the terminal is released."""
         await self.get(asker, id).stop(self._limits.grace)
 
     async def release(self, asker: Asker, id: str) -> None:
@@ -279,7 +278,7 @@ class Terminals:
         self._end_all(lambda asker: asker.process == process, self._limits.grace)
 
     async def close(self, longest: float) -> None:
-        """End all of them and start no more; none gets longer than this."""
+        """End all terminals, each after at most `longest` seconds of grace, and start no more."""
         self._closed = True
         self._end_all(lambda _: True, min(longest, self._limits.grace))
         ending = dict(self._ending)
@@ -308,13 +307,16 @@ class Terminals:
 
 
 def _prepare(command: TerminalCommand) -> tuple[int, list[str]]:
-    """The descriptor of where it runs, and what runs there."""
+    """Return the descriptor of the command's directory, and the program with its arguments."""
     directory = command.within(command.directories).open_directory(command.directory)
     return directory, _arguments(command, directory)
 
 
 def _arguments(command: TerminalCommand, directory: int) -> list[str]:
-    """The program with its arguments; a program alone that is none is a line for the shell, as agents send it."""
+    """Return the program with its arguments.
+
+    If the command has no arguments and its program does not exist, it is a line for the shell: agents send such lines.
+    """
     program = command.program
     path = command.environment.get("PATH", os.defpath)
     named = f"{_descriptor(directory)}/{program}" if "/" in program and not program.startswith("/") else program
@@ -324,5 +326,8 @@ def _arguments(command: TerminalCommand, directory: int) -> list[str]:
 
 
 def _descriptor(directory: int) -> str:
-    """A name for an open directory that its path cannot be taken from; in the child too, until it runs its program."""
+    """Return a path to an open directory that stays right if the directory is moved or replaced.
+
+    It works in the child, too, until the child executes its program.
+    """
     return f"/proc/self/fd/{directory}"

@@ -14,13 +14,13 @@ from sandboxagent.server.sessions.reply import Reply
 logger = logging.getLogger(__name__)
 
 TICK = 0.25
-"""One coarse clock for everything, instead of a timer for each."""
+"""Seconds between two checks. One coarse loop replaces a timer for each call, turn and request."""
 TELL_TIMEOUT = 0.5
-"""How long an agent may take to report a change itself; some do so after their answer."""
+"""Seconds that an agent has to report a change itself; some agents do so after their response."""
 
 
 class TimeoutLoop(Struct, frozen=True):
-    """The clock."""
+    """The loop that checks all timeouts."""
 
     hub: Hub
     request_timeout: float
@@ -61,14 +61,14 @@ class TimeoutLoop(Struct, frozen=True):
 
     @staticmethod
     def _give_up(call: Call, reason: str) -> None:
-        """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
+        """Fail the client's reply with a timeout. The call stays open: a late response goes to the stream."""
         if call.reply.result is not None:
             return
         late = Reply()
         error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
         call.late = late
         if call.connection is not None:
-            # The late answer to a request of the server's own is no answer to the client's that needed it.
+            # Only for a client's own call: a late response to a request of the server's own answers no client.
             error.late = late
         call.reply.set_exception(error)
 

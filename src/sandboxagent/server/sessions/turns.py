@@ -1,6 +1,6 @@
 """Run the prompts of a session one after another, and tell clients when a turn starts and ends.
 
-A prompt waits while another runs, and while its session is on its way back to an agent.
+A prompt waits while another runs, and while its session is being resumed.
 """
 
 import asyncio
@@ -40,21 +40,21 @@ _FIRST_OF_AN_OBJECT = ord("{")
 
 
 class _Turn(Struct, eq=False):
-    """A prompt until it is answered."""
+    """A prompt that is not answered yet."""
 
     connection: Connection
     client_id: bytes
     reply: Reply
     call: Call | None = None
-    """Once the agent has it."""
+    """The call to the agent; None until the prompt starts."""
     checked: bool | None = None
-    """Whether capabilities agree that it starts; None until they are asked."""
+    """Whether all capabilities have agreed that the prompt starts; None until they are asked."""
     ended: asyncio.Future[None] | None = None
-    """For those that wait for its end without an interest in the answer."""
+    """Completes when the turn ends, for callers that do not need the answer."""
 
 
 class Turns:
-    """Starts prompts, lets them wait, and ends them."""
+    """Starts prompts, queues them, and ends them."""
 
     def __init__(self, hub: Hub, queue_limit: int) -> None:
         self._hub = hub
@@ -63,14 +63,14 @@ class Turns:
         self._tasks = Tasks()
 
     def check(self, session: Session) -> None:
-        """Raises QueueFull or InvalidRequest when it is already clear that a prompt cannot run."""
+        """Raise QueueFull or InvalidRequest if it is already clear that a prompt cannot run."""
         session.check_promptable()
         session.check_queue(self._queue_limit)
 
     def submit(
         self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt, reply: Reply
     ) -> None:
-        """Start a prompt, or let it wait: for its turn, or for the session to come back."""
+        """Start a prompt, or queue it until its turn, or until its session is resumed."""
         assert envelope.id is not None
         self._turns[prompt] = _Turn(connection, envelope.id, reply)
         session.waiting.append(prompt)
@@ -85,7 +85,7 @@ class Turns:
             self._start(session, prompt)
 
     def _may_start(self, session: Session) -> bool:
-        """Whether capabilities agree to the next prompt. If they need time, a task waits for them, and starts it."""
+        """Return whether capabilities agree to the next prompt. If they need time, a task waits, and starts it."""
         prompt = session.next_prompt
         if prompt is None:
             return False
@@ -107,7 +107,7 @@ class Turns:
         try:
             await wait
         except SandboxAgentError as error:
-            # It may have been cancelled meanwhile.
+            # The prompt may have been cancelled meanwhile.
             if prompt in self._turns:
                 self._fail(session, prompt, error)
         else:
@@ -126,14 +126,14 @@ class Turns:
             self._finish(session, prompt, FROM_SERVER, line, {"error": _error(parse(line))})
 
     def cancel(self, session: Session) -> None:
-        """Cancel what waits: queued prompts, and the agent's pending requests. The agent itself ends the turn."""
+        """Cancel the queued prompts and the agent's pending requests. The agent itself ends the turn."""
         for prompt in list(session.waiting):
             self._cancel(session, prompt)
         for pending in self._hub.pending.of_session(session):
             self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
     def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
-        """Cancel a queued prompt by its client's id; False when there is none."""
+        """Cancel a queued prompt by its client's id; return False if there is none."""
         wanted = same_id(client_id)
         for prompt, turn in self._turns.items():
             if turn.call is None and turn.connection is connection and same_id(turn.client_id) == wanted:
@@ -164,7 +164,7 @@ class Turns:
                 turn.reply.set_exception(error)
 
     def fail_waiting(self, session: Session, error: RpcError) -> None:
-        """The process is gone: what waits for its turn fails like the turn that ran."""
+        """Fail the queued prompts of a session whose process is gone, like the running turn."""
         for prompt in list(session.waiting):
             self._fail(session, prompt, error)
 
@@ -175,7 +175,7 @@ class Turns:
         if prompt is None or process is None or process.echoes_prompts:
             return
         process.echoes_prompts = False
-        # Spelled out, and not `any`: this runs for every turn.
+        # Written without `any` for speed: this runs for every turn.
         for connection in self._hub.connections.attached(session):
             if connection.tag != prompt.tag:
                 self._hub.tell_others(session, user_messages(session, prompt.line, prompt.places), but=prompt.tag)
@@ -252,7 +252,7 @@ class Turns:
             session.facts.turn = session.facts.prompt_id = None
         session.finish(prompt)
         session.note_said()
-        # Saved first: what is on disk up to the position below includes it.
+        # Save before the events below, so that a disk that has these events has the facts, too.
         self._hub.save(session)
         self._hub.record(session, line, direction)
         position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
@@ -263,7 +263,7 @@ class Turns:
 
 
 def user_messages(session: Session, prompt: bytes, places: Places | None = None) -> list[bytes]:
-    """A prompt as the updates an agent would echo it with."""
+    """Return the updates with which an agent would echo a prompt."""
     if places is not None:
         before, after = _user_message(session, Raw(b"{}")).split(b"{}")
         view = memoryview(prompt)
@@ -281,7 +281,7 @@ def _user_message(session: Session, block: object) -> bytes:
 
 
 def _line_for_agent(prompt: Prompt, remarks: list[str], id: bytes, session: Session) -> bytes:
-    """A prompt under this id, with the agent's own session id, and with what people said before it."""
+    """Return a prompt for the agent: with the agent's session id, and with people's remarks added."""
     session_id = None if session.facts.agent_session_id == session.id else session.facts.agent_session_id
     if prompt.places is not None:
         remark = msgspec.json.encode(_remark(remarks)) if remarks else b""
@@ -300,7 +300,7 @@ def _error(response: Envelope) -> Object:
 
 
 def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
-    """A prompt with what people said about earlier requests before it."""
+    """Add people's remarks on earlier requests before a prompt's blocks."""
     prompt = param(line, "prompt")
     if prompt is None or prompt[:1] != b"[":
         return line
