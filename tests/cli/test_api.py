@@ -110,7 +110,7 @@ def test_interrupted_it_leaves_the_server_at_it(place: Place, server: Server) ->
     code, stdout, stderr = interrupt(process)
 
     assert (code, stdout) == (130, "")
-    assert stderr.endswith("sandbox-agent: interrupted; the server continues the install hangs\n")
+    assert stderr.endswith("sandbox-agent: interrupted; the server continues to install hangs\n")
     assert "Traceback" not in stderr
     assert place.json(*GET, "hangs", **reach(server))["serverStatus"]["status"] == "installing"
 

@@ -97,7 +97,7 @@ def test_headers_are_included_when_asked_for(api: Calling) -> None:
         (("GET", "//elsewhere.example/v1/health"), "expected a path such as /v1/health"),
         (("GET", "/v1/x", "-f", "novalue"), "expected KEY=TEXT or KEY:=JSON"),
         (("GET", "/v1/x", "-X", "POST"), "expected one method and one path"),
-        (("request", "FETCH", "/v1/x"), "'FETCH' is no method"),
+        (("request", "FETCH", "/v1/x"), "'FETCH' is not a method"),
         (("POST", "/v1/x", "-f", "a=b", "--input", "-"), "--field and --input exclude each other"),
         (("GET", "/v1/x", "-H", "hush"), "--header: expected NAME:VALUE"),
         (("session", "list"), "unknown command session"),

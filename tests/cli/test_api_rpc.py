@@ -283,8 +283,8 @@ def test_what_the_server_refuses_is_a_line_and_the_rest_goes_on(calling: Calling
 @pytest.mark.parametrize(
     ("flags", "sent", "complaint"),
     [
-        ([], b"\n", "there is nothing to send, and no connection: it is opened by --agent, or by an initialize in"),
-        ([], lines(envelope("x/echo", id=1)), "no connection is open: it is opened by --agent, or"),
+        ([], b"\n", "there is nothing to send, and no connection is open: open one with --agent, or"),
+        ([], lines(envelope("x/echo", id=1)), "no connection is open: open one with --agent, or"),
         ([], lines(initialize("nobody")), "Unknown Agent: no agent is called 'nobody'"),
         (["--agent", "nobody"], b"", "Unknown Agent: no agent is called 'nobody'"),
         (["--connection", "nobody"], b"", "Unknown Connection: "),
@@ -303,7 +303,7 @@ def test_a_failure_is_one_line(calling: Calling, flags: list[str], sent: bytes, 
     ("flags", "complaint"),
     [
         (["--agent", "a", "--connection", "b"], "--agent and --connection contradict each other; give one of them"),
-        (["--connection", "é"], "--connection: expected the id of a connection"),
+        (["--connection", "é"], "--connection: expected a connection's id"),
         (["--timeout", "-1"], "argument --timeout: expected a number from 0 on, got '-1'"),
         (["--after", "x"], "argument --after: expected a number from 0 on, got 'x'; try: sandbox-agent api v1 rpc"),
     ],

@@ -93,7 +93,7 @@ def test_a_running_server_is_asked_what_it_sees(place: Place) -> None:
 
     assert asked.returncode == 1, "the server was started without it"
     assert "as the running server sees them: http://127.0.0.1:" in asked.stderr
-    assert "your shell has ANTHROPIC_API_KEY, which the server started without: sandbox-agent daemon restart" in (
+    assert "your shell has ANTHROPIC_API_KEY, but the server does not; pass it on: sandbox-agent daemon restart" in (
         asked.stderr
     )
     assert told["server"].startswith("http://127.0.0.1:")

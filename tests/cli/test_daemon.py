@@ -454,7 +454,7 @@ def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None
             lambda: any(each["running"] for each in place.json("sessions", "list", "--json")["sessions"]), "the turn"
         )
         with OnTerminal([*PROGRAM, *STOP], place.environment) as terminal:
-            terminal.expect("one turn runs, and is cut off")
+            terminal.expect("one turn is running, and is cut off")
             terminal.expect("go on? y/n:")
             terminal.type(keys)
             assert terminal.expect_end() == (1 if keys == "n\r" else 0)
@@ -463,7 +463,7 @@ def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None
             # Without a terminal it says so, and ends.
             stopped = place.run(*STOP)
             assert stopped.returncode == 0
-            assert "one turn runs, and is cut off" in stopped.stderr
+            assert "one turn is running, and is cut off" in stopped.stderr
     finally:
         turn.kill()
         turn.__exit__()

@@ -49,7 +49,7 @@ def test_what_is_there_is_left_alone_unless_it_is_to_be_anew(place: Place) -> No
     before = place.folders("works")
 
     again = place.run("agents", "install", "works")
-    assert (again.returncode, again.stdout) == (0, f"works 1.2.3 is there already (registry){UNVERIFIED}\n")
+    assert (again.returncode, again.stdout) == (0, f"works 1.2.3 is already installed (registry){UNVERIFIED}\n")
     assert place.folders("works") == before
 
     anew = place.run("agents", "install", "works", "--reinstall")

@@ -336,7 +336,7 @@ def test_facts_are_noted_and_taken_away(calling: Calling) -> None:
     [
         ("ticket", "expected KEY=TEXT or KEY:=JSON, got 'ticket'"),
         ("=x", "expected KEY=TEXT or KEY:=JSON, got '=x'"),
-        ("n:=x", "n:= is followed by JSON: "),
+        ("n:=x", "n:= expects JSON: "),
     ],
 )
 def test_what_is_no_fact_is_a_mistake(calling: Calling, fact: str, complaint: str) -> None:

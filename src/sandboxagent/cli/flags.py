@@ -87,7 +87,7 @@ def add_endpoint_flags(parser: Parser) -> None:
 
 def add_node_flag(parser: Parser, what: str) -> None:
     """Add the flag that names a node of a fleet."""
-    parser.add_argument("--node", metavar="NODE", help=f"The node {what}, at a gateway with several nodes.")
+    parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the node {what}.")
 
 
 def forward(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

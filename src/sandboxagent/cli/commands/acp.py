@@ -1,7 +1,8 @@
 """Run `sandbox-agent acp`: a server's sessions on stdin and stdout, for editors that speak ACP.
 
-Lines of stdin go to the server, and its events to stdout. The SDK's transport continues after cuts and restarts;
-`MessageLedger`, which is pure, knows what a connection means to the editor that is not its first.
+It sends lines of stdin to the server, and prints the server's events. The SDK's transport reconnects after cuts and
+restarts. `MessageLedger`, which does no I/O, translates the events of a new connection for the editor, which has only
+ever opened one.
 """
 
 import logging
@@ -53,32 +54,30 @@ Speak ACP on stdin and stdout, and pass it on to a server: any editor that can s
 a program can drive an agent on another machine. A cut connection is opened again, even if the server
 was restarted, and nothing is lost or repeated.
 
-The server is the one that --connect or {ENDPOINT_VARIABLE} names, or the one that runs on the data
-directory. The address may be that of the server, or that of its /acp.
+--connect or {ENDPOINT_VARIABLE} names the server. Without them, it is the server that runs on the
+data directory. The address may end with /acp or /acp/AGENT.
 """
 EXAMPLES = """\
   sandbox-agent acp --agent claude
       an agent of the server on this machine
   sandbox-agent acp --connect https://box.example.org/acp/claude --token-file ~/.box-token
   sandbox-agent acp --agent claude --session 0198c2f4
-      the editor's next new session is this one
+      open this session when the editor asks for a new one
 """
 RECONNECT_TIMEOUT = 300.0
-"""Seconds after which a server that cannot be reached is given up."""
+"""Seconds after which the bridge gives up on a server that it cannot reach."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds that what an editor said last may take to arrive."""
+"""Seconds for the editor's last messages to reach the server."""
 _OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 """Requests that attach a client to a session."""
 
 
 def command() -> Command:
-    """The command, with its flags."""
+    """Make the command `acp`."""
     parser = Parser("sandbox-agent acp", DESCRIPTION, f"{ACCESS}\nexamples:\n{EXAMPLES}")
+    parser.add_argument("--connect", metavar="URL", dest="endpoint", help="Address of the server, like --endpoint.")
     parser.add_argument(
-        "--connect", metavar="URL", dest="endpoint", help="The server's address; --endpoint is the same."
-    )
-    parser.add_argument(
-        "--agent", metavar="AGENT", help="The agent; else that of the address, else the server's default."
+        "--agent", metavar="AGENT", help="The agent. (default: that of the address, else the server's default agent)"
     )
     parser.add_argument("--session", metavar="SESSION", help="Open this session when the editor asks for a new one.")
     add_endpoint_flags(parser)
@@ -91,7 +90,7 @@ def _run(arguments: ParsedArguments) -> int:
     from sandboxagent.core.discovery import USUAL_SERVER, find_server
 
     server = find_server(arguments.values, os.environ, complain) or USUAL_SERVER
-    # What matters of it is told otherwise.
+    # The bridge reports failures itself, so log reports are kept from stderr.
     logging.getLogger("sandboxagent.client").addHandler(logging.NullHandler())
     try:
         asyncio.run(_bridge(server, arguments.word("agent"), arguments.word("session")))
@@ -101,43 +100,43 @@ def _run(arguments: ParsedArguments) -> int:
     return 0
 
 
-# --- what the editor and the server have sent each other --------------------------------------------------------------
+# --- messages between the editor and the server ----------------------------------------------------------------------
 
 
 class UnansweredRequest(NamedTuple):
-    """A request of the editor's that is not answered."""
+    """A request of the editor that has no response yet."""
 
     method: str
     session_id: str | None
     is_renamed: bool
-    """It was one for a new session, and became one for the session that is to be opened."""
+    """Whether the editor asked for a new session, and the bridge sent a request for the given session instead."""
 
 
 @dataclass(slots=True, eq=False)
 class OpenQuestion:
-    """A request of the agent's that is not answered."""
+    """A request of the agent that has no response yet."""
 
     id: "RequestId"
     answering: "asyncio.Task[object] | None" = None
-    """What gives the editor's answer to the server."""
+    """The task that sends the editor's response to the server."""
 
 
 @dataclass(slots=True)
 class MessageLedger:
-    """Lines of an editor become envelopes for the server, and envelopes of the server become lines."""
+    """Translates the editor's lines to envelopes for the server, and envelopes of the server to lines."""
 
     session: str | None = None
     """The session that the editor gets instead of a new one."""
     last: int = 0
-    """The id of the last event."""
+    """The id of the last event from the server."""
     sessions: dict[str, int] = field(default_factory=dict[str, int])
-    """Those that the editor is attached to, and the positions up to which it got them from the log."""
+    """The sessions to which the editor is attached, with the position up to which it has their log."""
     questions: dict[bytes, OpenQuestion] = field(default_factory=dict[bytes, OpenQuestion])
-    """By their ids as the editor knows them."""
+    """Open requests of the agent, by the ids that the editor sees."""
     _requests: dict[bytes, UnansweredRequest] = field(default_factory=dict[bytes, UnansweredRequest])
 
     def ask(self, asked: Envelope) -> Envelope:
-        """What the server gets for a request of the editor's."""
+        """Return the envelope to send to the server for a request of the editor."""
         assert asked.id is not None
         is_renamed = asked.method == methods.NEW and self.session is not None
         sent = parse(request(asked.id, methods.RESUME, {"sessionId": self.session})) if is_renamed else asked
@@ -145,18 +144,18 @@ class MessageLedger:
         return sent
 
     def fail(self, id: bytes, error: SandboxAgentError) -> bytes | None:
-        """The line of a request that the server will not answer; None when it has."""
+        """Return the error for a request that the server will not answer; None if it has a response already."""
         if self._requests.pop(id, None) is None:
             return None
         return failure(id, OutcomeUnknown() if isinstance(error, ConnectionLost) and error.outcome_unknown else error)
 
     def incoming(self, arrival: "Arrival") -> bytes | None:
-        """The line of an envelope; None for what is not for the editor."""
+        """Return the line for an envelope of the server; None if the editor must not get it."""
         self.last = max(self.last, arrival.position or 0)
         try:
             envelope = parse_answer(arrival.line)
         except NotAnEnvelope:
-            # A complaint that belongs to no request.
+            # An error response without an id: it answers no request.
             return None
         match envelope.kind:
             case Kind.REQUEST:
@@ -177,7 +176,7 @@ class MessageLedger:
     def _answered(self, envelope: Envelope) -> bytes | None:
         assert envelope.id is not None
         if text_at(envelope.error(), "data", "type") == ShuttingDown.slug:
-            # A server that stops says so to all; the outcome is known when it is back.
+            # A server that stops answers every request with this error. Once it is back, the outcome arrives.
             return None
         asked = self._requests.pop(envelope.id, None)
         if asked is None or not envelope.succeeded:
@@ -190,27 +189,27 @@ class MessageLedger:
         return with_result(envelope.line, "sessionId", self.session) if asked.is_renamed else envelope.line
 
     def _renamed(self, envelope: Envelope, generation: int) -> bytes:
-        """A notification; one that withdraws a request names it as the editor knows it."""
+        """Return the line of a notification. One that cancels a request gets the id that the editor knows."""
         id = param(envelope.line, "requestId") if envelope.method == methods.CANCEL_REQUEST else None
         if id is None:
             return envelope.line
         shown = _name(id, generation)
         withdrawn = self.questions.pop(shown, None)
         if withdrawn is not None and withdrawn.answering is not None:
-            # An answer that the server could not take is of no use any more.
+            # The response is useless: the agent has withdrawn the request.
             withdrawn.answering.cancel()
         return envelope.line if shown == id else with_param(envelope.line, "requestId", Raw(shown))
 
     def settle(self, shown: bytes, question: OpenQuestion, *, is_answered: bool) -> None:
-        """An answer is under way no more; a request that it does not fit is open still."""
+        """Note the end of a response's delivery. A request that the server did not accept a response for stays open."""
         question.answering = None
         if is_answered and self.questions.get(shown) is question:
             del self.questions[shown]
 
     def renew(self) -> list[bytes]:
-        """The server has forgotten the connection, and there is another. Gives the lines that tell the editor so.
+        """Note that a new connection replaces the one that the server has forgotten.
 
-        What the agent has asked is withdrawn: what is still open is asked again.
+        Returns lines that cancel the agent's requests at the editor. The server sends open ones again.
         """
         lines = [notification(methods.CANCEL_REQUEST, {"requestId": Raw(id)}) for id in self.questions]
         self.questions.clear()
@@ -219,7 +218,7 @@ class MessageLedger:
 
 
 def _name(id: bytes, generation: int) -> bytes:
-    """What the editor knows an agent's request by: a new connection asks once more what an older one has asked."""
+    """Return the id that the editor sees for an agent's request. A new connection sends older requests again."""
     return id if generation == 1 else b'"%d/%b"' % (generation - 1, id.replace(b'"', b"'"))
 
 
@@ -232,7 +231,7 @@ async def _bridge(server: "ServerAddress", agent: str | None, session: str | Non
     base, _, named = server.url.partition("/acp")
     api = Api(base, server.token)
     try:
-        # A server that is not there, or that wants another token, is reported before the editor says anything.
+        # Report a server that cannot be reached, or that refuses the token, before the editor sends anything.
         await api.request("GET", "/v1/health")
         await StdioBridge(api, agent or named.strip("/") or None, session).run()
     finally:
@@ -240,7 +239,7 @@ async def _bridge(server: "ServerAddress", agent: str | None, session: str | Non
 
 
 class StdioBridge:
-    """Stdio on one side, a connection to a server on the other."""
+    """Passes envelopes between stdio and a connection to a server."""
 
     def __init__(self, api: "Api", agent: str | None, session: str | None) -> None:
         import asyncio
@@ -254,13 +253,13 @@ class StdioBridge:
         self._agent = agent
         self._ledger = MessageLedger(session)
         self._requests, self._others = Tasks(), Tasks()
-        """Lines on their way: requests, until they are answered, and others, until the server has them."""
+        """Deliveries under way: requests until their response, and others until the server has accepted them."""
         self._reading: asyncio.Task[None]
         self._failure: Exception | None = None
-        """Why nothing more can be passed on."""
+        """The error that ended the bridge."""
 
     async def run(self) -> None:
-        """Pass on what comes, both ways, until stdin ends. Raises ClientError, and OSError of stdout."""
+        """Pass envelopes on in both directions until stdin ends. Raises ClientError, and OSError of stdout."""
         import asyncio
 
         self._reading = asyncio.create_task(self._read_stdin())
@@ -285,7 +284,7 @@ class StdioBridge:
             try:
                 envelope = parse(line)
             except NotAnEnvelope as error:
-                complain(f"a line of the editor is left out: {error}")
+                complain(f"skipped an invalid line of the editor: {error}")
                 continue
             if not is_open:
                 is_open = await self._open(envelope)
@@ -293,16 +292,16 @@ class StdioBridge:
             # While the server is away, lines wait in the pipe.
             await self._transport.ready()
             self._take(envelope)
-        # What was read last is on its way then.
+        # Let the tasks of the last lines start.
         await asyncio.sleep(0)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._others.settle()
 
     async def _open(self, introduction: Envelope) -> bool:
-        """Open the connection with the editor's `initialize`; one that fails may be tried again."""
+        """Open the connection with the editor's `initialize`. Return False if that failed; the editor may try again."""
         if introduction.method != methods.INITIALIZE or introduction.id is None:
-            raise ClientError("the first line is no initialize")
+            raise ClientError("the first line must be an initialize request")
         try:
             response = await self._transport.introduce(_with_agent(introduction, self._agent))
         except ConnectionLost:
@@ -337,14 +336,14 @@ class StdioBridge:
         try:
             await self._transport.hand_in(line, in_order=True)
         except ClientError as error:
-            complain(f"a notification is left out: {error}")
+            complain(f"a notification was not delivered: {error}")
 
     async def _answer(self, envelope: Envelope, question: OpenQuestion) -> None:
         line = with_id(envelope.line, question.id.text.encode())
         wrong = await self._transport.deliver(question.id, line)
         self._ledger.settle(envelope.id or b"", question, is_answered=wrong is None)
 
-    # What the transport calls
+    # Callbacks of the transport
 
     def _received(self, arrival: "Arrival") -> None:
         line = self._ledger.incoming(arrival)
@@ -370,7 +369,7 @@ class StdioBridge:
             complain("the connection was cut; connecting again")
 
     async def _catch_up(self, call: "Call") -> None:
-        """Attach a new connection to the editor's sessions, and show what the log has of them since the old one."""
+        """Attach a new connection to the editor's sessions, and print the events that their logs have since the old."""
         from sandboxagent.client.api import is_passing
 
         complain("the server was restarted; continuing from the log")
@@ -380,7 +379,7 @@ class StdioBridge:
             except ClientError as error:
                 if is_passing(error):
                     raise
-                complain(f"session {session_id} does not go on: {error}")
+                complain(f"cannot continue session {session_id}: {error}")
         for line in self._ledger.renew():
             self._write(line)
 
@@ -401,13 +400,13 @@ class StdioBridge:
             sessions[session_id] = position if place is None else place
 
     def _fail(self, error: Exception) -> None:
-        """Nothing more can be passed on."""
+        """End the bridge with an error."""
         self._failure = self._failure or error
         self._reading.cancel()
 
 
 def _with_agent(introduction: Envelope, agent: str | None) -> bytes:
-    """An `initialize` that names an agent, unless it names another one already."""
+    """Return the `initialize` with this agent, unless it names an agent already."""
     meta = object_at(introduction.params(), "_meta")
     ours = object_at(meta, META)
     if agent is None or "agent" in ours:

@@ -12,7 +12,7 @@ _PLACES = ("config_dir", "data_dir", "agents_dir", "agents_file")
 
 EXAMPLES = """\
   sandbox-agent agents list
-      what there is, and what of it is installed
+      all agents, and which are installed
   sandbox-agent agents install claude codex
       install two agents, one after the other
   sandbox-agent agents instructions gemini
@@ -21,7 +21,7 @@ EXAMPLES = """\
 
 
 def agents_group() -> CommandGroup:
-    """All commands about agents."""
+    """Make the group `agents`."""
     description = (
         "List, install and remove agents. Needs no server, and does not disturb a running one:\n"
         "both use the same directory, set by the same options."
@@ -47,7 +47,7 @@ def _list() -> Command:
         "List the agents: those that sandbox-agent knows, your own, and any others that are installed.",
         "  sandbox-agent agents list\n"
         "  sandbox-agent agents list --registry\n"
-        "      also everything else that the ACP registry has\n"
+        "      also all other agents of the ACP registry\n"
         "  sandbox-agent agents list --json | jq -r '.agents[] | select(.installed) | .id'\n",
     )
     parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
@@ -58,8 +58,8 @@ def _show() -> Command:
     parser = _parser(
         "show",
         "AGENT",
-        "Show everything known of one agent: programs, hashes, when it was verified, credentials by name.\n"
-        "Models and modes are known once the agent was asked for them.",
+        "Show all facts about one agent: programs, hashes, when it was verified, credentials by name.\n"
+        "Models and modes are shown once the agent has reported them.",
         "  sandbox-agent agents show claude\n"
         "  sandbox-agent agents show claude --models\n"
         "  sandbox-agent agents show claude --json\n",
@@ -68,7 +68,7 @@ def _show() -> Command:
     parser.add_argument(
         "--models",
         action="store_true",
-        help="Ask the agent for its models and modes if they are not known; starts it for a moment.",
+        help="Ask the agent for its models and modes if they are not known; this starts it for a moment.",
     )
     return _command(parser, _run_show)
 
@@ -90,7 +90,7 @@ def _install() -> Command:
 
 
 def add_install_flags(parser: Parser) -> None:
-    """The options of an install."""
+    """Add the flags of an install."""
     parser.add_argument("--reinstall", action="store_true", help="Install it again, even if it is already installed.")
     parser.add_argument("--agent-version", metavar="VERSION", help="Version of the agent itself.")
     parser.add_argument(
@@ -128,13 +128,13 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
 
 
 def _command(parser: Parser, act: Callable[[ParsedArguments], int], *more: str) -> Command:
-    """With the flags that all of them have, and `more` options."""
+    """Make a command with the flags that all commands of the group have, and those of the options `more`."""
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, {*_PLACES, "acp_registry_url", *more})
     return Command(parser, act)
 
 
-# --- what they do -----------------------------------------------------------------------------------------------------
+# --- the work ---------------------------------------------------------------------------------------------------------
 
 
 def _run_list(arguments: ParsedArguments) -> int:
@@ -169,7 +169,7 @@ def _run_install(arguments: ParsedArguments) -> int:
     from sandboxagent.server.agents.install.plan import Wanted
 
     agent, process = arguments.word("agent_version"), arguments.word("agent_process_version")
-    Wanted(agent, process)  # A text that is no version is none for any agent: say so once.
+    Wanted(agent, process)  # An invalid version is invalid for every agent: report it once.
     outcomes = Outcomes(as_json=arguments.switch("json"))
     asked = InstallRequest(arguments.switch("reinstall"), agent, process)
     run_undoing(install(agent_settings(arguments), arguments.words("agents"), asked, outcomes.tell))
@@ -188,8 +188,8 @@ CHECK = """\
 Show which credentials exist: environment variables and files. Their values are never printed. An
 agent can reach a model if one of its credentials is found.
 
-If a server runs on the data directory, that server is asked: agents see its environment, not yours.
-A variable that you have set since then reaches it with: sandbox-agent daemon restart
+If a server runs on the data directory, the command asks that server, because agents see its
+environment, not yours. To pass it a variable that you have set since: sandbox-agent daemon restart
 
 The exit code is 0 if every installed agent has a credential or needs none, else 1. With a name,
 only that agent is checked, installed or not.
@@ -197,7 +197,7 @@ only that agent is checked, installed or not.
 
 
 def credentials_group() -> CommandGroup:
-    """All commands about credentials."""
+    """Make the group `credentials`."""
     return CommandGroup(
         "sandbox-agent credentials",
         "See which credentials agents can find. Never prints a value.",
@@ -226,7 +226,7 @@ def _run(arguments: ParsedArguments) -> int:
 
 
 def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, as_json: bool) -> int:
-    """Print what is found, of one agent or of all; gives the exit code."""
+    """Print which credentials were found, of one agent or of all. Return the exit code."""
     import msgspec
 
     from sandboxagent.cli.daemon import find_seen_credentials
@@ -260,5 +260,5 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
 
 def _advice(agent: str, mine: list[str]) -> str:
     if mine:
-        return f"your shell has {', '.join(mine)}, which the server started without: sandbox-agent daemon restart"
+        return f"your shell has {', '.join(mine)}, but the server does not; pass it on: sandbox-agent daemon restart"
     return f"try: sandbox-agent agents instructions {agent}"

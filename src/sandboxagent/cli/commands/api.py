@@ -1,4 +1,4 @@
-"""Run `sandbox-agent api …`: send any request to a running server and print its answer as it came."""
+"""Run `sandbox-agent api …`: send any request to a running server and print its answer unchanged."""
 
 import sys
 from collections.abc import AsyncIterable, Callable, Sequence
@@ -48,13 +48,13 @@ EXAMPLES = """\
 
 
 def group() -> CommandGroup:
-    """All calls."""
+    """Make the group `api`."""
     return CommandGroup(
         "sandbox-agent api",
         "Call a running server.",
         EXAMPLES,
         {
-            "request": Subcommand("any request; the word may be left out: api GET /v1/health", _request),
+            "request": Subcommand("any request; the word request may be left out: api GET /v1/health", _request),
             "v1": Subcommand("the routes that begin with /v1", _v1),
         },
         implied=_implied_word,
@@ -134,11 +134,11 @@ def _rpc() -> Command:
         "  sandbox-agent api v1 rpc < envelopes.jsonl\n"
         "      the first line is an initialize\n"
         "  sandbox-agent api v1 rpc --agent claude --follow\n"
-        "      type envelopes, see what comes\n"
+        "      type envelopes, and see the answers\n"
     )
     parser = Parser("sandbox-agent api v1 rpc", RPC, f"{ACCESS}\n{examples}")
     parser.add_argument(
-        "-d", "--data", metavar="ENVELOPE", action="append", help="Send this instead of stdin. May be repeated."
+        "-d", "--data", metavar="ENVELOPE", action="append", help="Envelope to send instead of stdin. May be repeated."
     )
     parser.add_argument("--agent", metavar="AGENT", help="Open the connection with this agent.")
     parser.add_argument("--connection", metavar="ID", help="Use this open connection, and keep it open.")
@@ -147,7 +147,7 @@ def _rpc() -> Command:
         "--after",
         metavar="ID",
         type=natural,
-        help="Begin the stream after this event (default: where the connection was opened, with --connection now).",
+        help="Begin the stream after this event (default: the opening; with --connection, the newest event).",
     )
     parser.add_argument(
         "--no-stream", action="store_true", help="Print only responses, one request at a time; do not read the stream."
@@ -157,7 +157,7 @@ def _rpc() -> Command:
         "--timeout",
         metavar="SECONDS",
         type=natural,
-        help="Fail if nothing arrives for this long while a request waits (default: wait).",
+        help="Fail if nothing arrives for this long while a request waits (default: no limit).",
     )
     return _command(parser, exchange)
 
@@ -174,12 +174,12 @@ def _agents_command(parser: Parser, act: Callable[[ParsedArguments], int]) -> Co
 
 
 def _command(parser: Parser, act: Callable[[ParsedArguments], int]) -> Command:
-    """With the flags that say which server is meant."""
+    """Make a command with the flags that select a server."""
     add_endpoint_flags(parser)
     return Command(parser, act)
 
 
-# --- what they do -----------------------------------------------------------------------------------------------------
+# --- the work ---------------------------------------------------------------------------------------------------------
 
 
 def _print_agents(arguments: ParsedArguments) -> int:
@@ -219,12 +219,12 @@ def _install_agent(arguments: ParsedArguments) -> int:
     try:
         return call(arguments, work)
     except KeyboardInterrupt:
-        complain(f"interrupted; the server continues the install {agent}")
+        complain(f"interrupted; the server continues to install {agent}")
         raise
 
 
 def _said(value: object) -> object:
-    """A document without members that the server has left out."""
+    """Return a document without the members that are None, because the server has left them out."""
     if isinstance(value, dict):
         return {name: _said(each) for name, each in cast("Object", value).items() if each is not None}
     return [_said(each) for each in cast("list[object]", value)] if isinstance(value, list) else value
@@ -234,16 +234,16 @@ def _said(value: object) -> object:
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _IN_THE_QUERY = ("GET", "HEAD")
-"""Methods whose fields go into the query."""
+"""Methods with which fields go into the query."""
 _KEPT = 1 << 20
-"""Bytes of an answer that are kept to find the sentence of a problem in it."""
+"""Bytes of an answer that are kept, to find the sentence of a problem in them."""
 
 REQUEST = """\
 Send any request to a server, and print the body of the answer as it comes. The word request may be
 left out: sandbox-agent api /v1/health. The method is GET, or POST with a body.
 
-The exit code is 0 for a status below 400, else 1; then the body is printed too, and stderr has what
-went wrong.
+The exit code is 0 for a status below 400, else 1. The body is printed in both cases, and stderr says
+what went wrong.
 """
 
 REQUEST_EXAMPLES = """\
@@ -280,13 +280,13 @@ def _request() -> Command:
 
 
 def _is_request(argv: Sequence[str]) -> bool:
-    """Whether these words are a request without the word for it."""
+    """Whether the arguments are a request without the word `request`."""
     first = argv[0] if argv else ""
     return first.startswith("/") or first.upper() in METHODS or (first.startswith("-") and any(map(_is_path, argv)))
 
 
 def _send(arguments: ParsedArguments) -> int:
-    """Send the request; gives the exit code."""
+    """Send the request and print the answer. Return the exit code."""
     method, path = _read_words(arguments)
     headers = _read_headers(arguments.words("header"))
     fields, source = read_facts(arguments.words("field")), arguments.word("input")
@@ -318,15 +318,15 @@ def _is_path(word: str) -> bool:
 
 
 def _read_words(arguments: ParsedArguments) -> tuple[str, str]:
-    """The method, empty when none is given, and the path. Raises SettingsError."""
+    """Return the method, empty when none is given, and the path. Raises SettingsError."""
     *before, path = arguments.words("words")
     given = [*before, *([arguments.word("method")] if arguments.word("method") else [])]
     if len(before) > 1 or len(given) > 1:
         raise SettingsError("expected one method and one path, such as GET /v1/health")
     method = (given[0] or "").upper() if given else ""
     if method and method not in METHODS:
-        raise SettingsError(f"{given[0]!r:.40} is no method; expected one of {', '.join(METHODS)}")
-    # The token goes to this server alone, and not to another that a path might name.
+        raise SettingsError(f"{given[0]!r:.40} is not a method; expected one of {', '.join(METHODS)}")
+    # The token must go to this server only. Such a path could name another server.
     if not _is_path(path) or path.startswith("//") or any(letter.isspace() for letter in path):
         raise SettingsError(f"expected a path such as /v1/health, got {path!r:.100}")
     return method, path
@@ -364,7 +364,10 @@ def _print_head(response: "Response") -> None:
 
 
 async def _print_body(response: "Response") -> bytes:
-    """Print the body as it comes; gives its beginning. A terminal gets JSON on lines, and nothing that moves it."""
+    """Print the body as it arrives, and return its beginning.
+
+    A terminal gets JSON indented, and no control characters.
+    """
     kept = bytearray()
     if sys.stdout.isatty() and "json" in response.headers.get("content-type", ""):
         body = await response.aread()

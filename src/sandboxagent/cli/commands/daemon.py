@@ -29,16 +29,16 @@ from sandboxagent.protocol.envelope import Object, list_at, object_at, text_at
 from sandboxagent.server.server_log import log_file
 
 EXIT_NOT_RUNNING = 3
-"""As with systemctl."""
+"""The same exit code as systemctl."""
 _WHICH = ("config_dir", "data_dir", "token", "token_file")
 _NOT_HERE = ("embedded", "no_persist", "quiet")
 _NOT_AGAIN = ("rotate_token", "quiet")
-"""What a restart does not repeat."""
+"""Options that a restart does not repeat."""
 _TOKENS = (f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE")
 MAX_PAGES = 50
-"""Of sessions among which turns are looked for."""
+"""Maximum number of pages of sessions that are searched for running turns."""
 LINES = 100
-"""Of the log, unless you say how many."""
+"""Default number of log lines to show."""
 
 EXAMPLES = """\
   sandbox-agent daemon start
@@ -50,10 +50,10 @@ EXAMPLES = """\
 
 START = """\
 Start a server in the background and wait until it answers. It keeps running when you close the
-terminal; stop it with: sandbox-agent daemon stop. If a server already runs on the data directory,
-that one is shown and nothing is started; one that sandbox-agent run has started then stays, too,
-instead of stopping after a while without work. Takes all flags of sandbox-agent server except --embedded
-and --no-persist.
+terminal; stop it with: sandbox-agent daemon stop. If a server already runs on the data directory, the
+command shows that server and starts none. One that sandbox-agent run has started then stays until you
+stop it, instead of stopping after a while without work. Takes all flags of sandbox-agent server except
+--embedded and --no-persist.
 
 The server's log is logs/server.log in the data directory; if it is larger than 1 MiB at a start, it
 is renamed to server.log.1.
@@ -78,8 +78,8 @@ examples:
 
 STOP = """\
 Stop the server that runs on the data directory, however it was started, and its agents, and wait
-until it has ended. The exit code is 0 even if none runs. If turns run, which would be cut off, you are
-asked first, unless there is no terminal, or with --yes.
+until it has ended. Running turns are cut off: the command asks you first, unless there is no terminal
+or you give --yes. The exit code is 0 even if no server runs.
 """
 
 STOP_EXAMPLES = """\
@@ -92,8 +92,9 @@ examples:
 RESTART = """\
 Stop the server that runs on the data directory, and start it again in the background. It keeps its
 flags, port and token, so clients continue where they were. It gets the environment of your shell, such
-as new API keys; its SANDBOX_AGENT_* variables stay unless you set them now. Turns that run are cut
-off: you are asked first, unless there is no terminal, or with --yes. If no server runs, one is started.
+as new API keys, but keeps its SANDBOX_AGENT_* variables unless your shell sets them. Running turns are
+cut off: the command asks you first, unless there is no terminal or you give --yes. If no server runs,
+it starts one.
 """
 
 RESTART_EXAMPLES = """\
@@ -103,8 +104,8 @@ examples:
 """
 
 LOGS = """\
-Print the last lines of what the server in the background has logged. The file is logs/server.log in
-the data directory.
+Print the last lines of the log of the server in the background. The file is logs/server.log in the data
+directory.
 """
 
 LOGS_EXAMPLES = """\
@@ -117,15 +118,15 @@ examples:
 
 
 def group() -> CommandGroup:
-    """The commands, by their words."""
+    """Make the group `daemon`."""
     words = {
         "start": Subcommand("start a server in the background", _start_command),
-        "status": Subcommand("show whether one runs, and its health", _status_command),
-        "restart": Subcommand("end it and start it again", _restart_command),
-        "stop": Subcommand("end it", _stop_command),
-        "logs": Subcommand("show what it logs", _logs_command),
+        "status": Subcommand("show whether a server runs, and its health", _status_command),
+        "restart": Subcommand("stop the server and start it again", _restart_command),
+        "stop": Subcommand("stop the server", _stop_command),
+        "logs": Subcommand("show the log of the server", _logs_command),
     }
-    return CommandGroup("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
+    return CommandGroup("sandbox-agent daemon", "Run a server in the background.", EXAMPLES, words)
 
 
 def _start_command() -> Command:
@@ -172,7 +173,7 @@ def _add_json(parser: Parser) -> None:
 
 
 def _add_yes(parser: Parser) -> None:
-    parser.add_argument("-y", "--yes", action="store_true", help="Do not ask, although turns are cut off.")
+    parser.add_argument("-y", "--yes", action="store_true", help="Cut off running turns without asking.")
 
 
 def _start(arguments: ParsedArguments) -> int:
@@ -189,7 +190,7 @@ def _start(arguments: ParsedArguments) -> int:
 
 
 def _check_files(settings: Settings) -> None:
-    """Raises SettingsError for a mistake in agents.toml or in the rules."""
+    """Raise SettingsError for a mistake in agents.toml or in the permission rules."""
     from sandboxagent.server.agents.manifest import load_manifest
     from sandboxagent.server.permissions.file import load_rules
 
@@ -205,7 +206,7 @@ def _restart(arguments: ParsedArguments) -> int:
         if running is None:
             return _start(arguments)
         again, environ = _as_before(running)
-        settings = settings_of(again, environ)  # A mistake is found while the old one still runs.
+        settings = settings_of(again, environ)  # Find mistakes while the old server still runs.
         _check_files(settings)
         flags, environ = forward(again, environ)
         if not _may_cut_off(running, arguments):
@@ -218,16 +219,16 @@ def _restart(arguments: ParsedArguments) -> int:
 
 
 def _as_before(running: RunningServer) -> tuple[ParsedArguments, dict[str, str]]:
-    """The flags and the environment for a server that takes the place of this one. Raises Failed."""
+    """Return the flags and environment to start this server again. Raises ServerFailed."""
     from sandboxagent.cli.commands.server import server_command
 
     began = read_start_record(running.record.pid)
-    # Paths in its flags may begin there.
+    # Its flags may have paths relative to this directory.
     try:
         os.chdir(began.directory)
     except OSError as error:
         raise ServerFailed(
-            f"the server's directory {began.directory}: {error.strerror}; stop it, and start it"
+            f"the server's directory {began.directory}: {error.strerror}; stop the server, and start it again"
         ) from error
     values = {
         name: value
@@ -305,11 +306,11 @@ def _stop(arguments: ParsedArguments) -> int:
 
 
 def _may_cut_off(running: RunningServer, arguments: ParsedArguments) -> bool:
-    """Whether turns that run may be cut off: you are asked on a terminal, and only informed elsewhere."""
+    """Whether to cut off running turns: ask at a terminal, only report them elsewhere."""
     count = _count_turns(running)
     if count == 0 or arguments.switch("yes"):
         return True
-    complain("one turn runs, and is cut off" if count == 1 else f"{count} turns run, and are cut off")
+    complain("one turn is running, and is cut off" if count == 1 else f"{count} turns are running, and are cut off")
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     print("go on? y/n: ", end="", file=sys.stderr, flush=True)
@@ -320,7 +321,7 @@ def _may_cut_off(running: RunningServer, arguments: ParsedArguments) -> bool:
 
 
 def _count_turns(running: RunningServer) -> int:
-    """How many turns run, as far as can be seen without its token."""
+    """Return the number of running turns; 0 if the server does not show its sessions without its token."""
     count, cursor = 0, ""
     for _ in range(MAX_PAGES):
         try:
@@ -401,7 +402,7 @@ def _text(document: Object, name: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """A time in its two largest units."""
+    """Format a time in its two largest units."""
     parts: list[str] = []
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         count, seconds = divmod(seconds, length)

@@ -15,20 +15,20 @@ EXAMPLES = """\
   sandbox-agent fs get -r /srv/app/results
 """
 _PATH = (
-    "Absolute, or relative: to the session's directory with --session, to the server's root directory with --endpoint, "
-    "else to where you are."
+    "Absolute, or relative to the session's directory (with --session), to the server's root directory (with "
+    "--endpoint), else to your current directory."
 )
 _CASES = ("smart", "sensitive", "ignore")
 
 
 def group() -> CommandGroup:
-    """All commands about files."""
+    """Make the group `fs`."""
     return CommandGroup(
         "sandbox-agent fs",
-        "Look at the files of a running server, and move files to and from it. Paths are those of its machine.",
+        "View the files of a running server, and copy files to and from it. Remote paths are those of its machine.",
         EXAMPLES,
         {
-            "ls": Subcommand("what is in a directory", _ls),
+            "ls": Subcommand("list a directory", _ls),
             "cat": Subcommand("write files to stdout", _cat),
             "get": Subcommand("copy a file, or a directory, from the server", _get),
             "put": Subcommand("copy a file, or a directory, to the server", _put),
@@ -37,7 +37,7 @@ def group() -> CommandGroup:
             "rm": Subcommand("delete files and directories", _rm),
             "stat": Subcommand("details of a file", _stat),
             "search": Subcommand("find lines by text, and files by name", _search),
-            "watch": Subcommand("see what changes", _watch),
+            "watch": Subcommand("print changes as they happen", _watch),
         },
     )
 
@@ -60,7 +60,7 @@ def _cat() -> Command:
     parser = _parser(
         "cat",
         "REMOTE...",
-        "Write files to stdout, byte for byte. A terminal gets escapes (\\x1b) for what it would obey or not show.",
+        "Write files to stdout, byte for byte. A terminal gets control characters as escapes (\\x1b).",
         "  sandbox-agent fs cat notes.txt --session 0198c2\n  sandbox-agent fs cat a.gz b.gz | zcat\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
@@ -204,9 +204,9 @@ def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str | 
     parser.add_argument(
         "--session",
         metavar="SESSION",
-        help="Paths are relative to this session's directory; its id or alias, or enough of the beginning.",
+        help="Make paths relative to this session's directory: its id or alias, or a unique beginning of one.",
     )
-    add_node_flag(parser, "that has the files; --session says it, too")
+    add_node_flag(parser, "that has the files; --session selects it, too")
     if json:
         parser.add_argument("--json", action="store_true", help=json)
     add_endpoint_flags(parser)
@@ -219,7 +219,7 @@ def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str | 
 
 
 def _from_here(arguments: ParsedArguments, names: list[str]) -> ParsedArguments:
-    """Arguments with paths as you mean them: the server on your own machine may have been started anywhere."""
+    """Make relative paths absolute: a server on this machine may have been started in another directory."""
     from sandboxagent.core.discovery import is_named
 
     if arguments.word("session") or is_named(arguments.values, os.environ):
@@ -227,7 +227,7 @@ def _from_here(arguments: ParsedArguments, names: list[str]) -> ParsedArguments:
     values = dict(arguments.values)
     for name in names:
         given = values.get(name)
-        # Joined, not normalised: a slash at the end means something.
+        # Joined, not normalised, because a slash at the end has a meaning.
         values[name] = [_join(each) for each in arguments.words(name)] if isinstance(given, list) else _join(str(given))
     return ParsedArguments(values)
 

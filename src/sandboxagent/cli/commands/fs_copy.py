@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 STREAM = "-"
-"""What stands for stdin and stdout."""
+"""The argument for stdin or stdout."""
 BESIDE = ".sandbox-agent-"
-"""How names of what is not whole yet begin, here and in the SDK."""
+"""Prefix of the names of incomplete files and directories, here and in the SDK."""
 
 
 def get(arguments: ParsedArguments) -> int:
-    """Copy from the server; gives the exit code."""
+    """Copy from the server. Return the exit code."""
     remote_path, local = arguments.word("remote") or "", arguments.word("local")
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -44,10 +44,10 @@ def get(arguments: ParsedArguments) -> int:
             return 0
         entry = await files.stat(remote_path)
         if entry.entry_type == "directory":
-            raise ClientError(f"{one_line(remote_path)} is a directory; get -r copies what is in it")
+            raise ClientError(f"{one_line(remote_path)} is a directory; copy its content with get -r")
         place = _place(remote_path, local)
         if not place.parent.is_dir():
-            raise ClientError(f"{place.parent} is no directory")
+            raise ClientError(f"{place.parent} is not a directory")
         await _get_file(files, remote_path, entry, place)
         return 0
 
@@ -55,7 +55,7 @@ def get(arguments: ParsedArguments) -> int:
 
 
 def put(arguments: ParsedArguments) -> int:
-    """Copy to the server; gives the exit code."""
+    """Copy to the server. Return the exit code."""
     local, remote_path = arguments.word("local") or "", arguments.word("remote") or ""
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -69,7 +69,7 @@ def put(arguments: ParsedArguments) -> int:
 
 
 def _place(remote: str, local: str | None) -> Path:
-    """Where a file goes: a directory takes it under its name."""
+    """Return the path for a copied file. In a directory, it keeps its name."""
     if local is not None and not local.endswith("/") and not Path(local).is_dir():
         return Path(local)
     return Path(local or ".", _name_for(remote))
@@ -78,7 +78,7 @@ def _place(remote: str, local: str | None) -> Path:
 def _name_for(remote: str) -> str:
     name = base_name(remote)
     if name in ("", ".", ".."):
-        raise ClientError(f"after {one_line(remote) or 'it'}, give the name that it gets here")
+        raise ClientError(f"{one_line(remote) or 'the path'} has no name; give the name of the local copy after it")
     return name
 
 
@@ -86,7 +86,7 @@ async def _get_file(files: "Files", remote: str, entry: "Entry", place: Path) ->
     with count_bytes(one_line(place.name), entry.size) as count, _as_client_error(place):
         async with aclosing(files.stream(remote)) as pieces:
             if place.exists() and not place.is_file():
-                # A device, or a pipe: there is no place of it to take.
+                # A device or a pipe: write into it, instead of replacing it.
                 with place.open("wb") as file:
                     async for piece in _count_bytes(pieces, count):
                         file.write(piece)
@@ -96,7 +96,7 @@ async def _get_file(files: "Files", remote: str, entry: "Entry", place: Path) ->
 
 
 async def _replace(place: Path, pieces: AsyncIterator[bytes], mode: int) -> None:
-    """Write a file beside, and then move it to its place: you see all of it, or nothing."""
+    """Write a file beside the target and move it there, so that nobody sees a part of it."""
     old = place.stat().st_mode & 0o7777 if place.exists() else None
     folder = Path(tempfile.mkdtemp(prefix=BESIDE, dir=place.parent))
     new = folder / "file"
@@ -119,9 +119,9 @@ async def _put_file(files: "Files", local: str, remote: str) -> "Written":
     path = Path(local)
     with _as_client_error(path):
         if path.is_dir():
-            raise ClientError(f"{local} is a directory; put -r copies what is in it")
+            raise ClientError(f"{local} is a directory; copy its content with put -r")
         with path.open("rb", buffering=0) as file:
-            # A pipe does not say how long it is.
+            # A pipe has no size.
             size = os.fstat(file.fileno()).st_size if path.is_file() else None
             target = await target_of(files, remote, path.name)
             with count_bytes(one_line(path.name), size) as count:
@@ -129,7 +129,7 @@ async def _put_file(files: "Files", local: str, remote: str) -> "Written":
 
 
 async def _exactly(descriptor: int, size: int | None) -> AsyncGenerator[bytes]:
-    """What there is, or as much as was promised."""
+    """Yield the bytes of an open file: exactly `size`, if given. Raises ClientError if it has fewer."""
     left = size
     async for piece in read_input(descriptor):
         taken = piece if left is None else piece[:left]
@@ -145,10 +145,10 @@ async def _get_directory(files: "Files", remote: str, local: str | None) -> None
     from sandboxagent.client.archives import unpack
 
     if local == STREAM:
-        raise ClientError("a directory cannot go to stdout; name a directory for it")
+        raise ClientError("a directory cannot go to stdout; give a local directory")
     target = Path(local or _name_for(remote))
     if target.exists() and not target.is_dir():
-        raise ClientError(f"{target} is no directory")
+        raise ClientError(f"{target} is not a directory")
     with count_bytes(one_line(target.name), None) as count, _as_client_error(target):
         async with aclosing(files.download_archive(remote)) as archive:
             await unpack(_count_bytes(archive, count), target, _leave_out)
@@ -159,7 +159,7 @@ async def _put_directory(files: "Files", local: str, remote: str) -> "Uploaded":
 
     root = Path(local)
     if not root.is_dir():
-        raise ClientError(f"{local} is no directory")
+        raise ClientError(f"{local} is not a directory")
     left_out: list[str] = []
 
     def leave_out(name: str, why: str) -> None:
@@ -184,13 +184,13 @@ async def _count_bytes(pieces: AsyncIterator[bytes], count: Callable[[int], None
 
 @contextmanager
 def _as_client_error(path: Path) -> Generator[None]:
-    """Report failures of this machine like those of the server."""
+    """Raise ClientError for an OSError, so that failures of this machine are reported like those of the server."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        if error.errno is None:  # Not of the system, and a whole sentence.
+        if error.errno is None:  # Raised by our code, with a whole sentence.
             raise ClientError(str(error)) from error
         name = os.fsdecode(error.filename or path)
         raise ClientError(f"{path if BESIDE in name else name}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Look at the files of a server, search, watch, move and delete them."""
+"""Show, search, watch, move and delete the files of a server."""
 
 import stat
 import sys
@@ -36,7 +36,7 @@ _CHANGES = {"added": "green", "modified": "yellow", "deleted": "red"}
 _MORE = {
     "results": "the limit of results was reached; set it with --limit, or --search-results of the server",
     "bytes": "the server's limit of output was reached",
-    "time": "the time was up",
+    "time": "the server's time limit was reached",
     "lines": "very long lines were skipped",
 }
 _ENDED = {"gone": "it was deleted or moved", "exhausted": "the kernel's limit of watches was reached"}
@@ -49,7 +49,7 @@ class _Page(Struct, rename="camel"):
 
 
 def call_files(arguments: ParsedArguments, work: "Callable[[CalledServer, Files], Awaitable[int]]") -> int:
-    """Do something with files of the server, for the session that the arguments name; gives the exit code."""
+    """Call `work` with the server's files, for the session that the arguments name. Return the exit code."""
 
     async def begin(remote: CalledServer) -> int:
         from sandboxagent.client.files import Files
@@ -63,12 +63,12 @@ def call_files(arguments: ParsedArguments, work: "Callable[[CalledServer, Files]
 
 
 def base_name(path: str) -> str:
-    """The last name of a path of the server; empty when it has none."""
+    """Return the last name of a path; empty when it has none."""
     return path.rstrip("/").rpartition("/")[2]
 
 
 async def target_of(files: "Files", path: str, name: str) -> str:
-    """Where something of that name goes: into the directory, if that is what the path leads to."""
+    """Return the target path of a move or copy: in the directory under its name, if the path is a directory."""
     if not path.endswith("/"):
         try:
             if (await files.stat(path)).entry_type != "directory":
@@ -78,20 +78,20 @@ async def target_of(files: "Files", path: str, name: str) -> str:
                 raise
             return path
     if name in ("", ".", ".."):
-        raise ClientError(f"{one_line(path)} is a directory; give the name that it gets there")
+        raise ClientError(f"{one_line(path)} is a directory; add the new name to the path")
     return f"{path.rstrip('/')}/{name}"
 
 
 def permissions_of(entry: "Entry") -> int:
-    """The permissions of a file as a number."""
+    """Return the permissions of a file as a number; 0 if they are unknown."""
     return int(entry.mode, 8) if entry.mode and set(entry.mode) <= set("01234567") else 0
 
 
-# --- looking ----------------------------------------------------------------------------------------------------------
+# --- showing ----------------------------------------------------------------------------------------------------------
 
 
 def print_entries(arguments: ParsedArguments) -> int:
-    """What is in a directory; of a file, itself. Gives the exit code."""
+    """List a directory, or show a single file. Return the exit code."""
     path = arguments.word("path") or "."
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -110,7 +110,7 @@ def print_entries(arguments: ParsedArguments) -> int:
 
 
 async def _pages(remote: CalledServer, files: "Files", path: str) -> AsyncGenerator[_Page]:
-    """The pages of a directory as the server sends them; a file is a page of one entry."""
+    """Yield the pages of a directory as the server sends them. A file is a page of one entry."""
     cursor = None
     while True:
         try:
@@ -156,7 +156,7 @@ def _moment(moment: datetime | None) -> str:
 
 
 def print_stat(arguments: ParsedArguments) -> int:
-    """What is known of a file; gives the exit code."""
+    """Show the facts about a file. Return the exit code."""
     path, follow = arguments.word("path") or "", not arguments.switch("no_follow")
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -182,12 +182,12 @@ def print_stat(arguments: ParsedArguments) -> int:
 
 
 def print_content(arguments: ParsedArguments) -> int:
-    """Files as they are; gives the exit code."""
+    """Write files to stdout. Return the exit code."""
     return _for_each(arguments, write_content)
 
 
 async def write_content(files: "Files", path: str) -> bool:
-    """Write a file to stdout: byte for byte, but on a terminal, which gets nothing that it would obey."""
+    """Write a file to stdout byte for byte; to a terminal, with control characters as escapes."""
     decode = getincrementaldecoder("utf-8")("backslashreplace").decode
     is_shown = sys.stdout.isatty()
     async with aclosing(files.stream(path)) as pieces:
@@ -205,12 +205,12 @@ async def write_content(files: "Files", path: str) -> bool:
 
 
 def make_directories(arguments: ParsedArguments) -> int:
-    """Make directories; gives the exit code."""
+    """Make directories. Return the exit code."""
     return _for_each(arguments, lambda files, path: files.mkdir(path))
 
 
 def remove(arguments: ParsedArguments) -> int:
-    """Delete; gives the exit code."""
+    """Delete files and directories. Return the exit code."""
 
     async def delete(files: "Files", path: str) -> bool:
         await files.delete(path, recursive=arguments.switch("recursive"))
@@ -220,7 +220,7 @@ def remove(arguments: ParsedArguments) -> int:
 
 
 def move(arguments: ParsedArguments) -> int:
-    """Give something another name; gives the exit code."""
+    """Move or rename a file or directory. Return the exit code."""
     source, wanted = arguments.word("source") or "", arguments.word("target") or ""
 
     async def work(remote: CalledServer, files: "Files") -> int:
@@ -232,7 +232,7 @@ def move(arguments: ParsedArguments) -> int:
 
 
 def _for_each(arguments: ParsedArguments, act: "Callable[[Files, str], Awaitable[object]]") -> int:
-    """Do it for every path; what is refused for one does not keep the others from it."""
+    """Call `act` for every path, also after one has failed. Return the exit code."""
 
     async def work(remote: CalledServer, files: "Files") -> int:
         done = [await attempt(remote, act(files, path)) for path in arguments.words("paths")]
@@ -245,7 +245,7 @@ def _for_each(arguments: ParsedArguments, act: "Callable[[Files, str], Awaitable
 
 
 def search(arguments: ParsedArguments) -> int:
-    """Print what is found; gives the exit code, 1 when that is nothing."""
+    """Print all matches. Return the exit code: 1 when there are none."""
 
     async def work(remote: CalledServer, files: "Files") -> int:
         matches = files.search(
@@ -285,12 +285,12 @@ def _print_match(match: "Match", *, as_json: bool) -> None:
 
 
 def watch(arguments: ParsedArguments) -> int:
-    """Print changes until interrupted; gives the exit code when the server ends it."""
+    """Print changes until interrupted. Raises ClientError when the server ends the watch."""
     path = arguments.word("path") or "."
 
     async def work(remote: CalledServer, files: "Files") -> int:
         async with files.watch(path, recursive=not arguments.switch("no_recursive")) as changes:
-            # From here on nothing is missed.
+            # From here on, the server reports every change.
             complain(f"watching {one_line(path)}; Ctrl-C ends it")
             async for change in changes:
                 _print_change(change, as_json=arguments.switch("json"))

@@ -1,4 +1,4 @@
-"""List, install and remove agents of this machine without a server."""
+"""List, install and remove the agents of this machine without a server."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ TITLES = ("agent", "installed", "source", "credentials", "supported")
 
 
 def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool, as_json: bool) -> None:
-    """All agents; with `registry`, those that only the ACP registry has too."""
+    """Print all known agents; with `registry`, also all others of the ACP registry."""
     catalog = open_catalog(settings, environ)
     agents = asyncio.run(_all(catalog)) if registry else catalog.agents()
     known = [read_facts(agent, catalog, environ) for agent in agents]
@@ -58,7 +58,10 @@ def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool
 def print_agent(
     settings: Settings, environ: Mapping[str, str], name: str, *, asking: bool = False, as_json: bool
 ) -> None:
-    """Everything known of one agent, `asking` it for its models; raises UnknownAgent, or why it cannot be asked."""
+    """Print all facts about one agent. With `asking`, start it to ask for its models.
+
+    Raises UnknownAgent, or the reason why the agent cannot be asked.
+    """
     import uvloop
 
     catalog = open_catalog(settings, environ)
@@ -89,7 +92,7 @@ async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, ask
 
 
 def _choices(shape: Object, name: str) -> str:
-    """Models or modes, one per line; the current one is marked."""
+    """Format models or modes, one per line, with a mark at the current one."""
     from sandboxagent.server.agents.options import MODE, MODEL
 
     category = MODEL if name == MODEL.shape else MODE
@@ -98,7 +101,7 @@ def _choices(shape: Object, name: str) -> str:
 
 
 def print_instructions(settings: Settings, environ: Mapping[str, str], name: str | None, *, as_json: bool) -> None:
-    """How to get one agent, or each; raises UnknownAgent."""
+    """Print how to install one agent, or each, and its needs. Raises UnknownAgent."""
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [asyncio.run(catalog.find(name))]
     if as_json:
@@ -117,7 +120,7 @@ async def _all(catalog: Catalog) -> list[Agent]:
         complain(f"warning: {error}")
         return catalog.agents()
     if snapshot.problem:
-        complain(f"warning: {snapshot.problem}; this is an older copy")
+        complain(f"warning: {snapshot.problem}; the list is from an older copy")
     return await catalog.all()
 
 
@@ -185,7 +188,7 @@ PROGRESS_INTERVAL = 0.2
 
 
 class Removal(Struct):
-    """What removing an agent did; `uninstalled` is false when there was nothing."""
+    """The result of removing an agent; `uninstalled` is false when it was not installed."""
 
     agent: str
     uninstalled: bool
@@ -193,7 +196,7 @@ class Removal(Struct):
 
 @dataclass(frozen=True, slots=True)
 class FailedAgent:
-    """An agent that could not be had, or not be removed."""
+    """An agent whose install or removal failed."""
 
     agent: str
     error: SandboxAgentError
@@ -202,7 +205,7 @@ class FailedAgent:
 async def install(
     settings: Settings, names: Sequence[str], asked: InstallRequest, tell: Callable[[InstallResult | FailedAgent], None]
 ) -> None:
-    """Install all of them and report each; if one fails, the others are still installed."""
+    """Install agents and report each. If one fails, the others are still installed."""
     async with _opened(settings) as (catalog, installer):
         installs = AgentInstalls(catalog, installer)
         for name in names:
@@ -214,7 +217,7 @@ async def install(
 
 
 async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | FailedAgent], None]) -> None:
-    """Remove all of them and report each; if one fails, the others are still removed."""
+    """Remove agents and report each. If one fails, the others are still removed."""
     async with _opened(settings) as (catalog, installer):
         for name in names:
             tell(await _remove_agent(catalog, installer, name))
@@ -222,9 +225,9 @@ async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Re
 
 @asynccontextmanager
 async def _opened(settings: Settings) -> AsyncGenerator[tuple[Catalog, Installer]]:
-    """An installer for a moment; what it has begun and not finished is undone."""
+    """Open an installer for the time of the block. At its end, unfinished installs are undone."""
     catalog = open_catalog(settings, os.environ)
-    # An owner of its own: the server of this data directory knows its processes by another.
+    # With an owner id of its own: the server on this data directory ends processes by its own owner id.
     children = ProcessTrees(token_hex(16))
     installer = open_installer(settings, children, catalog, open_starter(settings, children, os.environ))
     try:
@@ -249,7 +252,7 @@ async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) ->
     while not task.done():
         changed = asyncio.ensure_future(job.changed())
         try:
-            # Bounded: what changes before `changed` has begun to wait would be seen with the next change only.
+            # With a timeout, because a change just before `changed` waits would show only with the next one.
             await asyncio.wait({changed, task}, timeout=PROGRESS_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
@@ -270,7 +273,7 @@ async def _remove_agent(catalog: Catalog, installer: Installer, name: str) -> Re
 
 
 def _note(catalog: Catalog, agent: str) -> None:
-    """Print the note about where it came from."""
+    """Print the note of an agent's install, if it has one."""
     record = catalog.store.record(agent)
     if record is not None and record.note:
         complain(f"note: {record.note}")
@@ -287,14 +290,14 @@ class Failure(Struct):
 
 
 class Outcomes:
-    """Collects them."""
+    """Collects the outcomes of several agents, prints them and knows the exit code."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self._all: list[InstallResult | Removal | Failure] = []
 
     def tell(self, result: InstallResult | Removal | FailedAgent) -> None:
-        """Add one outcome; a failure always goes to stderr too."""
+        """Add and print one outcome. A failure always goes to stderr."""
         if isinstance(result, FailedAgent):
             from sandboxagent.server.http.asgi import problem_document
 
@@ -306,7 +309,7 @@ class Outcomes:
             print(harmless(_sentence(result)), flush=True)
 
     def finish(self) -> int:
-        """Print the document, if there is to be one; gives the exit code."""
+        """Print all outcomes if the output is JSON. Return the exit code."""
         if self._as_json:
             print_json(msgspec.json.encode({"agents": self._all}))
         failed = any(isinstance(each, Failure) for each in self._all)
@@ -317,7 +320,7 @@ def _sentence(result: InstallResult | Removal) -> str:
     if isinstance(result, Removal):
         return f"{result.agent} is removed" if result.uninstalled else f"{result.agent} is not installed"
     name = f"{result.agent} {result.version}" if result.version else result.agent
-    how = "is there already" if result.already_installed else "is installed"
+    how = "is already installed" if result.already_installed else "is installed"
     native = "" if result.native_version is UNSET else f", with version {result.native_version} of the agent itself"
     unverified = any(each.unverified is True for each in result.artifacts)
     warning = "; unverified: there was no hash to check it against" if unverified else ""
@@ -331,7 +334,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_undoing(work: Coroutine[object, object, None]) -> None:
-    """Run something to its end. A signal cancels it: the program ends with 128 and the signal's number."""
+    """Run a coroutine to its end. A signal cancels it, and the program exits with 128 plus the signal's number."""
     import uvloop
 
     told: list[signal.Signals] = []
@@ -345,7 +348,7 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
             told.append(number)
 
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored, as under nohup.
                 asyncio.get_running_loop().add_signal_handler(number, stop, number)
         try:
             await task
@@ -353,7 +356,7 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
             if not told:
                 raise
 
-    # The same event loop as the server's: children end alike.
+    # The server's event loop, so that child processes end as they do there.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(watched())
     if told:

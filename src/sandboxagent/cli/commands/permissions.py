@@ -1,6 +1,6 @@
-"""Run `sandbox-agent permissions`, which checks the rules and shows what they would decide.
+"""Run `sandbox-agent permissions`, which checks the rules and shows their decisions.
 
-Nothing is run or asked.
+It runs no command and asks nobody.
 """
 
 import os
@@ -15,12 +15,12 @@ from sandboxagent.protocol.json_bounds import read
 _WHERE = ("config_dir", "permissions_file")
 
 TEST = """\
-Show what the server's rules would decide about a request, by which rule, and why. A command is
-judged by its parts; the strictest decision wins. Rules of a single session are not included.
+Show what the server's rules would decide about a request, by which rule, and why. Each part of a
+command is judged; the strictest decision wins. Rules of a single session are not included.
 """
 STARTER = """\
-Print a file of rules to start with: access to secrets is rejected, looking around and the project's
-own checks are allowed, and you are asked about everything else. Save it to a file, and adapt it.
+Print a file of rules to start with. They reject access to secrets, allow commands that only look and
+the project's own checks, and ask you about everything else. Save the file and adapt it.
 """
 CHECK = """\
 Read the file of rules as a server does at its start. An error names the line and the rule.
@@ -28,7 +28,7 @@ Read the file of rules as a server does at its start. An error names the line an
 
 
 def group() -> CommandGroup:
-    """All commands about permissions."""
+    """Make the group `permissions`."""
     return CommandGroup(
         "sandbox-agent permissions",
         "Check and test permission rules. Nothing is run, and you are not asked.",
@@ -53,13 +53,13 @@ def _test() -> Command:
     parser = Parser("sandbox-agent permissions test", TEST, examples)
     parser.add_argument("--agent", metavar="AGENT", help="The agent that asks.")
     parser.add_argument("--tool", metavar="NAME", help="The name of the tool it wants to use.")
-    parser.add_argument("--kind", metavar="KIND", help="The kind of the call in ACP; execute when there is a command.")
+    parser.add_argument("--kind", metavar="KIND", help="The tool call's kind in ACP. (default: execute with --command)")
     parser.add_argument("--command", metavar="TEXT", help="The command it wants to run.")
     parser.add_argument(
         "--path", metavar="PATH", action="append", help="A path that it wants to work on. May be repeated."
     )
     parser.add_argument("--input", metavar="JSON", help="Further arguments of the tool, a JSON object.")
-    parser.add_argument("--cwd", metavar="PATH", help="The session's directory (default: this one).")
+    parser.add_argument("--cwd", metavar="PATH", help="The session's directory. (default: the current directory)")
     parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, _WHERE)
     return Command(parser, _run_test)
@@ -123,7 +123,7 @@ def _run_test(arguments: ParsedArguments) -> int:
 
 
 def _call(arguments: ParsedArguments) -> dict[str, object]:
-    """A call such as an agent would ask permission for."""
+    """Make a tool call like one for which an agent asks permission."""
     import msgspec
 
     command, paths = arguments.word("command"), arguments.words("path")

@@ -1,7 +1,7 @@
-"""Run `sandbox-agent api v1 rpc`: envelopes in, envelopes out in their true order, a line each.
+"""Run `sandbox-agent api v1 rpc`: envelopes in, envelopes out in the server's order, one per line.
 
-What is read is sent by the SDK's transport, one line after another, so that it arrives in order; it also follows the
-stream, which brings the answers. `PendingOutput` says what is still to come.
+The SDK's transport sends the input line by line, so that it arrives in order, and follows the stream, which brings the
+responses. `PendingOutput` counts the requests that wait for a response.
 """
 
 import logging
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 ID, POSITION = "X-ACP-Connection-Id", "X-ACP-Last-Event-Id"
 MAX_LINE_BYTES = 256 << 20
-"""Bytes of a line; a server takes less, and says so."""
+"""Maximum number of bytes of a line. A server accepts less, and says so."""
 MAX_BREAKS = 5
-"""How often in a row a stream may break without anything having come."""
+"""Maximum number of breaks of the stream in a row, without an envelope in between."""
 CLOSE_TIMEOUT = 2.0
-"""Seconds that closing may take: you may have said stop already."""
-_OPENED = "it is opened by --agent, or by an initialize in the first line"
+"""Seconds to wait for the server to close the connection: the user may already have interrupted the command."""
+_OPENED = "open one with --agent, or with an initialize in the first line"
 _JSON = {"Content-Type": "application/json"}
 
 Lines = AsyncIterator[tuple[int, bytes]]
-"""With their numbers."""
+"""Envelopes with their line numbers."""
 
 
-# --- what is still to come --------------------------------------------------------------------------------------------
+# --- pending responses ------------------------------------------------------------------------------------------------
 
 
 class PendingOutput:
-    """What is printed, and what is still to be answered."""
+    """Prints envelopes, and counts the requests that wait for a response."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         import asyncio
@@ -52,18 +52,18 @@ class PendingOutput:
         self._write = write
         self._open: Counter[bytes] = Counter()
         self._breaks = 0
-        """How often the stream broke since something came."""
+        """Number of breaks of the stream since the last envelope."""
         self._ended = False
         self.changed = asyncio.Event()
-        """Set whenever something happens."""
+        """Set after every change of this object."""
         self.failed = False
-        """Whether a line was refused."""
+        """Whether the server refused a line."""
         self.failure: Exception | None = None
-        """Why there will be nothing more."""
+        """The error that ended the exchange."""
 
     @property
     def is_done(self) -> bool:
-        """Nothing more will be sent, and everything is answered."""
+        """Whether all input is sent and every request has its response."""
         return self._ended and not self._open
 
     @property
@@ -72,12 +72,12 @@ class PendingOutput:
         return ", ".join(id.decode("utf-8", "replace") for id in self._open)
 
     def send(self, id: bytes) -> None:
-        """A request is about to be sent."""
+        """Note that a request is about to be sent."""
         self._open[id] += 1
         self.changed.set()
 
     def receive(self, line: bytes) -> None:
-        """Print an envelope."""
+        """Print an envelope. If it is a response, its request waits no more."""
         self._breaks = 0
         self.changed.set()
         try:
@@ -93,14 +93,14 @@ class PendingOutput:
                 self._close(envelope.id)
 
     def refuse(self, line: int, why: ClientError, id: bytes | None) -> None:
-        """A line was refused; if it was a request, it will not be answered."""
+        """Report a refused line. If it is a request, it will get no response."""
         self.failed = True
         tell(why, f"line {line}: ")
         self._close(id)
         self.changed.set()
 
     def interrupt(self, why: ClientError | None, _away: float = 0) -> None:
-        """The stream broke, or the server has ended it. A reader that was too slow is cut off, and may go on."""
+        """Note that the stream broke or the server ended it. A reader that was cut off as too slow may continue."""
         self._breaks += 1
         if why is None:
             reason = "another client listens to this connection now, or has closed it, or the server stops"
@@ -109,7 +109,7 @@ class PendingOutput:
             self.end(why)
 
     def end(self, failure: Exception | None = None) -> None:
-        """Everything has been sent, or there will be nothing more."""
+        """Note that all input was sent, or the error that ends the exchange."""
         self._ended = True
         self.failure = self.failure or failure
         self.changed.set()
@@ -125,12 +125,12 @@ class PendingOutput:
 
 
 def exchange(arguments: ParsedArguments) -> int:
-    """Pass envelopes on, both ways; gives the exit code."""
+    """Pass envelopes on in both directions. Return the exit code."""
     agent, known = arguments.word("agent"), arguments.word("connection")
     if agent and known:
         raise SettingsError("--agent and --connection contradict each other; give one of them")
     if known is not None and not (known.isascii() and known.isprintable() and known):
-        raise SettingsError("--connection: expected the id of a connection, as the header X-ACP-Connection-Id has it")
+        raise SettingsError("--connection: expected a connection's id, as in the header X-ACP-Connection-Id")
 
     async def work(remote: CalledServer) -> int:
         lines = _lines([os.fsencode(each) for each in arguments.words("data")])
@@ -139,7 +139,7 @@ def exchange(arguments: ParsedArguments) -> int:
             return await _exchange(remote.api, id, arguments, first, lines)
         finally:
             if arguments.switch("keep"):
-                # An id may begin with a dash.
+                # With `=`, because an id may begin with a dash.
                 complain(f"the connection stays open; use it with --connection={id}")
             elif known is None:
                 with suppress(ClientError):
@@ -149,7 +149,7 @@ def exchange(arguments: ParsedArguments) -> int:
 
 
 async def _open(api: "Api", agent: str | None, known: str | None, lines: Lines) -> tuple[str, bytes | None]:
-    """The id of a connection, and the response that opened it when that was the user's own request."""
+    """Return the id of a connection, and the response to the user's own `initialize` if that opened it."""
     if known is not None:
         return known, None
     if agent is not None:
@@ -157,7 +157,7 @@ async def _open(api: "Api", agent: str | None, known: str | None, lines: Lines) 
         return response.headers.get(ID, ""), None
     begun = await anext(lines, None)
     if begun is None:
-        raise ClientError(f"there is nothing to send, and no connection: {_OPENED}")
+        raise ClientError(f"there is nothing to send, and no connection is open: {_OPENED}")
     try:
         response = await api.request("POST", "/v1/rpc", content=begun[1], headers=_JSON)
     except ServerProblem as problem:
@@ -168,7 +168,7 @@ async def _open(api: "Api", agent: str | None, known: str | None, lines: Lines) 
 
 
 def _initialize(agent: str) -> bytes:
-    """The envelope that opens a connection with this agent. What an agent asks comes as the agent asks it."""
+    """Return the request that opens a connection with this agent. It asks for the agent's requests unchanged."""
     return request(
         b"0",
         "initialize",
@@ -182,7 +182,7 @@ def _initialize(agent: str) -> bytes:
 
 
 async def _exchange(api: "Api", id: str, arguments: ParsedArguments, first: bytes | None, lines: Lines) -> int:
-    """Send and listen until all is answered; gives the exit code."""
+    """Send and listen until every request has its response. Return the exit code."""
     import asyncio
 
     output = PendingOutput(_write)
@@ -204,7 +204,7 @@ async def _exchange(api: "Api", id: str, arguments: ParsedArguments, first: byte
 
 
 async def _wait_for_more(output: PendingOutput, silence: float | None) -> None:
-    """Wait until something happens. Raises why nothing does."""
+    """Wait for the next change. Raises the error that ended the exchange, and ClientError after `silence` seconds."""
     import asyncio
 
     try:
@@ -218,11 +218,11 @@ async def _wait_for_more(output: PendingOutput, silence: float | None) -> None:
 
 
 async def _listen(api: "Api", id: str, arguments: ParsedArguments, output: PendingOutput) -> "Transport":
-    """What follows the connection's stream."""
+    """Open a transport that follows the stream of the connection."""
     from sandboxagent.client.incoming import Hooks
     from sandboxagent.client.transport import Transport
 
-    # What matters of it is told otherwise.
+    # The command reports failures itself, so log reports are kept from stderr.
     logging.getLogger("sandboxagent.client").addHandler(logging.NullHandler())
     after = arguments.number("after")
     if after is None and arguments.word("connection"):
@@ -237,7 +237,7 @@ async def _listen(api: "Api", id: str, arguments: ParsedArguments, output: Pendi
 
 
 async def _send_all(api: "Api", id: str, transport: "Transport | None", lines: Lines, output: PendingOutput) -> None:
-    """Send what is read, as it is. Whatever goes wrong ends the exchange: it must not wait for what never comes."""
+    """Send the input unchanged. Any error ends the exchange, which would otherwise wait for ever."""
     try:
         async for number, line in lines:
             asked = _request_id(line)
@@ -259,15 +259,15 @@ async def _send_all(api: "Api", id: str, transport: "Transport | None", lines: L
 
 
 async def _position(api: "Api", id: str) -> int:
-    """The number of the last event that was meant for this connection."""
-    # Any answer says it: of a session that is not there, too.
+    """Return the id of the last event for this connection."""
+    # Any response has it in a header, also one about an unknown session.
     asked = request(b"0", "_sandboxagent/session/get", {"sessionId": ""})
     response = await api.request("POST", "/v1/rpc", content=asked, headers={ID: id} | _JSON)
     return int(response.headers.get(POSITION, "0"))
 
 
 def _request_id(line: bytes) -> bytes | None:
-    """The id of what will be answered. What is no envelope is sent all the same: the server judges it."""
+    """Return the id if the line is a request. An invalid line is sent, too: the server judges it."""
     try:
         envelope = parse(line)
     except NotAnEnvelope:
@@ -276,7 +276,7 @@ def _request_id(line: bytes) -> bytes | None:
 
 
 async def _lines(given: list[bytes]) -> AsyncGenerator[tuple[int, bytes]]:
-    """The envelopes of the command line, or those of stdin as they come."""
+    """Yield the envelopes of the command line, or else those of stdin, with their numbers."""
     number = 0
     async for line in _each(given) if given else read_lines():
         number += 1
@@ -290,7 +290,7 @@ async def _each(given: list[bytes]) -> AsyncGenerator[bytes]:
 
 
 async def read_lines() -> AsyncGenerator[bytes]:
-    """Lines of stdin, as they come; raises ClientError."""
+    """Yield the lines of stdin as they arrive. Raises ClientError."""
     rest = bytearray()
     try:
         async with aclosing(read_input(0)) as pieces:

@@ -8,10 +8,10 @@ RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is
 the argument, or stdin, or both: then stdin follows the argument.
 
-The server is the one that --endpoint or {ENDPOINT_VARIABLE} names, or the one that runs on the
-data directory. If there is none, one is started in the background: it serves all your terminals, and
-stops after 30 minutes without work (--idle-exit of sandbox-agent server as a variable or in
-config.toml changes that). The session is kept, and you can continue it with --session or --continue,
+--endpoint or {ENDPOINT_VARIABLE} names the server. Without them, it is the server that runs on
+the data directory. If none runs, the command starts one in the background. That server serves all
+your terminals, and stops after 30 minutes without work (SANDBOX_AGENT_IDLE_EXIT, or idle_exit in
+config.toml, changes that). The session is kept: you can continue it with --session or --continue,
 which shows its last turns first. If the agent is not installed, it is installed first.
 
 You answer the agent's requests at the terminal: permissions, questions, forms. Without a terminal
@@ -21,9 +21,9 @@ they are rejected. If stdout is a pipe, it gets only the agent's words; everythi
 RUN_DETAILS = """\
 At the terminal: Ctrl-C cancels the turn, or exits if you press it again or no turn is running;
 Ctrl-D exits; Alt-Enter starts a new line; the tab key completes commands, and /help lists them, the
-agent's own included. The arrow keys bring back what you typed, also in earlier runs: it is kept in
-the file input-history in the data directory, which only you can read. A line that begins with a
-space is not kept. Long output of tools and long changes are folded; /show shows them whole.
+agent's own included. The arrow keys bring back earlier input, also of earlier runs: it is kept in the
+file input-history in the data directory, which only you can read. A line that begins with a space is
+not kept. Long output of tools and long changes are folded; /show shows them whole.
 
 The exit code is 0 if the turn ended normally, 1 if something failed, 2 for a mistake in the
 command line, 3 if the agent had to stop (max_tokens, max_turn_requests), 4 if it refused,
@@ -49,7 +49,7 @@ RUN_EXAMPLES = """\
 
 
 def run_command() -> Command:
-    """The command, with its flags."""
+    """Make the command `run`."""
     parser = Parser(
         "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "[AGENT] [PROMPT]"
     )
@@ -74,11 +74,12 @@ def run_command() -> Command:
     parser.add_argument(
         "--model", metavar="MODEL", help="The model to use; nothing is sent if the agent does not have it."
     )
-    parser.add_argument("--mode", metavar="MODE", help="A mode of the agent's.")
+    parser.add_argument("--mode", metavar="MODE", help="The agent's mode.")
     parser.add_argument(
         "--permission-mode",
         metavar="MODE",
-        help="How much it may do without asking: default, acceptEdits, plan, read-only, bypassPermissions, or its own.",
+        help="How much the agent may do without asking: default, acceptEdits, plan, read-only, bypassPermissions, or a "
+        "mode of its own.",
     )
     parser.add_argument("--title", metavar="TITLE", help="The session's title.")
     parser.add_argument(
@@ -86,21 +87,22 @@ def run_command() -> Command:
         "--env",
         metavar="NAME[=VALUE]",
         action="append",
-        help="Pass a variable to the agent of a new session, such as a key that the server was started without; "
-        "without a value, yours. The session gets a process of its own. May be repeated.",
+        help="Pass an environment variable to the agent of a new session, such as a key that the server was started "
+        "without. Without VALUE, your shell's value is passed. The session gets an agent process of its own. "
+        "May be repeated.",
     )
     parser.add_argument(
         "-f",
         "--attach-file",
         metavar="PATH",
         action="append",
-        help="Send a file or a directory with the prompt, of the server's machine. May be repeated.",
+        help="Send a file or directory of the server's machine with the prompt. May be repeated.",
     )
     parser.add_argument(
         "-y", "--yes", action="store_true", help="Allow everything the agent asks permission for, once each time."
     )
     parser.add_argument(
-        "--no", action="store_true", help="Reject everything that is asked; the default without a terminal."
+        "--no", action="store_true", help="Reject every request of the agent. This is the default without a terminal."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
@@ -117,7 +119,8 @@ def run_command() -> Command:
 
 def add_server_flags(parser: Parser) -> None:
     """Add the flags that select a server, for a command that can also find or start one."""
-    parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {ENDPOINT_VARIABLE}.")
+    text = f"Address of the server. (default: {ENDPOINT_VARIABLE}, else the server on the data directory)"
+    parser.add_argument("--endpoint", metavar="URL", help=text)
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})
@@ -157,7 +160,7 @@ ATTACH_EXAMPLES = """\
 
 
 def attach_command() -> Command:
-    """The command, with its flags."""
+    """Make the command `attach`."""
     parser = Parser(
         "sandbox-agent attach",
         ATTACH_DESCRIPTION,

@@ -1,4 +1,4 @@
-"""Run `sandbox-agent server`, whose flags are all options there are, and `sandbox-agent gateway`."""
+"""Run `sandbox-agent server`, whose flags are all existing options, and `sandbox-agent gateway`."""
 
 import gc
 import os
@@ -29,7 +29,7 @@ GATEWAY_FLAGS = frozenset(
         *("pong_timeout", "stream_buffer", "stream_requests", "stall_timeout", "log_level", "log_format", "quiet"),
     }
 )
-"""The options that count for a gateway."""
+"""Names of the options that apply to a gateway."""
 GATEWAY_EPILOG = """\
 examples:
   sandbox-agent gateway --join nats://nats.example:4222 --creds gateway.creds --token-file token.txt
@@ -40,16 +40,16 @@ examples:
 
 
 def server_command() -> Command:
-    """The command, with its flags."""
+    """Make the command `server`."""
     parser = Parser("sandbox-agent server", "Run the server.", EPILOG)
     add_flags(parser, {option.name for option in OPTIONS})
     return Command(parser, serve)
 
 
 def serve(arguments: ParsedArguments) -> int:
-    """Run the server until it is stopped; the result is the exit code."""
+    """Run the server until it is stopped. Return the exit code."""
     settings = settings_of(arguments, os.environ)
-    # What is imported now stays: there is nothing to collect until the server runs, and sets its own thresholds.
+    # Imported objects stay. Collecting garbage is useless until the server runs and sets its own thresholds.
     gc.set_threshold(1_000_000)
     from sandboxagent.server.main import run
 
@@ -57,7 +57,7 @@ def serve(arguments: ParsedArguments) -> int:
 
 
 def gateway_command() -> Command:
-    """The command, with its flags."""
+    """Make the command `gateway`."""
     parser = Parser("sandbox-agent gateway", "Serve the sessions of a fleet of servers at one address.", GATEWAY_EPILOG)
     add_flags(parser, GATEWAY_FLAGS)
     return Command(parser, _serve_gateway)

@@ -1,4 +1,4 @@
-"""Print the log of a session, a line for each event."""
+"""Print the log of a session, one line for each event."""
 
 import shutil
 import sys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 MAX_LINE = 1000
-"""Characters of a line in a pipe; on a terminal it is as wide as that."""
+"""Maximum number of characters of a line in a pipe. On a terminal, its width is the maximum."""
 
 WHO = {"fromClient": "client", "fromAgent": "agent", "fromServer": "server"}
 _SENDER_STYLES = {"client": "cyan", "agent": "green", "server": "dim"}
@@ -32,7 +32,7 @@ _TEXTS = frozenset({"agent_message_chunk", "agent_thought_chunk", "user_message_
 
 
 def print_events(arguments: ParsedArguments) -> int:
-    """Print the log of a session; gives the exit code."""
+    """Print the log of a session. Return the exit code."""
     after, as_json = arguments.number("after") or 0, arguments.switch("json")
 
     async def work(remote: CalledServer) -> int:
@@ -55,7 +55,7 @@ def _print(event: "LogEvent | Gap", *, as_json: bool) -> None:
     from sandboxagent.client import Gap
 
     if isinstance(event, Gap):
-        complain(f"what came after {event.after} and before {event.resumes_at} is no longer kept")
+        complain(f"the events after {event.after} and before {event.resumes_at} were deleted from the log")
     elif as_json:
         write_json(msgspec.json.encode(event))
     else:
@@ -67,7 +67,7 @@ def _width() -> int:
 
 
 def line(event: "LogEvent", width: int) -> str:
-    """An event on one line."""
+    """Format an event as one line."""
     who = WHO.get(event.direction, event.direction)
     head = f"{event.id:>6}  {_moment(event.at)}  "
     said = one_line(summary(event.envelope))
@@ -84,7 +84,7 @@ def _moment(at: str) -> str:
 
 
 def summary(envelope: Object) -> str:
-    """What an envelope says, in short."""
+    """Describe an envelope in short."""
     method, id = text_at(envelope, "method"), envelope.get("id")
     params = object_at(envelope, "params")
     if method is None:
@@ -121,7 +121,7 @@ def _update(update: Object) -> str:
 
 
 def _content(content: object) -> str:
-    """Texts as they are; anything else by its kind."""
+    """Return texts unchanged, and anything else as its type in brackets."""
     if isinstance(content, str):
         return content
     blocks = objects_at({"": content}, "") or [object_at(content)]

@@ -33,17 +33,17 @@ STYLES = {"state": {"running": "green", "waiting": "yellow", "ended": "dim"}}
 
 EXAMPLES = """\
   sandbox-agent sessions list
-      what there is, newest first
+      all sessions, last used first
   sandbox-agent sessions events 0198c2
-      what was said in the session whose id begins with 0198c2
+      the log of the session whose id begins with 0198c2
   sandbox-agent sessions terminate 0198c2
-      end it for good; what was said stays
+      end it for good; its log stays
 """
 _ID = "Its id or alias, or a unique beginning of one."
 
 
 def group() -> CommandGroup:
-    """All commands about sessions."""
+    """Make the group `sessions`."""
     return CommandGroup(
         "sandbox-agent sessions",
         "See, name and end the sessions of a running server.",
@@ -51,7 +51,7 @@ def group() -> CommandGroup:
         {
             "list": Subcommand("all sessions, last used first", _list),
             "show": Subcommand("details of one session", _show),
-            "events": Subcommand("what was said in a session", _events),
+            "events": Subcommand("the log of a session", _events),
             "rename": Subcommand("give a session another title", _rename),
             "set": Subcommand("set metadata of a session", _set),
             "terminate": Subcommand("end sessions for good; their logs stay", _terminate),
@@ -147,7 +147,7 @@ def _delete() -> Command:
     parser = _parser(
         "delete",
         "SESSION...",
-        "Delete sessions at their agents, and their logs. Where an agent cannot delete, terminate them first.",
+        "Delete sessions and their logs, also at their agents. If an agent cannot delete, terminate them first.",
         "  sandbox-agent sessions delete 0198c2\n",
     )
     parser.add_argument("sessions", metavar="SESSION", nargs="+", help=_ID)
@@ -164,11 +164,11 @@ def _command(parser: Parser, act: Callable[[ParsedArguments], int], json: str = 
     return Command(parser, act)
 
 
-# --- seeing -----------------------------------------------------------------------------------------------------------
+# --- showing ----------------------------------------------------------------------------------------------------------
 
 
 def print_sessions(arguments: ParsedArguments) -> int:
-    """All sessions, or those that are asked for; gives the exit code."""
+    """Print all sessions, or those that the flags select. Return the exit code."""
     agent, cwd, limit = arguments.word("agent"), arguments.word("cwd"), arguments.number("limit")
     where = os.path.abspath(os.path.expanduser(cwd)) if cwd else None  # noqa: PTH100, PTH111 - no link is resolved
 
@@ -190,7 +190,7 @@ def print_sessions(arguments: ParsedArguments) -> int:
 
 
 def print_session(arguments: ParsedArguments) -> int:
-    """One session; gives the exit code."""
+    """Print one session. Return the exit code."""
 
     async def work(remote: CalledServer) -> int:
         found = await find_session(remote.api, arguments.word("session") or "")
@@ -204,14 +204,14 @@ def print_session(arguments: ParsedArguments) -> int:
 
 
 def state(session: "SessionInfo") -> str:
-    """What it does now, in a word. A session whose agent process is gone is idle if a prompt resumes it."""
+    """Return a session's state in one word. Without an agent process, it is idle if a prompt resumes it."""
     if session.ended:
         return "idle" if session.resumable else "ended"
     return "waiting" if session.pending else "running" if session.running else "idle"
 
 
 def age(moment: datetime) -> str:
-    """How long ago something was, in its largest unit."""
+    """Return the time since a moment, in its largest unit."""
     seconds = max(0, int((datetime.now(moment.tzinfo) - moment).total_seconds()))
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
@@ -220,20 +220,20 @@ def age(moment: datetime) -> str:
 
 
 def _when(moment: datetime | None) -> str:
-    """A moment as the server writes it, and how long ago that is."""
+    """Format a moment as the server writes it, with the time since then."""
     if moment is None:
         return ""
     return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({age(moment)} ago)"
 
 
 def _print_rows(sessions: "Sequence[SessionInfo]") -> None:
-    """At a gateway, each with its node."""
+    """Print sessions as a table; at a gateway, with their nodes."""
     nodes = [session.node or "" for session in sessions]
     rows = [_row(session) for session in sessions]
     if not any(nodes):
         print_table(TITLES, rows, styles=STYLES)
         return
-    # Last: the others stand where they always do.
+    # The column is last, so that the others have the same place as without a gateway.
     print_table((*TITLES, "node"), [(*row, node) for row, node in zip(rows, nodes, strict=True)], styles=STYLES)
 
 
@@ -272,7 +272,7 @@ def _lines(session: "SessionInfo") -> list[tuple[str, str]]:
 
 
 def _facts(metadata: Object) -> str:
-    """Metadata, a line for each key: texts as they are, anything else as JSON."""
+    """Format metadata, one line for each key: texts unchanged, anything else as JSON."""
     return "\n".join(f"{one_line(key)} = {_fact(value)}" for key, value in metadata.items())
 
 
@@ -292,7 +292,7 @@ def _note_facts(arguments: ParsedArguments) -> int:
 
 
 def read_facts(given: Sequence[str]) -> Object:
-    """Facts as they are written on a command line; raises SettingsError."""
+    """Parse arguments of the form KEY=TEXT or KEY:=JSON. Raises SettingsError."""
     found: Object = {}
     for each in given:
         key, sign, value = each.partition("=")
@@ -305,13 +305,13 @@ def read_facts(given: Sequence[str]) -> Object:
             found[key.removesuffix(":")] = read(value.encode(errors="surrogateescape"), object)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SettingsError(
-                f"{key}= is followed by JSON: {error}; a text is {key.removesuffix(':')}=TEXT"
+                f"{key}= expects JSON: {error}; for a text, write {key.removesuffix(':')}=TEXT"
             ) from None
     return found
 
 
 def _set_metadata(arguments: ParsedArguments, metadata: Object) -> int:
-    """Note facts about a session, and print all of them."""
+    """Set metadata of a session and print all of its metadata. Return the exit code."""
 
     async def work(remote: CalledServer) -> int:
         session = read_session(await find_session(remote.api, arguments.word("session") or ""))
@@ -350,7 +350,7 @@ def _end_each(
     end: "Callable[[SandboxAgent, str], Awaitable[Object]]",
     describe_end: Callable[[Object], str],
 ) -> int:
-    """End every session, on one connection; what is refused for one does not keep the others from it."""
+    """End every session, on one connection, also after one was refused. Return the exit code."""
 
     async def work(remote: CalledServer) -> int:
         found = [await attempt(remote, find_session(remote.api, name)) for name in arguments.words("sessions")]

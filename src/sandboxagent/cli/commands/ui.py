@@ -17,28 +17,29 @@ if TYPE_CHECKING:
     from sandboxagent.core.discovery import ServerAddress
 
 DESCRIPTION = """\
-Open the Inspector in your browser: every session of the server, live, and what waits for you. Where
-no browser can be opened, such as over SSH, the link is printed instead. The link has the token in
-its fragment, which browsers keep to themselves: share it like a password. The browser gets it from
-a file that only you can read; the command stays for ten seconds, then removes that file and ends.
+Open the Inspector in your browser: every session of the server, live, and the requests that wait for
+you. If no browser can be opened, such as over SSH, the command prints the link instead. The link has
+the token in its fragment, which browsers do not send to servers: protect it like a password. The
+browser gets it from a file that only you can read. The command removes that file after ten
+seconds, and ends.
 """
 EXAMPLES = """\
   sandbox-agent ui
   sandbox-agent ui 0198c2f4
-      at this session
+      open it at this session
   sandbox-agent ui --print
       only print the link
 """
 READ_TIMEOUT = 10.0
-"""Seconds that a browser has to start and read the page, which has the token in it; then the page is removed."""
+"""Seconds for a browser to start and read the page with the token. Then the page is removed."""
 _PREFIX, _SUFFIX = "open", ".html"
-"""Of the page's name in the data directory."""
+"""Prefix and suffix of the page's name in the data directory."""
 
 
 def command() -> Command:
-    """The command, with its flags."""
+    """Make the command `ui`."""
     parser = Parser("sandbox-agent ui", DESCRIPTION, f"{ACCESS}\nexamples:\n{EXAMPLES}", "[SESSION]")
-    parser.add_argument("session", nargs="?", metavar="SESSION", help="The session to show; else all of them.")
+    parser.add_argument("session", nargs="?", metavar="SESSION", help="The session to show. (default: all of them)")
     parser.add_argument("--print", action="store_true", help="Print the link, and open nothing.")
     add_endpoint_flags(parser)
     return Command(parser, _open)
@@ -64,7 +65,7 @@ def _open(arguments: ParsedArguments) -> int:
             print(f"opened {server.url}/ui/", flush=True)
             sleep(READ_TIMEOUT)
         else:
-            complain("no browser opens; here is the link:")
+            complain("no browser could be opened; here is the link:")
             print(link)
     finally:
         page.unlink(missing_ok=True)
@@ -72,14 +73,17 @@ def _open(arguments: ParsedArguments) -> int:
 
 
 def write_link(server: "ServerAddress", session: str | None = None) -> str:
-    """The Inspector's address, with the token in its fragment."""
+    """Return the address of the Inspector, with the token in its fragment."""
     place = f"sessions/{quote(session, safe='')}" if session else ""
     token = f"#token={quote(server.token, safe='')}" if server.token else ""
     return f"{server.url}/ui/{place}{token}"
 
 
 def write_page(directory: Path, link: str) -> Path:
-    """A page that leads to the link, for this user alone: other users can read the arguments of a program."""
+    """Write a page that redirects to the link and that only this user can read. Return its path.
+
+    The link is not passed as an argument, because other users can read the arguments of a program.
+    """
     from tempfile import mkstemp
 
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +98,7 @@ def write_page(directory: Path, link: str) -> Path:
 
 
 def _remove_old_pages(directory: Path) -> None:
-    """Remove what a command that was killed has left, but no page that a browser may be about to read."""
+    """Remove pages that killed commands have left, but none that a browser may be about to read."""
     for page in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(OSError):
             if time() - page.lstat().st_mtime > READ_TIMEOUT:
@@ -102,7 +106,7 @@ def _remove_old_pages(directory: Path) -> None:
 
 
 def _has_browser() -> bool:
-    """Whether there is a screen to show one on, or you name one."""
+    """Whether there is a screen to show a browser on, or the user names one in BROWSER."""
     return sys.platform == "darwin" or any(os.environ.get(n) for n in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
 
 
