@@ -141,7 +141,7 @@ def test_an_archive_that_breaks_off_changes_nothing(tmp_path: Path, cut: int, th
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ClientError, match="what the server sends is no archive"):
+    with pytest.raises(ClientError, match="the archive from the server is damaged"):
         taken(b"x" * 5000, tmp_path / "t")
 
 

@@ -361,7 +361,7 @@ def test_a_program_that_is_not_there_is_named(run_here: Run, place: Place, comma
 def test_another_program_is_not_taken_for_a_server(run_on: Run, place: Place) -> None:
     command = program(place, "import sys\nprint('hello', flush=True)\nsys.stdin.read()")
 
-    assert "no sandbox-agent: it says b'hello'" in str(failure(place, run_on, command=command))
+    assert "does not run sandbox-agent: it says b'hello'" in str(failure(place, run_on, command=command))
 
 
 # --- the host ---------------------------------------------------------------------------------------------------------

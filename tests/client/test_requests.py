@@ -285,7 +285,7 @@ def test_agents_that_call_their_questions_the_same_are_answered_each_by_its_own_
                 with pytest.raises(ServerProblem, match="attach to its session") as nobody:
                     await client.reply_question(id, ["red"])
                 assert (nobody.value.slug, nobody.value.status) == ("nobody-asked", 404)
-            with pytest.raises(ServerProblem, match="nothing of this kind"):
+            with pytest.raises(ServerProblem, match="no request of this kind"):
                 await client.reply_permission(asked[0].id, "red")
             for request, color in zip(asked, ("red", "blue"), strict=True):
                 await client.reply_question(request.id, [color])

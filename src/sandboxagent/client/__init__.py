@@ -1,8 +1,8 @@
 """Provide the Python SDK: a client of a sandbox-agent server, async and typed.
 
-`sandboxagent.client.sync` has the same for scripts that do not want to be async.
+`sandboxagent.client.sync` offers the same API for scripts that are not async.
 
-Names are imported when they are first used, so that a program that needs only a part of it does not wait for the rest.
+A name is imported on its first use. A program that needs only a part of the SDK does not wait for the rest.
 """
 
 from importlib import import_module
@@ -198,10 +198,10 @@ _NAMES = {
         "TurnEnded TurnItem TurnStarted UnknownUpdate text_of"
     ),
 }
-"""The names that each module defines."""
+"""The exported names, by the module that defines them."""
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 _HOMES["SandboxAgentError"] = "sandboxagent.protocol.errors"
-"""The module that defines each name."""
+"""The full name of the module that defines each exported name."""
 
 if not TYPE_CHECKING:
     # Hidden, so that type checkers still report an unknown name.

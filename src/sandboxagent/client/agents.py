@@ -1,6 +1,6 @@
 """List a server's agents and install them.
 
-The server's answers are read leniently: a missing member has a default, an unknown one is ignored.
+The server's responses are parsed leniently: a missing member gets a default, and an unknown one is ignored.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -17,194 +17,267 @@ from sandboxagent.protocol.envelope import Object
 
 
 class Progress(Struct, rename="camel", kw_only=True, frozen=True):
-    """How far an install is."""
+    """The progress of an install."""
 
     stage: str
-    """`waiting`, `resolving`, `fetching`, `unpacking`, `verifying` or `done`."""
+    """Current stage: `waiting`, `resolving`, `fetching`, `unpacking`, `verifying` or `done`."""
     message: str
+    """Description of the current stage, for people."""
     bytes: int | None = None
+    """Number of bytes fetched so far."""
     total_bytes: int | None = None
+    """Total number of bytes to fetch, if it is known."""
 
 
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
-    """One program that an agent needs."""
+    """A program that an agent needs."""
 
     kind: str
-    """`agent_process`, which speaks ACP, or `native`, the agent behind it."""
+    """`agent_process`, the program that speaks ACP, or `native`, the agent that this program controls."""
     name: str
+    """Name of the program or its package."""
     version: str | None = None
+    """Version of the program; None if it is unknown."""
     path: str | None = None
+    """Path of the program on the server's machine."""
     source: str = ""
+    """Origin of the program: `bundled`, `path`, `registry` or `fallback`, with the meanings of `InstallInfo.source`."""
     sha256: str | None = None
+    """SHA-256 hash of the fetched file, if it is known."""
     integrity: str | None = None
-    """What npm checked the package against."""
+    """Hash against which npm checked the package."""
     unverified: bool = False
-    """There was no hash to check it against."""
+    """Whether the file could not be checked, because no hash was known."""
 
 
 class InstallResult(Struct, rename="camel", kw_only=True, frozen=True):
-    """What an install did."""
+    """The result of an install."""
 
     agent: str
+    """Id of the agent."""
     already_installed: bool = False
+    """Whether the agent was installed before, in the requested version, or in any version if none was requested."""
     version: str | None = None
-    """Of the program that speaks ACP."""
+    """Version of the program that speaks ACP; None if it is unknown."""
     native_version: str | None = None
-    """Of the agent behind it, where that is another program."""
+    """Version of the agent itself, if it is another program than the one that speaks ACP."""
     source: str = ""
+    """Origin of the agent: `bundled`, `path`, `registry` or `fallback`, with the meanings of `InstallInfo.source`."""
     verified: bool = False
-    """It was started and completed the handshake."""
+    """Whether the agent was started and completed the handshake."""
     artifacts: list[Artifact] = []
+    """The programs that the agent consists of."""
 
 
 class InstallInfo(Struct, rename="camel", kw_only=True, frozen=True):
-    """Where an agent comes from."""
+    """How an agent is, or would be, installed."""
 
     source: str = ""
-    """`bundled`, `path`, `registry` or `fallback`."""
+    """Origin of the agent: `bundled` with the server, `path` (named in the server's `agents.toml`), the ACP `registry`,
+    or `fallback` (the version pinned in the server's manifest)."""
     non_registry: bool = False
+    """Whether the agent does not come from the ACP registry."""
     verified: bool = False
+    """Whether the agent completed a handshake when it was installed, or is running."""
     verified_at: datetime | None = None
+    """Time of the last successful handshake."""
     verification_error: str | None = None
-    """Why the last install failed."""
+    """Why the last install failed; None if it succeeded."""
     artifacts: list[Artifact] = []
+    """The programs that the agent consists of."""
     registry_slug: str | None = None
+    """Name of the agent in the ACP registry."""
     package: str | None = None
+    """Package that the agent is, or would be, installed from."""
     folder: str | None = None
+    """Directory that the agent is installed in."""
     installed_at: datetime | None = None
+    """Time of the install."""
     platform: str | None = None
+    """Platform that the agent was installed for."""
     node: str | None = None
+    """Version of Node.js that the agent was installed with."""
     note: str | None = None
+    """Remark about the source, such as a problem with the registry."""
     progress: Progress | None = None
-    """While it is being installed."""
+    """Progress of an install that is running; otherwise None."""
 
 
 class Credential(Struct, rename="camel", kw_only=True, frozen=True):
-    """A credential an agent can use to reach a model; never its value."""
+    """A credential that an agent can use to reach a model, without its value."""
 
     kind: str
-    """`variable` or `file`."""
+    """`variable` for an environment variable, or `file`."""
     name: str
+    """Name of the variable, or path of the file."""
     found: bool = False
+    """Whether the server's machine has this credential."""
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True, frozen=True):
     """The state of an agent's shared process."""
 
     status: str = "stopped"
-    """`stopped`, `installing`, `starting`, `running` or `error`."""
+    """`stopped`, `installing`, `starting`, `running` or `error`. `error` means that the process died or did not
+    start."""
     restart_count: int = 0
+    """Number of times that the process has ended."""
     pid: int | None = None
+    """Process id, while the process runs."""
     uptime_ms: int | None = None
+    """Milliseconds since the process was started."""
     last_error: str | None = None
+    """The last error of the process."""
 
 
 class Features(Struct, rename="camel", kw_only=True, frozen=True):
-    """What to know before choosing an agent."""
+    """Features of an agent that may decide which agent you choose."""
 
     permissions: str = ""
-    """When it asks: `always`, in some of its modes (`mode`), as `configured`, or `never`."""
+    """When the agent asks for permission: `always`, in some of its modes (`mode`), if its own configuration requires it
+    (`configured`), or `never`."""
     questions: str = ""
-    """How its questions arrive: `form`, `extension` or `none`."""
+    """How the agent's questions arrive: as forms (`form`), by sandbox-agent's own method (`extension`), or not at all
+    (`none`)."""
     attachments: str = ""
+    """Which attachments the agent gets as links: all (`link`), files (`file-link`), short text files (`text-link`) or
+    none (`text`). The prompt's text names the others."""
     uris: str = ""
+    """Whether the agent understands percent-encoded `file://` URIs (`encoded`), or needs unencoded paths in them
+    (`plain`)."""
     images: bool = False
+    """Whether the agent accepts images."""
     mixes: bool = True
-    """Whether one prompt may contain both images and links."""
+    """Whether one prompt may contain both images and links. If not, the agent ignores the images of such a prompt."""
 
 
 class Model(Struct, rename="camel", kw_only=True, frozen=True):
     """A model that an agent offers."""
 
     model_id: str
+    """Id of the model, for `session.set_model`."""
     name: str = ""
+    """Name of the model, for people."""
     description: str | None = None
+    """Description of the model, for people."""
 
 
 class Models(Struct, rename="camel", kw_only=True, frozen=True):
-    """The models that an agent reported."""
+    """The models that an agent or a session offers."""
 
     available_models: list[Model] = []
+    """All models to choose from."""
     current_model_id: str | None = None
+    """Id of the current model, if the agent reports it."""
 
 
 class Mode(Struct, rename="camel", kw_only=True, frozen=True):
     """A mode that an agent can be in."""
 
     id: str
+    """Id of the mode, for `session.set_mode`."""
     name: str = ""
+    """Name of the mode, for people."""
     description: str | None = None
+    """Description of the mode, for people."""
 
 
 class Modes(Struct, rename="camel", kw_only=True, frozen=True):
-    """The modes that an agent reported."""
+    """The modes that an agent or a session offers."""
 
     available_modes: list[Mode] = []
+    """All modes to choose from."""
     current_mode_id: str | None = None
+    """Id of the current mode, if the agent reports it."""
 
 
 class Agent(Struct, rename="camel", kw_only=True, frozen=True):
-    """An agent's state at the time of the call."""
+    """An agent and its state at the time of the call."""
 
     id: str
+    """Id of the agent, such as `claude`."""
     title: str = ""
+    """Name of the agent, for people."""
     description: str = ""
+    """Description of the agent, for people."""
     supported: bool = True
+    """Whether the agent can be installed or started on this server at all."""
     unsupported_reason: str | None = None
+    """Why the agent is not supported."""
     installed: bool = False
+    """Whether the agent could be started right away."""
     version: str | None = None
+    """Version of the program that speaks ACP."""
     native_version: str | None = None
+    """Version of the agent itself, if it is another program than the one that speaks ACP."""
     path: str | None = None
+    """Path of the program that the server starts."""
     credentials_available: bool = False
-    """One of its credentials is there, or it needs none."""
+    """Whether at least one of the agent's credentials is available, or the agent needs none."""
     credentials: list[Credential] = []
+    """All credentials that the agent can use; empty if it needs none."""
     install: InstallInfo = InstallInfo()
+    """Origin of the agent, and the state of its install."""
     instructions: str = ""
-    """How to install it and what it needs, for people."""
+    """How to install the agent and what it needs, for people."""
     capabilities: Object = {}
-    """As it advertised them."""
+    """The capabilities that the agent reported in the ACP handshake."""
     agent_info: Object | None = None
-    """How it describes itself."""
+    """The agent's description of itself in the ACP handshake (`agentInfo`)."""
     features: Features | None = None
+    """Features that may decide which agent you choose."""
     server_status: ServerStatus = ServerStatus()
+    """State of the agent's shared process."""
     models: Models | None = None
-    """None until it has had a session, or was asked: `get(agent, models=True)`."""
+    """The agent's models, as in its newest session. None before its first session, unless you call `get(agent,
+    models=True)`."""
     modes: Modes | None = None
-    """Like `models`."""
+    """The agent's modes, as in its newest session. None before its first session, unless you call `get(agent,
+    models=True)`."""
     config_options: list[Object] | None = None
-    """Like `models`: all its options as ACP has them, with those for mode and model."""
+    """All options of the agent in the form of ACP, including its modes and models. None before its first session,
+    unless you call `get(agent, models=True)`."""
 
 
 class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):
-    """One agent, in short."""
+    """A short report about an agent."""
 
     agent: str
+    """Id of the agent."""
     installed: bool = False
+    """Whether the agent could be started right away."""
     running: bool = False
+    """Whether the agent's shared process runs."""
 
 
 class Health(Struct, rename="camel", kw_only=True, frozen=True):
-    """The server's health."""
+    """The health of a server."""
 
     status: str
-    """`ok`, or `degraded` while the log of the sessions cannot be written."""
+    """`ok` or `degraded`. A server is degraded while it cannot write its log, while a damage of the log is not
+    acknowledged, or while its log does not reach the fleet. A gateway is degraded while it cannot reach NATS, or has no
+    nodes."""
     version: str = ""
+    """Version of sandbox-agent."""
     uptime_ms: int = 0
+    """Milliseconds since the server was started."""
     agents: list[AgentHealth] = []
+    """A short report about each agent."""
     detail: str | None = None
-    """Why it is degraded."""
+    """Why the server is degraded."""
     gateway: str | None = None
-    """Of a gateway: its name."""
+    """Name of the gateway, if the server is one."""
     nodes: int | None = None
-    """Of a gateway: how many nodes are there."""
+    """Number of nodes that the gateway can reach, if the server is a gateway."""
 
 
 class Stderr(Struct, frozen=True):
-    """The newest of what an agent's processes wrote to stderr."""
+    """The newest output of an agent's processes on stderr."""
 
     text: str
+    """The output as text. Bytes that are not UTF-8 are replaced."""
     truncated: bool = False
-    """There is more before it."""
+    """Whether earlier output is missing."""
 
 
 class _Listed(Struct):
@@ -212,14 +285,16 @@ class _Listed(Struct):
 
 
 class Install(AsyncIterator[Progress | InstallResult]):
-    """An install: iterate over its progress, of which the last is the result, or await the result.
+    """A running install: iterate over its progress, or await its result.
 
-    It begins with the first of either. If you leave early, the server continues, and the next request for the same
-    agent joins it. What goes wrong with it is a ServerProblem.
+    The last item of the iteration is the result, an `InstallResult`. The install begins when you first iterate or
+    await. If you stop early, the server continues, and the next request for the same agent joins the running install. A
+    failure is raised as a ServerProblem.
     """
 
     def __init__(self, api: Api, agent: str, asked: Object, where: Params) -> None:
         self.agent = agent
+        """Id of the agent."""
         self.result: InstallResult | None = None
         """The result, once it is known."""
         self._failure: ClientError | None = None
@@ -254,30 +329,36 @@ class Agents:
         self._where: dict[str, str | None] = {"sessionId": session_id, "node": node}
 
     def of_node(self, node: str) -> "Agents":
-        """The agents of one node of a fleet; a gateway has to know which one when there are several."""
+        """Return the agents of one node of a fleet. A gateway with several nodes needs to know which node you mean."""
         return Agents(self._api, node=node)
 
     async def list(self, *, registry: bool = False) -> "list[Agent]":
-        """The agents the server knows; with `registry`, also those in the ACP registry that are not installed."""
+        """Return the agents that the server knows.
+
+        With `registry`, the list includes agents of the ACP registry that are not installed.
+        """
         params = {"registry": registry or None, **self._where}
         return (await self._api.json("GET", "/v1/agents", params=params, type=_Listed)).agents
 
     async def get(self, agent: str, *, models: bool = False) -> Agent:
-        """One agent, by its id or its slug in the registry.
+        """Return one agent, by its id or its slug in the ACP registry.
 
-        With `models`, the server asks the agent for its models and modes if they are not known: once for each version,
-        in a session that is not kept. Raises ServerProblem, with the slug `agent-not-installed` or `offers-unknown`
-        among others, when the agent cannot say.
+        With `models`, the server asks the agent for its models and modes if they are not known. It does so once for
+        each version of the agent, in a temporary session.
+
+        Raises:
+            ServerProblem: the agent is unknown, or cannot report its models (`agent-not-installed` or `offers-unknown`,
+                among others).
         """
         path = f"/v1/agents/{quote(agent, safe='')}"
         return await self._api.json("GET", path, params={"models": models or None, **self._where}, type=Agent)
 
     async def models(self, agent: str) -> Models:
-        """The models that an agent offers, also before its first session; see `get`."""
+        """Return the models that an agent offers. The agent needs no session for that; see `get`."""
         return (await self.get(agent, models=True)).models or Models()
 
     async def stderr(self, agent: str) -> Stderr:
-        """The newest of what an agent's processes wrote to stderr; empty when they wrote nothing."""
+        """Return the newest output of an agent's processes on stderr. The text is empty if there is none."""
         path = f"/v1/agents/{quote(agent, safe='')}/stderr"
         return await self._api.json("GET", path, params=self._where, type=Stderr)
 
@@ -289,10 +370,16 @@ class Agents:
         agent_version: str | None = None,
         agent_process_version: str | None = None,
     ) -> Install:
-        """Install an agent on the server: `await` it, or iterate over its progress.
+        """Install an agent on the server: `await` the result, or iterate over the progress.
 
-        `agent_version` is that of the agent itself, `agent_process_version` that of the program that speaks ACP for it.
-        What is there already, in a version that was asked for or in any, is not fetched again unless `reinstall`.
+        An agent that is already installed in the requested version is not fetched again. If no version is requested,
+        any installed version counts.
+
+        Args:
+            agent: id of the agent, or its slug in the ACP registry.
+            reinstall: whether to fetch the agent even if it is installed.
+            agent_version: version of the agent itself.
+            agent_process_version: version of the program that speaks ACP for the agent.
         """
         versions = {"agentVersion": agent_version, "agentProcessVersion": agent_process_version}
         asked = {name: value for name, value in versions.items() if value is not None}
@@ -300,7 +387,7 @@ class Agents:
 
 
 async def health(api: Api) -> Health:
-    """The server's health, and which agents are installed and running."""
+    """Return the server's health, with the agents that are installed and running."""
     return await api.json("GET", "/v1/health", type=Health)
 
 
@@ -322,7 +409,7 @@ async def _steps(api: Api, agent: str, asked: Object, where: Params) -> AsyncGen
                 case "problem":
                     raise problem(data) or api.foreign(response, data)
                 case _:
-                    pass  # Of a newer server.
+                    pass  # A newer server sends other events, too.
     raise ConnectionLost(
         f"{api.url} ended its answer before the install of {agent} had ended; it may go on", outcome_unknown=True
     )

@@ -1,6 +1,6 @@
 """Call a server over HTTP: bodies, server-sent events, retries, and failures as errors of the SDK.
 
-Each failure is one of the SDK's. Knows no route and no envelope.
+The module knows no routes and no envelopes.
 """
 
 import asyncio
@@ -33,13 +33,13 @@ from sandboxagent.protocol.json_bounds import read_answer
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
-"""A query; what is None is left out."""
+"""Query parameters. A parameter that is None is left out."""
 
 _MAX_PROBLEM = 1 << 20
 
 
 class ServerSentEvent(NamedTuple):
-    """One event. `id` is that of the last event that had one."""
+    """A server-sent event. `id` is the last id that the stream had up to this event."""
 
     event: str
     id: str
@@ -47,17 +47,17 @@ class ServerSentEvent(NamedTuple):
 
 
 class Sending(TypedDict, total=False):
-    """What goes with a request."""
+    """The optional parts of a request."""
 
     params: Params | None
     content: Content
     headers: Mapping[str, str] | None
     silence: float | None
-    """Seconds that the server may say nothing."""
+    """Maximum number of seconds without any data from the server."""
 
 
 class Api:
-    """A server's address, and the token to send to it."""
+    """An HTTP client of one server, which sends its token with every request."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
@@ -92,11 +92,13 @@ class Api:
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
     ) -> T:
-        """What the server answers, read as a `type`; `body` is sent as JSON unless it is None.
+        """Send a request, and return the JSON of its response as a `type`.
+
+        `body` is sent as JSON unless it is None.
 
         Raises:
-            ServerProblem: the server refuses.
-            ConnectionLost: there is no answer.
+            ServerProblem: the server refuses the request.
+            ConnectionLost: there is no response.
         """
         content = None if body is None else msgspec.json.encode(body)
         kind = {} if body is None else {"Content-Type": "application/json"}
@@ -106,28 +108,28 @@ class Api:
         return self.decoded(response, type)
 
     def decoded(self, response: Response, type: type[T]) -> T:
-        """The body of an answer that has been read, as a `type`."""
+        """Parse the body of a response, already read, as a `type`. Raises ForeignAnswer if it is not one."""
         return self.parsed(response, response.content, type)
 
     def parsed(self, response: Response, data: bytes, type: type[T]) -> T:
-        """A part of an answer's body, as a `type`; raises ForeignAnswer when it cannot be read as that."""
+        """Parse a part of a response's body as a `type`. Raises ForeignAnswer if it is not one."""
         try:
             return read_answer(data, type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self.foreign(response, data) from error
 
     def foreign(self, response: Response, body: bytes) -> ForeignAnswer:
-        """The failure that an answer is not sandbox-agent's; of one that leads elsewhere it says where to."""
+        """Return the error for a response that is not from sandbox-agent. For a redirect it names the target."""
         headers = response.headers
         excerpt = body or headers.get("location", "").encode()
         return foreign(self.url, response.status_code, headers.get("content-type", ""), excerpt)
 
     async def request(self, method: str, path: str, **more: Unpack[Sending]) -> Response:
-        """An answer and all of its body.
+        """Send a request, and return its response with the whole body.
 
         Raises:
-            ServerProblem: the server refuses.
-            ConnectionLost: there is no answer.
+            ServerProblem: the server refuses the request.
+            ConnectionLost: there is no response.
         """
         async with self.stream(method, path, **more) as response:
             await response.aread()
@@ -135,7 +137,12 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, method: str, path: str, **more: Unpack[Sending]) -> AsyncGenerator[Response]:
-        """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
+        """Send a request, and yield its response, whose body is not read yet.
+
+        Raises:
+            ServerProblem: the server refuses the request.
+            ConnectionLost: there is no response, or the connection breaks while the body is read.
+        """
         async with self.exchange(method, path, **more) as response:
             if not response.is_success:
                 raise await self._refusal(response)
@@ -152,7 +159,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
     ) -> AsyncGenerator[Response]:
-        """The same, but a status that says no is an answer like any other."""
+        """Send a request, and yield its response with any status: unlike `stream`, this accepts refusals."""
         if self._is_closed:
             raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
@@ -160,7 +167,7 @@ class Api:
             yield response
 
     async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> ClientSocket | None:
-        """A WebSocket; None when none gets through. Raises ServerProblem."""
+        """Open a WebSocket. Return None if no WebSocket can be opened. Raises ServerProblem if the server refuses."""
         shown = {} if self._authorization is None else {"Authorization": self._authorization}
         url = re.sub("^http", "ws", self.url) + path
         return await open_socket(url, {**shown, **headers}, silence, direct=self._client.is_direct)
@@ -175,9 +182,9 @@ class Api:
 
 
 def _check_address(url: str) -> SplitResult:
-    """The parts of an address; raises InvalidCall when no server can have it."""
+    """Split the address of a server into its parts. Raises InvalidCall if it is not valid."""
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
-        # What stands before an @ is a secret.
+        # The text before an @ may contain a password.
         shown = url.rpartition("@")[2]
         raise InvalidCall(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
     try:
@@ -192,7 +199,7 @@ def _check_address(url: str) -> SplitResult:
 def _through_proxy(url: SplitResult) -> bool:
     if _is_local(url.hostname or ""):
         return False
-    # It imports two other HTTP clients, and their e-mail.
+    # Importing urllib.request is slow: it imports http.client and email.
     from urllib.request import getproxies
 
     proxies = getproxies()
@@ -216,7 +223,7 @@ def _is_local(host: str) -> bool:
 
 
 def _check_token(token: str) -> None:
-    # The HTTP library would refuse it too, and quote it in the error.
+    # The HTTP library would refuse such a token too, but its error would quote the token.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidCall("the token is empty, or has characters that a header cannot carry")
 
@@ -225,10 +232,10 @@ EVENT_STREAM = "text/event-stream"
 
 
 async def read_events(response: Response) -> AsyncGenerator[ServerSentEvent]:
-    """The events as they come, until the answer ends. To be closed.
+    """Yield the events of a response until it ends. The caller closes the generator.
 
     Raises:
-        ForeignAnswer: this is no stream of events.
+        ForeignAnswer: the response is not an event stream.
     """
     content_type = response.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != EVENT_STREAM:
@@ -240,14 +247,19 @@ async def read_events(response: Response) -> AsyncGenerator[ServerSentEvent]:
 
 
 Data: TypeAlias = bytes | bytearray | memoryview | str | Path | BinaryIO | AsyncIterable[bytes]
-"""A `str` is the content, as UTF-8; a `Path` is a file of this machine; a binary file is read from where it is."""
+"""Content to send. A `str` is sent as UTF-8. A `Path` names a file of your own machine. A binary file is read from its
+current position."""
 
 BLOCK = 1 << 18
 
 
 @asynccontextmanager
 async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
-    """What a request sends; a file that was opened for it is closed, however it ends. Raises LocalFileFailed."""
+    """Yield data in a form that a request can send. A file opened for that is closed at the end.
+
+    Raises:
+        LocalFileFailed: a file of this machine cannot be read.
+    """
     match data:
         case bytes():
             yield data
@@ -266,7 +278,7 @@ async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
 
 @contextmanager
 def translate_local_failures() -> Generator[None]:
-    """Raise LocalFileFailed for what this machine's file system refuses."""
+    """Raise LocalFileFailed in place of an error of this machine's file system."""
     try:
         yield
     except ClientError:
@@ -276,7 +288,7 @@ def translate_local_failures() -> Generator[None]:
 
 
 async def in_thread(blocks: Generator[bytes]) -> AsyncGenerator[bytes]:
-    """Blocks that are made in threads, one after another, as they are wanted."""
+    """Yield the blocks of a generator that runs in threads. Each block is made when it is requested."""
     making: asyncio.Future[bytes | None] | None = None
     try:
         while True:
@@ -286,7 +298,7 @@ async def in_thread(blocks: Generator[bytes]) -> AsyncGenerator[bytes]:
                 return
             yield block
     finally:
-        # It must not be closed under a thread.
+        # A generator cannot be closed while a thread runs it.
         if making is not None:
             await asyncio.wait({making})
         await asyncio.to_thread(blocks.close)
@@ -303,14 +315,14 @@ def _blocks(file: BinaryIO) -> Generator[bytes]:
 
 
 FIRST_PAUSE, MAX_PAUSE = 0.1, 5.0
-"""Seconds between two tries to reach the server again."""
+"""Seconds between two attempts to reach the server again: the first pause, and the longest."""
 
 _UNREACHED = frozenset({502, 503, 504})
-"""What a proxy answers in place of a server that it cannot reach."""
+"""Statuses that a proxy returns if it cannot reach the server."""
 
 
 async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """The result of a call that is safe to repeat. Raises the last failure after so many seconds."""
+    """Repeat a call that is safe to repeat until it succeeds. After `seconds`, raise its last failure."""
     clock = asyncio.get_running_loop().time
     until, pause = clock() + seconds, FIRST_PAUSE
     while True:
@@ -324,7 +336,7 @@ async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether the failure may be temporary."""
+    """Return whether a failure may be temporary."""
     match error:
         case ConnectionLost():
             return True
@@ -337,16 +349,16 @@ def is_passing(error: ClientError) -> bool:
 
 
 class EventDecoder:
-    """Reads one stream. What has no data is no event: comments, or an id alone."""
+    """A decoder of one event stream. Comments and events without data are skipped."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
-        """The beginning of a line that has not ended."""
+        """The start of an unfinished line."""
         self._event = self._id = ""
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
-        """The events that end in this piece."""
+        """Yield the events that this piece completes."""
         for line in self._lines(piece):
             if line:
                 self._read(line)
@@ -362,7 +374,7 @@ class EventDecoder:
         if b"\n" not in piece and b"\r" not in piece and not after_return:
             return []
         text = b"".join(self._pieces)
-        # A return at the end may be half of a line's end.
+        # A carriage return at the end may be the first half of a CRLF.
         held = b"\r" if text.endswith(b"\r") else b""
         if b"\r" in text:
             text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")

@@ -1,7 +1,7 @@
 """Pack directories of this machine into tar archives and unpack them, a block at a time in threads.
 
-An archive from a server is not trusted: what runs there may have written it. Nothing of it gets outside of the
-directory that it is unpacked in, and nothing changes there before all of it has come.
+An archive from a server is not trusted, because any program on the server's machine may have written it. Nothing is
+written outside of the target directory. The directory does not change before the whole archive has arrived.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from sandboxagent.core.archives.tree import Damaged, Folder, Tree
 from sandboxagent.protocol.errors import DiskFull, UnsafeArchive
 
 LeaveOut = Callable[[str, str], None]
-"""Told of what is not copied: its path in the directory, and why."""
+"""Called for each entry that is not copied, with its path in the directory and the reason."""
 
 NAMES = ("utf-8", "surrogateescape")
-"""How names are written in an archive: those that are no text, too."""
+"""Encoding and error handler for names in an archive. They also support names that are not valid UTF-8."""
 
 BESIDE = ".sandbox-agent-"
-"""How names of what is not whole yet begin."""
+"""Prefix of the names of incomplete directories."""
 _NO_LIMIT = 1 << 62
 _END = bytes(2 * tarfile.BLOCKSIZE)
-# What has become a link or a pipe meanwhile is neither followed nor waited for.
+# If a file is replaced by a link or a pipe meanwhile, opening it neither follows the link nor blocks.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
 
 
@@ -39,14 +39,15 @@ _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "
 
 
 def pack_in_threads(directory: Path, leave_out: LeaveOut) -> AsyncGenerator[bytes]:
-    """What `make_archive` makes, in threads."""
+    """Yield the blocks of `make_archive`, which runs in threads."""
     return in_thread(make_archive(directory, leave_out))
 
 
 def make_archive(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
-    """A directory as an archive, in blocks. What no server would take is left out.
+    """Yield a directory as an archive, in blocks. Entries that no server accepts are left out.
 
-    Raises OSError for what cannot be read, or becomes shorter meanwhile.
+    Raises:
+        OSError: a file cannot be read, or becomes shorter meanwhile.
     """
     block = bytearray()
     for piece in _pieces(directory, leave_out):
@@ -83,13 +84,16 @@ def _pieces(root: Path, leave_out: LeaveOut) -> Generator[bytes]:
 
 
 def leads_out(name: str, target: str) -> bool:
-    """Whether a link of that name leads out of its archive, as far as its text tells."""
+    """Return whether a link of that name leads out of its archive, judging by the text of its target."""
     joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
     return target.startswith("/") or joined == ".." or joined.startswith("../")
 
 
 def _passes_outside(inside: str, name: PurePosixPath, target: str) -> bool:
-    """Whether other links on its way lead it out. What it ends at may be a link, too, that is judged for itself."""
+    """Return whether other links on the path to the target lead out. The last part of the target is not followed.
+
+    The last part may be a link as well, which is checked by itself.
+    """
     way, end = posixpath.split(target)
     real = os.path.realpath(Path(inside, name.parent, target if end in (".", "..") else way))
     return os.path.commonpath([inside, real]) != inside
@@ -120,14 +124,15 @@ def _header(name: PurePosixPath, type: bytes, status: os.stat_result, target: st
 
 
 async def unpack(pieces: AsyncGenerator[bytes], directory: Path, leave_out: LeaveOut) -> None:
-    """Put what is in an archive into a directory, which is made when it is not there: all of it, or nothing.
+    """Unpack an archive into a directory, which is created if it does not exist: completely or not at all.
 
-    The files wait beside their places until the archive has come to its end; then each replaces what has its name, one
-    after another. Links that lead out of the directory are left out.
+    The files are first written to a temporary directory beside their target. When the archive is complete, they replace
+    files of the same names, one after another. Links that lead out of the directory are left out.
 
     Raises:
-        ClientError: the archive makes no sense, is not safe, or something is in its way. Nothing was changed.
-        OSError: the disk does not take it.
+        ClientError: the archive is damaged or not safe, or an existing file or directory is in the way. Nothing was
+            changed.
+        OSError: the files cannot be written.
     """
     reader = _Reader(pieces)
     work = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, directory, leave_out))
@@ -135,18 +140,18 @@ async def unpack(pieces: AsyncGenerator[bytes], directory: Path, leave_out: Leav
         await asyncio.shield(work)
     finally:
         reader.abandon()
-        # It must not write any more when this is over.
+        # The thread must not write any more after this function has ended.
         await asyncio.wait({work})
         if not work.cancelled():
             work.exception()
 
 
 class _Abandoned(Exception):
-    """The caller does not want the rest."""
+    """The caller does not need the rest of the archive."""
 
 
 class _Reader:
-    """What a thread reads of pieces that come in the event loop."""
+    """A file-like object for a thread, with pieces that arrive in the event loop."""
 
     def __init__(self, pieces: AsyncGenerator[bytes]) -> None:
         self._pieces = pieces
@@ -157,7 +162,7 @@ class _Reader:
         self._tail = b""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+        """Return at most `size` bytes; empty at the end."""
         if not self._rest:
             self._rest = memoryview(self._piece())
         taken, self._rest = self._rest[:size], self._rest[size:]
@@ -165,7 +170,7 @@ class _Reader:
         return bytes(taken)
 
     def finish(self) -> None:
-        """Read to the end; raises Damaged when that is not the end of an archive."""
+        """Read to the end. Raises Damaged if the data does not end like an archive."""
         while self.read(BLOCK):
             pass
         if self._tail != _END:
@@ -186,7 +191,7 @@ class _Reader:
         return await anext(self._pieces, b"")
 
     def abandon(self) -> None:
-        """For the event loop: a thread that waits for more gets none."""
+        """Stop a thread that waits for more data. Called in the event loop."""
         self._abandoned = True
         if self._asked is not None:
             self._asked.cancel()
@@ -200,7 +205,7 @@ def _unpack(reader: _Reader, directory: Path, leave_out: LeaveOut) -> None:
     try:
         files = staging / "files"
         tree = Tree(
-            Folder(files), "what the server sends", max_bytes=_NO_LIMIT, max_entries=_NO_LIMIT, backslashes=True
+            Folder(files), "the archive from the server", max_bytes=_NO_LIMIT, max_entries=_NO_LIMIT, backslashes=True
         )
         _fill(tree, reader, leave_out)
         tree.finish()
@@ -209,7 +214,7 @@ def _unpack(reader: _Reader, directory: Path, leave_out: LeaveOut) -> None:
         else:
             files.rename(directory)
     except Damaged as error:
-        raise ClientError(f"what the server sends is no archive: {error}") from error
+        raise ClientError(f"the archive from the server is damaged: {error}") from error
     except (UnsafeArchive, DiskFull) as error:
         raise ClientError(str(error)) from error
     finally:
@@ -234,7 +239,7 @@ def _fill(tree: Tree, reader: _Reader, leave_out: LeaveOut) -> None:
 
 
 def _merge(files: Path, directory: Path) -> None:
-    """Move everything to its place, once nothing is in the way. No link of this machine is followed."""
+    """Move all files to their target, after a check that nothing is in the way. No link of this machine is followed."""
     folders: list[Path] = []
     others: list[Path] = []
     for place, names, rest in os.walk(files):

@@ -40,33 +40,36 @@ R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 RECONNECT_TIMEOUT = 30.0
 """Seconds that a request waits for a server that cannot be reached."""
 BUFFER_BYTES = 4 * 1024 * 1024
-"""Bytes that an iterator keeps for a slow consumer; what is more is read from the log later."""
+"""Maximum number of bytes that an iterator buffers for a slow consumer. The consumer reads the rest from the log
+later."""
 
 
 class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
-    """A server behind a gateway, while it is there."""
+    """A node of a fleet: a server that a gateway can reach at the moment."""
 
     node: str
-    """Its name."""
+    """The name of the node."""
     version: str = ""
-    """Of sandbox-agent."""
+    """The version of sandbox-agent on the node."""
     labels: dict[str, str] = {}
+    """Labels of the node, by name."""
     agents: list[str] = []
-    """Ids of the agents that are installed there."""
+    """Ids of the agents that are installed on the node."""
     running: int = 0
-    """Turns that run there."""
+    """Number of turns that run on the node."""
     sessions: int = 0
-    """How many sessions belong to it."""
+    """Number of sessions that belong to the node."""
     since: str = ""
-    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+    """The time when the node was started, by its own clock: UTC, ISO 8601 with milliseconds."""
     draining: bool = False
-    """It gets no new sessions."""
+    """Whether the node gets no new sessions."""
     pinned: bool = False
-    """`labels` are an operator's word, and so is which agents it may have. Otherwise both are the node's own word."""
+    """Whether an operator has set `labels` and limited which agents the node may have. Otherwise the node itself
+    reports both."""
     limited: str = ""
-    """What the fleet did not take of it lately, and why."""
+    """Which reports of the node the fleet has refused lately, and why; empty if none."""
     set_aside: str = ""
-    """Why no gateway hears it for a while: it floods."""
+    """Why gateways ignore the node for a while: it sends too many messages. Empty if they do not ignore it."""
 
 
 class _Nodes(Struct):
@@ -74,23 +77,23 @@ class _Nodes(Struct):
 
 
 class SandboxAgent:
-    """A client of one server: `connect` to a running one, or `start` a private one."""
+    """A client of one server: `connect` to a running server, or `start` a private one."""
 
     def __init__(
         self, api: Api, connection: ClientConnection, token: str | None, agent: str | None, cwd: Path | None
     ) -> None:
         self.url = api.url
-        """Where the server is."""
+        """The address of the server."""
         self.token = token
-        """The token the server requires; a private server has a generated one."""
+        """The token that the server requires. A private server has a generated one."""
         self._api = api
         self._connection = connection
         self.agents = Agents(api)
-        """The agents that the server knows, and installing them."""
+        """The agents that the server knows, with a method to install them."""
         self.sessions = Sessions(SessionParts(api, connection), agent, cwd)
         """All sessions of the server."""
         self.files = Files(api)
-        """Files of the server's machine."""
+        """Files on the server's machine."""
 
     def __repr__(self) -> str:
         return f"SandboxAgent({self.url!r})"
@@ -113,27 +116,29 @@ class SandboxAgent:
         silence_timeout: float = SILENCE_TIMEOUT,
         buffer: int = BUFFER_BYTES,
     ) -> AsyncGenerator["SandboxAgent"]:
-        """A client of a server that runs; its sessions and turns go on when the block ends.
+        """Connect to a running server. Its sessions and turns continue after the block ends.
 
         Args:
-            url: where the server is, such as `http://127.0.0.1:2468`.
-            token: the token the server requires.
-            agent: the agent of sessions that name none.
-            on_permission: answers what agents want to be allowed; without one, that is left to other clients.
-            on_question: answers agents' questions, likewise.
-            on_elicitation: fills in agents' forms, likewise; without one, forms come as questions.
-            name: the name other clients see on this client's answers.
-            user: who sits in front of it, likewise.
-            transport: "websocket" is one socket for everything (needs `sandboxagent[websocket]`); where none gets
-                through, HTTP does the work.
+            url: address of the server, such as `http://127.0.0.1:2468`.
+            token: the token that the server requires.
+            agent: the agent of sessions that are created without one.
+            on_permission: handler that answers agents' requests for permission; without it, other clients have to
+                answer.
+            on_question: handler that answers agents' questions; without it, other clients have to answer.
+            on_elicitation: handler that fills in agents' forms; without it, this client gets forms as questions.
+            name: name of this client, which other clients see with its answers.
+            user: name of the person who uses this client, which other clients see with its answers.
+            transport: "http", or "websocket" for one WebSocket that carries everything (needs
+                `sandboxagent[websocket]`). If no WebSocket can be opened, the client uses HTTP.
             reconnect_timeout: seconds that a request waits for a server that cannot be reached.
-            silence_timeout: seconds without a sign of life after which a socket is given up for another.
-            buffer: bytes that an iterator keeps for a slow consumer; what is more is read from the log later.
+            silence_timeout: seconds without any data from the server after which the client replaces the socket.
+            buffer: maximum number of bytes that an iterator buffers for a slow consumer; it reads the rest from the log
+                later.
 
         Raises:
-            ConnectionLost: there is no server.
-            ServerProblem: it refuses the token.
-            InvalidCall: the package for WebSockets is missing.
+            ConnectionLost: the server cannot be reached.
+            ServerProblem: the server refuses the token.
+            InvalidCall: the package `websockets` is not installed.
         """
         if transport == "websocket":
             require_websockets()
@@ -159,23 +164,25 @@ class SandboxAgent:
         env: Mapping[str, str] | None = None,
         buffer: int = BUFFER_BYTES,
     ) -> AsyncGenerator["SandboxAgent"]:
-        """Start a private server on a free port, with its own token; it stops when the block or your process ends.
+        """Start a private server on a free port, with its own token. It stops when the block or your process ends.
 
-        Its sessions are in a temporary directory, and are deleted when it stops. With `data_dir` they stay there: start
-        with the same directory again, and `sessions.attach` continues them. One server can use a directory at a time.
+        Its sessions are in a temporary directory, and are deleted when it stops. With `data_dir` they are kept: start
+        with the same directory again, and continue them with `sessions.attach`. Only one server can use a directory at
+        a time.
 
         Args:
-            agent: the agent of sessions that name none.
-            on_permission: answers what agents want to be allowed; without one, nothing is.
-            on_question: answers agents' questions; without one, they are rejected.
-            on_elicitation: fills in agents' forms; without one, forms come as questions.
-            data_dir: the directory that keeps the sessions.
+            agent: the agent of sessions that are created without one.
+            on_permission: handler that answers agents' requests for permission; without it, they are rejected.
+            on_question: handler that answers agents' questions; without it, they are rejected.
+            on_elicitation: handler that fills in agents' forms; without it, forms come as questions.
+            data_dir: directory that keeps the sessions.
             options: flags of `sandbox-agent server`, such as `{"fs_root": ["/srv"], "log_level": "debug"}`.
-            env: variables for the server, beyond our own.
-            buffer: as in `connect`.
+            env: environment variables of the server, in addition to those of your process.
+            buffer: maximum number of bytes that an iterator buffers for a slow consumer; it reads the rest from the log
+                later.
 
         Raises:
-            StartFailed: with what the server said.
+            StartFailed: the server did not start; the error has its last output.
         """
         from sandboxagent.client.embedded import EmbeddedServer
 
@@ -212,91 +219,115 @@ class SandboxAgent:
                 await api.close()
 
     async def health(self) -> Health:
-        """The server's health, and which agents are installed and running."""
+        """Return the server's health, with the agents that are installed and running."""
         return await health(self._api)
 
     async def nodes(self) -> list[FleetNode]:
-        """The nodes of a fleet, when the server is a gateway."""
+        """Return the nodes of a fleet. The server must be a gateway."""
         return (await self._api.json("GET", "/v1/nodes", type=_Nodes)).nodes
 
     # Answering agents
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
-        """Let this handler answer what agents want to be allowed; may be used as a decorator."""
+        """Set the handler that answers agents' requests for permission. It can be used as a decorator."""
         self._connection.asking.handlers.permission = handler
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
-        """Let this handler answer agents' questions; may be used as a decorator."""
+        """Set the handler that answers agents' questions. It can be used as a decorator."""
         self._connection.asking.handlers.question = handler
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
-        """Let this handler fill in agents' forms; the server must know of it before the first session."""
+        """Set the handler that fills in agents' forms. It can be used as a decorator.
+
+        The first such handler must be set before the first session, because the client announces it when it connects.
+
+        Raises:
+            InvalidCall: the client is already connected, and had no such handler then.
+        """
         if self._connection.is_open and self._connection.asking.handlers.elicitation is None:
             raise InvalidCall("on_elicitation comes too late: give it to connect() or start(), or before any session")
         self._connection.asking.handlers.elicitation = handler
         return handler
 
     async def reply_permission(self, id: str, option_id: str) -> None:
-        """Answer a permission that its handler has left open.
+        """Answer a permission request that its handler left open by returning None.
+
+        Args:
+            id: id of the request (`request.id`).
+            option_id: id of the chosen option of the request.
 
         Raises:
-            ServerProblem: it is settled (`already-answered`), or does not wait here (`nobody-asked`).
+            ServerProblem: the request is settled (`already-answered`), or this client has no open request with this id
+                (`nobody-asked`).
         """
         await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
 
     async def reject_permission(self, id: str, *, reason: str | None = None) -> None:
-        """Reject a permission that its handler has left open."""
+        """Reject a permission request that its handler left open. The agent gets the reason."""
         await self._reply(id, PermissionRequest, lambda request: request.reject(reason=reason))
 
     async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
-        """Answer a question that its handler has left open: one answer, or a list of them, for each question.
+        """Answer a question request that its handler left open by returning None.
+
+        Args:
+            id: id of the request (`request.id`).
+            answers: for each question, one answer or a list of answers.
 
         Raises:
-            ServerProblem: it is settled (`already-answered`), does not wait here (`nobody-asked`), or the answers do
-                not fit (`wrong-answer`): try again.
+            ServerProblem: the request is settled (`already-answered`), this client has no open request with this id
+                (`nobody-asked`), or the answers do not fit (`wrong-answer`). After `wrong-answer` you can try again.
         """
         await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
 
     async def reject_question(self, id: str, *, reason: str | None = None) -> None:
-        """Decline to answer a question."""
+        """Decline a question request that its handler left open. The agent gets the reason."""
         await self._reply(id, QuestionRequest, lambda request: request.reject(reason=reason))
 
     async def reply_elicitation(self, id: str, content: Object | None = None) -> None:
-        """Hand in a form that its handler has left open."""
+        """Submit a form that its handler left open, with `content` as the values of its fields."""
         await self._reply(id, ElicitationRequest, lambda request: request.accept(content))
 
     async def reject_elicitation(self, id: str, *, reason: str | None = None) -> None:
-        """Decline a form."""
+        """Decline a form that its handler left open. The agent gets the reason."""
         await self._reply(id, ElicitationRequest, lambda request: request.decline(reason=reason))
 
     def requests(self) -> list[Request]:
-        """This client's open requests, in all sessions it is attached to."""
+        """Return the requests that wait for an answer of this client, in all sessions that it is attached to."""
         return self._connection.asking.requests()
 
     async def pending(self, session_id: str | None = None) -> list[Object]:
-        """Open requests from agents, in one session or in all sessions of the server."""
+        """Return agents' requests that wait for an answer, in one session or in all sessions of the server.
+
+        Each is a JSON object, as `_sandboxagent/session/pending` returns it.
+        """
         params: Object = {} if session_id is None else {"sessionId": session_id}
         return objects_at(await self.request(methods.PENDING, params), "pending")
 
     # The protocol itself
 
     async def request(self, method: str, params: Object | None = None) -> Object:
-        """The result of any request of ACP or of ours. Raises RequestError, ServerProblem or ConnectionLost."""
+        """Call any method of ACP or of sandbox-agent, and return its result.
+
+        Raises:
+            RequestError: the method failed.
+            ServerProblem: the server refuses the request.
+            ConnectionLost: the server did not answer.
+        """
         return await self._connection.request(method, params)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
-        """Send any notification."""
+        """Send any notification to the server."""
         await self._connection.notify(method, params)
 
     def tap(self, callback: Tap) -> Callable[[], None]:
-        """See every envelope that is sent and received; gives what ends it.
+        """Call a function with every envelope that is sent or received. Return a function that stops this.
 
-        `callback` gets "sent" or "received", the envelope, and its id on the stream if it came from there. It is
-        called where the envelopes pass, so it must be quick.
+        `callback` gets "sent" or "received", the envelope, and its id on the stream if it came from there. It runs
+        between reading and handling an envelope, so it must be quick.
         """
         taps = self._connection.taps
         taps.append(callback)

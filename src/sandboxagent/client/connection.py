@@ -1,6 +1,6 @@
 """Open one connection to the server, and hand incoming envelopes to the calls they are for.
 
-Opened by the first thing that needs it, because `initialize` names an agent.
+The first call that needs the connection opens it, because `initialize` names an agent.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 
 BUNDLED_AGENT = "mock"
-"""Every server has it."""
+"""An agent that every server has."""
 ATTACH_INTERVAL = 1.0
-"""Seconds between two tries to attach to a session again, beyond those that a request makes."""
+"""Seconds between two attempts to attach to a session again, in addition to the retries of each request."""
 REMEMBERED_PROMPTS = 10_000
-"""How many of its own prompts a client can tell from those of others when it reads the log."""
+"""Maximum number of own prompts that a client recognizes when it reads the log."""
 
 Tap = Callable[[str, Object, int | None], None]
 """Called with `"sent"` or `"received"`, the envelope, and its id on the stream if it came from there."""
@@ -40,7 +40,7 @@ Tap = Callable[[str, Object, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """How a client wants its connection; `patience` and `silence` are in seconds, `buffer` in bytes."""
+    """The settings of a client's connection. `patience` and `silence` are in seconds, `buffer` is in bytes."""
 
     agent: str | None
     name: str | None
@@ -50,7 +50,7 @@ class ConnectionSettings:
     silence: float
     websocket: bool
     alone: bool
-    """No other client can be connected: what this client does not answer is rejected."""
+    """Whether no other client can be connected. Requests that this client has no handler for are then rejected."""
 
 
 class SentPrompt:
@@ -58,30 +58,30 @@ class SentPrompt:
 
     def __init__(self, id: str) -> None:
         self.id = id
-        """By which its turn is known."""
+        """The `promptId`, by which the prompt's turn is recognized."""
         self.request_id: object = None
-        """Of the request that it was sent with."""
+        """JSON-RPC id of the request that carried the prompt."""
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when its turn has started."""
+        """Done when the prompt's turn has started."""
 
 
 class ClientConnection:
-    """Requests to the server, feeds of its sessions, and what agents ask."""
+    """A connection to the server, with feeds of its sessions and the agents' requests."""
 
     def __init__(self, api: Api, settings: ConnectionSettings, handlers: Handlers) -> None:
         self._api = api
         self._settings = settings
         self._feeds: dict[str, WeakSet[Cursor[Notification]]] = {}
-        """By session. Weak: who no longer reads a feed need not say so."""
+        """Feeds by session. The references are weak, so that readers do not have to close their feeds."""
         self._alarms: dict[str, WeakSet[asyncio.Event]] = {}
-        """By session: set when something happens in it."""
+        """Events by session, which are set when something happens in the session. The references are weak."""
         self._attached: dict[str, int] = {}
-        """Sessions, and the newest position that is known of each."""
+        """Sessions that this client is attached to, with the newest known position of each."""
         self._detached: set[str] = set()
-        """Sessions that a new connection is not attached to yet: its stream misses some of their events."""
+        """Sessions that a new connection is not attached to yet. Its stream lacks some of their events."""
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
-        """The ids of our own latest prompts."""
+        """Ids of this client's latest prompts."""
         self._under_way: WeakValueDictionary[str, SentPrompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._answer, self._reply, alone=settings.alone)
@@ -89,7 +89,7 @@ class ClientConnection:
         self._opening = asyncio.Lock()
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why the server is gone."""
+        """Why the server is gone for good."""
 
     @property
     def is_open(self) -> bool:
@@ -101,31 +101,31 @@ class ClientConnection:
         return 0 if self._transport is None else self._transport.stream_order.position
 
     async def request(self, method: str, params: Object | None = None, *, agent: str | None = None) -> Object:
-        """The result of a request; `agent` is for a connection that is not open yet.
+        """Send a request, and return its result. `agent` is used if the connection is not open yet.
 
         Raises:
             RequestError: the method failed, at the server or at the agent.
             ServerProblem: the server refuses.
-            ConnectionLost: the server cannot be reached, or went away.
+            ConnectionLost: the server cannot be reached, or the connection broke.
         """
         transport = await self._open_once(agent)
         return cast("Object", await transport.request(method, params or {}) or {})
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What a call over HTTP gives that may be made any number of times; the server is waited for."""
+        """Repeat a read over HTTP, which is safe to repeat, until the server answers, and return its result."""
         return await retry(call, self._settings.patience)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
-        """Send a notification. Raises as `request` does."""
+        """Send a notification. Raises the errors of `request`."""
         transport = await self._open_once(None)
         await transport.notify(method, params or {})
 
     async def attach(self, session_id: str, agent: str) -> Object:
-        """Attach: from now on this client gets the session's events and its agent's requests."""
+        """Attach to a session: this client gets its events and its agent's requests from this call on."""
         try:
             await self._open_once(agent)
         except ServerProblem as problem:
-            # Its agent cannot be had any more; its log is there all the same, and any agent opens a connection.
+            # The session's agent is not available any more. Its log is, and any agent can open a connection.
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._open_once(BUNDLED_AGENT)
         result = await self.request(methods.ATTACH, {"sessionId": session_id})
@@ -134,24 +134,24 @@ class ClientConnection:
         return result
 
     async def begin(self, method: str, params: Object, agent: str) -> Object:
-        """The result of a request that makes a session, or takes one up: this client is attached to it then."""
+        """Send a request that creates or resumes a session, which attaches this client, and return its result."""
         transport = await self._open_once(agent)
         generation = transport.generation
         result = await self.request(method, params)
         session_id = text_at(result, "sessionId") or text_at(params, "sessionId") or ""
         self.mark_attached(session_id)
         if generation != transport.generation:
-            # It was attached to a connection that is gone by now.
+            # The session was attached to a connection that is gone.
             self._set_apart([session_id])
         return result
 
     def mark_attached(self, session_id: str, position: object = None) -> None:
-        """The server has attached this connection: events after a position come on the stream."""
+        """Record that the server has attached this connection. Events after `position` come on the stream."""
         known = position if isinstance(position, int) else self.position
         self._attached[session_id] = max(known, self._attached.get(session_id, 0))
 
     def mark_detached(self, session_id: str) -> None:
-        """End the session's feeds: no more events will come."""
+        """End the session's feeds, because no more events will come."""
         self._attached.pop(session_id, None)
         self._detached.discard(session_id)
         self.asking.withdraw_session(session_id)
@@ -160,7 +160,7 @@ class ClientConnection:
             feed.close()
 
     def new_prompt(self) -> SentPrompt:
-        """A prompt that is about to be sent."""
+        """Register a prompt that is about to be sent."""
         prompt = SentPrompt(secrets.token_urlsafe(12))
         self._under_way[prompt.id] = prompt
         self._prompts[prompt.id] = None
@@ -169,16 +169,16 @@ class ClientConnection:
         return prompt
 
     async def cancel_queued(self, prompt: SentPrompt) -> None:
-        """Take a prompt back that waits for its turn."""
+        """Withdraw a prompt that waits for its turn."""
         if prompt.request_id is not None:
             await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
 
     def open_log(self, session_id: str) -> LogReader:
-        """What a reader of a session's feed reads in the log."""
+        """Return the reader with which a feed of the session reads the log."""
         return LogReader(self.request, session_id, self._prompts.__contains__)
 
     def open_feed(self, session_id: str, log: LogReader) -> Cursor[Notification]:
-        """A feed of everything that happens in a session from now on, for as long as you keep a reference to it."""
+        """Return a feed of all events of a session from this call on. Dropping the last reference ends it."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Cursor(log, after, self._settings.buffer, is_live=True)
         if self._failure is not None or not self.is_attached(session_id):
@@ -188,7 +188,7 @@ class ClientConnection:
         return feed
 
     def open_alarm(self, session_id: str) -> asyncio.Event:
-        """An event that is set whenever something happens in a session, for as long as you keep a reference to it."""
+        """Return an event that is set when something happens in a session. Dropping the last reference ends this."""
         alarm = asyncio.Event()
         self._alarms.setdefault(session_id, WeakSet()).add(alarm)
         return alarm
@@ -201,7 +201,7 @@ class ClientConnection:
         return self._closed
 
     def fail(self, failure: ConnectionLost) -> None:
-        """The server is gone for good: fail everything that waits for it."""
+        """Fail everything that waits for the server, because it is gone for good."""
         self._failure = failure
         if self._attaching is not None:
             self._attaching.cancel()
@@ -213,7 +213,7 @@ class ClientConnection:
         self._ring_all()
 
     async def close(self) -> None:
-        """Disconnect from the server; sessions and their turns continue."""
+        """Disconnect from the server. Sessions and their turns continue."""
         self._closed = True
         self._ring_all()
         for feeds in self._feeds.values():
@@ -273,7 +273,10 @@ class ClientConnection:
     # A new connection
 
     def _lost(self) -> None:
-        """The server was restarted, or has forgotten us: what happens until we are attached again is in the log."""
+        """Handle a new connection, after the server has restarted or has forgotten the old one.
+
+        Until the client is attached again, its feeds read events from the log.
+        """
         self.asking.withdraw_all()
         self._missed()
         self._set_apart(self._attached)
@@ -310,10 +313,10 @@ class ClientConnection:
         for feed in self._feeds.get(session_id, ()):
             feed.fall_behind() if failure is None else feed.close(failure)
 
-    # What comes in
+    # Incoming envelopes
 
     def _received(self, arrival: Arrival) -> None:
-        """Give an event to the feeds of its session, and a request to the handlers."""
+        """Pass an event to the feeds of its session, and a request to the handlers."""
         self._tap("received", arrival.envelope, arrival.position)
         method = text_at(arrival.envelope, "method")
         if method is None or arrival.position is None:

@@ -1,6 +1,6 @@
 """Run a private server in a child process, which ends when this process ends.
 
-Knows how to start and end it, and nothing of how to call it.
+The module starts and ends the server. It does not call it.
 """
 
 import asyncio
@@ -18,9 +18,10 @@ from sandboxagent.client.errors import InvalidCall, StartFailed
 
 READY = b"sandbox-agent listening on "
 START_TIMEOUT, STOP_TIMEOUT, TERM_TIMEOUT, LAST_TIMEOUT = 30.0, 5.0, 2.0, 1.0
-"""Seconds to be ready; to end with its stdin; to end after SIGTERM; for its pipes to end after it has."""
+"""Seconds until the server must be ready; until it must end after the end of its stdin; until it must end after
+SIGTERM; and until its pipes must be closed after it has ended."""
 TAIL = 1 << 14
-"""Bytes that are kept of what it last wrote to stderr, and of a first line that does not end."""
+"""Maximum number of bytes that are kept of the server's stderr, and of a first line that does not end."""
 
 _TOKEN = "SANDBOX_AGENT_TOKEN"  # noqa: S105 - the name of a variable
 _OTHER_WAYS = ("SANDBOX_AGENT_TOKEN_FILE", "SANDBOX_AGENT_NO_TOKEN")
@@ -30,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A server that runs. `close` ends it; so does the end of this program, for any reason."""
+    """A running private server. It ends with `close`, or when this program ends for any reason."""
 
     def __init__(self, transport: asyncio.SubprocessTransport, watch: "_Watch", url: str, token: str) -> None:
-        """For `start` alone."""
+        """Create the object for a started server. Only `start` calls this."""
         self.url = url
         self.token = token
         self.pid = transport.get_pid()
@@ -53,13 +54,13 @@ class EmbeddedServer:
         """Start a server on a free port, with a secret token, and wait until it is ready.
 
         Args:
-            command: how to run `sandbox-agent`; this Python's own, unless given.
-            data_dir: keeps sessions there; without one, they are gone with the server.
-            options: flags of `sandbox-agent server` by name: True is a switch, a list is a flag for each item.
-            env: variables for the server, beyond our own.
+            command: command that runs `sandbox-agent`; by default, the `sandboxagent` package of this Python.
+            data_dir: directory that keeps the sessions; without it, they are deleted with the server.
+            options: flags of `sandbox-agent server` by name. True is a switch, and a list is a flag for each item.
+            env: environment variables of the server, in addition to those of this process.
 
         Raises:
-            StartFailed: with the end of what the server said.
+            StartFailed: the server did not start; the error has the end of its output.
         """
         program = [sys.executable or "", "-P", "-m", "sandboxagent"] if command is None else list(command)
         place = [] if data_dir is None else [f"--data-dir={data_dir}"]
@@ -77,7 +78,7 @@ class EmbeddedServer:
 
     @property
     def stderr(self) -> str:
-        """The end of what the server has reported."""
+        """The end of the server's output on stderr."""
         return self._watch.tail()
 
     async def ended(self) -> str:
@@ -86,9 +87,9 @@ class EmbeddedServer:
         return self._watch.how()
 
     async def close(self, patience: float = STOP_TIMEOUT) -> None:
-        """Stop the server, and wait until it has ended. If you are cancelled while waiting, it still ends.
+        """Stop the server, and wait until it has ended. If the caller is cancelled, the server still ends.
 
-        Its stdin ends first, which is all that a server needs; after `patience` seconds it is ended by force.
+        Closing its stdin is enough for a server. After `patience` seconds it is ended by signals.
         """
         if self._ending is None:
             self._watch.expected = True
@@ -103,16 +104,16 @@ class EmbeddedServer:
 
 
 class _Watch(asyncio.SubprocessProtocol):
-    """Takes all that the server writes, so that it never waits for us, and notices its end."""
+    """Reads the server's output, so that the server never blocks on a full pipe, and notices the server's end."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.line: asyncio.Future[bytes] = loop.create_future()
-        """Its first line; empty when it ended before."""
+        """The first line of stdout; empty if the server ended before."""
         self.exited: asyncio.Future[None] = loop.create_future()
         self.disconnected: asyncio.Future[None] = loop.create_future()
         self.expected = False
-        """It is meant to end."""
+        """Whether the server is meant to end."""
         self._transport: asyncio.SubprocessTransport | None = None
         self._stdout, self._stderr = b"", b""
 
@@ -139,21 +140,23 @@ class _Watch(asyncio.SubprocessProtocol):
                 future.set_result(None)
 
     async def url(self) -> str:
-        """Where it listens, once it does; raises StartFailed."""
+        """Wait until the server listens, and return its address. Raises StartFailed."""
         await asyncio.wait([self.line, self.exited], timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
         if self.line.done() and self.line.result().startswith(READY):
             return self.line.result().removeprefix(READY).decode().strip()
         self.expected = True
         if self.exited.done():
-            # What it said last may still be on its way.
+            # The last output may not have been read yet.
             await asyncio.wait([self.disconnected], timeout=LAST_TIMEOUT)
             raise StartFailed(f"the server {self.how()} before it was ready", self.tail())
         if self.line.done():
-            raise StartFailed(f"what was started is no sandbox-agent: it says {self.line.result()!r:.200}", self.tail())
+            raise StartFailed(
+                f"the command does not run sandbox-agent: it says {self.line.result()!r:.200}", self.tail()
+            )
         raise StartFailed(f"the server was not ready within {START_TIMEOUT:.0f} seconds", self.tail())
 
     def how(self) -> str:
-        """How it ended."""
+        """Describe how the server ended, for an error message."""
         code = None if self._transport is None else self._transport.get_returncode()
         if code is None or code >= 0:
             return f"ended with exit code {code}"
@@ -174,7 +177,7 @@ async def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> tupl
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env=environment,
-            # What Ctrl-C sends to us must not end it before we have.
+            # In its own session, the server does not get the SIGINT of Ctrl-C, and this process can end it in order.
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
@@ -183,7 +186,10 @@ async def _spawn(command: Sequence[str], environment: Mapping[str, str]) -> tupl
 
 
 async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: float) -> None:
-    """End of stdin, SIGTERM, SIGKILL; then let go of everything. Cancelled, it goes straight to the last."""
+    """End the server by the end of its stdin, then SIGTERM, then SIGKILL, and close its pipes.
+
+    If the caller is cancelled, SIGKILL follows at once.
+    """
     try:
         stdin = transport.get_pipe_transport(0)
         if stdin is not None:
@@ -197,7 +203,7 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: 
             with suppress(ProcessLookupError):
                 transport.kill()
         try:
-            # A process left behind by another program may hold its pipes open.
+            # A process that another program left behind may hold the pipes open.
             await _within(LAST_TIMEOUT, watch.disconnected)
         finally:
             transport.close()
@@ -209,7 +215,7 @@ async def _within(seconds: float, future: asyncio.Future[None]) -> bool:
 
 
 def _flags(options: Mapping[str, object]) -> list[str]:
-    """Options as a command line has them. Raises ValueError for those that are not the caller's to give."""
+    """Return options as flags of a command line. Raises InvalidCall for options that only `start` may set."""
     flags: list[str] = []
     for name, value in options.items():
         if name.replace("-", "_") in _OURS:
@@ -224,5 +230,5 @@ def _flags(options: Mapping[str, object]) -> list[str]:
 
 
 def _reachable(url: str) -> str:
-    """An address for us, when the server listens on all of them."""
+    """Replace the wildcard host of an address by the loopback host, which a client can connect to."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

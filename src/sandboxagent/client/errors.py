@@ -1,12 +1,12 @@
 """Define every failure that the SDK has a name for.
 
-SandboxAgentError           what you catch to catch them all: it has `slug`, `message` and `fields`
-└── ClientError             what the SDK raises
+SandboxAgentError           base of all errors, with `slug`, `message` and `fields`: catch it to catch all of them
+└── ClientError             an error that the SDK raises
     ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
-    ├── ServerProblem       the server refuses, and says why
-    │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
-    ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
-    ├── StartFailed         an embedded server did not start
+    ├── ServerProblem       the server refuses the request, and says why
+    │   └── ForeignAnswer   the response is not from sandbox-agent, but from a proxy for example
+    ├── ConnectionLost      the server cannot be reached, or the connection broke and the outcome is unknown
+    ├── StartFailed         a private server did not start
     ├── LocalFileFailed     a file of this machine cannot be read or written
     └── InvalidCall         the call itself is wrong: nothing was sent
 """
@@ -25,86 +25,88 @@ _EXCERPT = 200
 
 
 class ClientError(SandboxAgentError):
-    """What the SDK raises; all have a `slug`, a `message` and `fields`."""
+    """Base of the errors that the SDK raises. All have a `slug`, a `message` and `fields`."""
 
     slug, title = "client-error", "Client Error"
 
 
 class RequestError(ClientError):
-    """A method failed, at the server or at the agent: a JSON-RPC error, with the members of `data` as `fields`."""
+    """A method failed, at the server or at the agent. The JSON-RPC error's `data` is also in `fields`."""
 
     title = "Request Failed"
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         facts = dict(cast("Object", data)) if isinstance(data, dict) else {}
         slug = facts.pop("type", None)
+        """The slug of the server's error, or `request-failed` if the error has none."""
         super().__init__(message, **facts)
         self.slug = slug if isinstance(slug, str) else "request-failed"
         """The name of an error of the server, else `request-failed`."""
         self.code = code
-        """JSON-RPC's code, such as -32602 for params that are wrong."""
+        """JSON-RPC error code, such as -32602 for invalid params."""
         self.data: object = data
-        """The facts as they came."""
+        """The `data` of the JSON-RPC error, unchanged."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.code, self.message, self.data)
 
 
 class ServerProblem(ClientError):
-    """The server refuses, with an RFC 9457 document. docs/errors.md has every slug."""
+    """The server refuses a request, with an RFC 9457 document. docs/errors.md lists every slug."""
 
     def __init__(
         self, slug: str, title: str, status: int, detail: str, fields: Mapping[str, object] | None = None
     ) -> None:
         super().__init__(f"{title}: {detail}" if detail else title, **(fields or {}))
         self.slug = slug
-        """Its name, such as `file-not-found`: stable, for programs."""
+        """Stable name of the error for programs, such as `file-not-found`."""
         self.title = title
-        """The same for people."""
+        """Name of the error for people."""
         self.status = status
-        """The HTTP status."""
+        """HTTP status of the response."""
         self.detail = detail
-        """What is wrong, and what to do."""
+        """Explanation for people: what is wrong, and what to do."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
 
 
 class ForeignAnswer(ServerProblem):
-    """The answer is not from sandbox-agent but from a proxy or another program; `status` is its HTTP status."""
+    """A response that is not from sandbox-agent, but from a proxy or another program. `status` is its HTTP status."""
 
 
 class ConnectionLost(ClientError):
-    """The server cannot be reached, or went away before it had answered."""
+    """The server cannot be reached, or the connection broke before the server answered."""
 
     slug, title = "connection-lost", "Connection Lost"
 
     def __init__(self, sentence: str, *, outcome_unknown: bool = False) -> None:
         super().__init__(sentence, outcomeUnknown=outcome_unknown)
         self.outcome_unknown = outcome_unknown
-        """Whether the server may have done what it was asked: False when the request certainly did not reach it."""
+        """Whether the server may have executed the request. False if the request certainly did not reach the server."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), self.args, {"outcome_unknown": self.outcome_unknown, "fields": self.fields}
 
 
 class StartFailed(ClientError):
-    """An embedded server did not start; `stderr` is the end of what it said."""
+    """A private server did not start."""
 
     slug, title = "start-failed", "Start Failed"
 
     def __init__(self, sentence: str, stderr: str = "") -> None:
         super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence, stderr=stderr)
         self.sentence = sentence
+        """The message without the server's output."""
         self.stderr = stderr
-        """The end of its stderr, for people."""
+        """The end of the server's output on stderr, for people."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.sentence, self.stderr)
 
 
 class LocalFileFailed(ClientError, OSError):
-    """A file of this machine cannot be read or written; an `OSError`, too."""
+    """A file of this machine cannot be read or written. The error is also an `OSError`."""
 
     slug, title = "local-file-failed", "Local File Failed"
 
@@ -117,13 +119,13 @@ class LocalFileFailed(ClientError, OSError):
 
 
 class InvalidCall(ClientError, ValueError):
-    """The call itself is wrong, so nothing was sent: an argument, or what was done before; a `ValueError`, too."""
+    """An argument or the order of calls is wrong, so nothing was sent. The error is also a `ValueError`."""
 
     slug, title = "invalid-call", "Invalid Call"
 
 
 def problem(document: bytes) -> ServerProblem | None:
-    """The problem that a document describes; None if it is not one of sandbox-agent's."""
+    """Parse a problem document. Return None if it is not one of sandbox-agent's."""
     try:
         decoded = read_answer(document, object)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -140,7 +142,7 @@ def problem(document: bytes) -> ServerProblem | None:
 
 
 def foreign(url: str, status: int, content_type: str, body: bytes) -> ForeignAnswer:
-    """The problem that an answer is not sandbox-agent's at all, with the beginning of what it is."""
+    """Return the error for a response that is not from sandbox-agent, with the beginning of its body."""
     kind = content_type or "no content type"
     text = " ".join(body[: 4 * _EXCERPT].decode(errors="replace").split())[:_EXCERPT]
     return ForeignAnswer(

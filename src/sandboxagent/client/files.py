@@ -1,7 +1,7 @@
-"""Use files of the server's machine: read, write, move, search and watch them, and whole directories.
+"""Use files on the server's machine: read, write, move, search and watch them, and whole directories.
 
-A path is absolute, or relative to the session's directory, or else to the server's root directory. What goes wrong with
-one is a ServerProblem, such as `file-not-found`, with the path in `fields`.
+A path is absolute, or relative to the session's directory, or else to the server's root directory. A failure is a
+ServerProblem, such as `file-not-found`, with the path in `fields`.
 """
 
 import asyncio
@@ -34,18 +34,22 @@ _NDJSON = "application/x-ndjson"
 
 
 class Match(Struct, rename="camel", kw_only=True, frozen=True):
-    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
+    """A match of a search: a file, or a line of a file."""
 
     path: str
+    """Absolute path of the file."""
     line: int | None = None
+    """Line number, from 1; None if only a file name was searched for."""
     column: int | None = None
+    """Column of the match in its line, from 1, in characters."""
     text: str | None = None
+    """The line, or the part of it around the match; at most 1,000 characters."""
     text_truncated: bool = False
-    """The line is longer than the text shown here."""
+    """Whether the line is longer than `text`."""
 
 
 class _Line(Struct, rename="camel", kw_only=True):
-    """A match, or the last line, which has no path."""
+    """A line of the response: a match, or the last line, which has no path."""
 
     path: str | None = None
     line: int | None = None
@@ -57,20 +61,24 @@ class _Line(Struct, rename="camel", kw_only=True):
 
 
 class Search(AsyncIterator[Match]):
-    """The matches, in no order. Begins with the first step, and ends on the server when it is left."""
+    """The matches of a search, in no particular order.
+
+    The search begins with the first step of the iteration. When you leave the iteration, the server stops searching.
+    """
 
     def __init__(self, api: Api, params: Params) -> None:
         self.truncated = False
-        """Whether there may be more than was found; known at the end."""
+        """Whether there may be more matches than were returned. Known after the iteration."""
         self.reason: str | None = None
-        """What ended it early: `results`, `bytes`, `time` or `lines`."""
+        """Which limit ended the search early: `results`, `bytes`, `time`, or `lines` (a line was too long to be
+        searched)."""
         self._matches = self._run(api, params)
 
     async def __anext__(self) -> Match:
         return await anext(self._matches)
 
     async def close(self) -> None:
-        """End it now instead of when it is garbage-collected."""
+        """End the search at once. Otherwise it ends when the object is garbage-collected."""
         await self._matches.aclose()
 
     async def _run(self, api: Api, params: Params) -> AsyncGenerator[Match]:
@@ -93,7 +101,7 @@ class Search(AsyncIterator[Match]):
 
 
 async def _lines(response: Response) -> AsyncGenerator[bytes]:
-    """Lines of JSON."""
+    """Yield the lines of a response."""
     begun: list[bytes] = []
     async for part in response.aiter_bytes():
         first, *rest = part.split(b"\n")
@@ -104,18 +112,19 @@ async def _lines(response: Response) -> AsyncGenerator[bytes]:
 
 
 RECONNECT_TIMEOUT = 30.0
-"""Seconds for which a server that cannot be reached is tried again."""
+"""Seconds that a watch tries to reach the server again."""
 
 _PASSING = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 _OVERFLOW = "overflow"
 
 
 class Change(Struct, rename="camel", kw_only=True, frozen=True):
-    """What became of a path."""
+    """A change of a file or directory."""
 
     kind: str
-    """`added`, `modified`, `deleted`; or `overflow`: there were too many changes to report, so scan this path again."""
+    """`added`, `modified` or `deleted`; or `overflow` if too many changes came to be reported: read `path` again."""
     path: str
+    """Absolute path that changed. For `overflow`, the watched path as you gave it."""
 
 
 class _Changes(Struct):
@@ -127,15 +136,18 @@ class _Ended(Struct):
 
 
 class Watch(AsyncIterator[Change]):
-    """The changes, from the first step on; with `async with`, from the beginning of the block.
+    """The changes in a directory, from the first step of the iteration on.
 
-    A connection that breaks is made again, followed by an `overflow`. It ends when what is watched is gone.
+    With `async with`, the watch begins at the start of the block. If the connection breaks, the watch reconnects, and
+    an `overflow` follows. The iteration ends when the watched path is gone.
     """
 
     def __init__(self, api: Api, path: str, params: Params, *, patience: float = RECONNECT_TIMEOUT) -> None:
         self.path = path
+        """The watched path."""
         self.ended: str | None = None
-        """Why no more changes come: `gone` (it was deleted or moved), or `exhausted` (the kernel watches no more)."""
+        """Why no more changes come: `gone` (the path was deleted or moved), or `exhausted` (the kernel watches no more
+        directories). None while the watch runs."""
         self._api = api
         self._params = params
         self._patience = patience
@@ -154,11 +166,11 @@ class Watch(AsyncIterator[Change]):
         return change
 
     async def close(self) -> None:
-        """End it now instead of when it is garbage-collected."""
+        """End the watch at once. Otherwise it ends when the object is garbage-collected."""
         await self._changes.aclose()
 
     async def _run(self) -> AsyncGenerator[Change | None]:
-        """The changes; None when the server has begun to watch."""
+        """Yield the changes, over any number of connections. None means that the server watches."""
         clock = asyncio.get_running_loop().time
         begun, lost_at, pause = False, None, FIRST_PAUSE
         while True:
@@ -177,11 +189,11 @@ class Watch(AsyncIterator[Change]):
             lost_at = clock() if lost_at is None else lost_at
             if clock() - lost_at > self._patience:
                 raise failure
-            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that clients do not return all at once
             pause = min(2 * pause, MAX_PAUSE)
 
     async def _watched(self) -> AsyncGenerator[Change | None]:
-        """The same, over one connection."""
+        """Yield the changes that one connection delivers. None means that the server watches."""
         headers = {"Accept": EVENT_STREAM}
         async with (
             self._api.stream("GET", "/v1/fs/watch", params=self._params, headers=headers) as response,
@@ -201,7 +213,7 @@ class Watch(AsyncIterator[Change]):
                         self.ended = None if reason == "stopping" else reason
                         return
                     case _:
-                        pass  # Of a newer server.
+                        pass  # A newer server sends other events, too.
 
 
 def _may_pass(error: ClientError) -> bool:
@@ -209,50 +221,61 @@ def _may_pass(error: ClientError) -> bool:
 
 
 RemotePath: TypeAlias = str | PurePosixPath
-"""A path of the server's machine: absolute, or relative to the session's or to the server's root directory."""
+"""A path on the server's machine: absolute, or relative to the session's directory, or else to the server's root
+directory."""
 ArchiveFormat: TypeAlias = Literal["tar", "tar.gz", "tar.zst"]
-"""How a directory is packed."""
+"""Format of an archive."""
 
 _PARTIAL = 206
-# A name that is not UTF-8, as Python has it, is spelled with other characters on its way (contract, section 13).
+# Python represents bytes of a name that are not UTF-8 as surrogates. The wire has other characters for them (contract,
+# section 13).
 _SPELLED = {0xDC00 + byte: chr(0xEF00 + byte) for byte in range(0x80, 0x100)}
 
 
 class Entry(Struct, rename="camel", kw_only=True, frozen=True):
-    """A file, a directory or a link."""
+    """A file, a directory or a link on the server's machine."""
 
     name: str
+    """Name of the entry."""
     path: str
+    """Absolute path of the entry."""
     entry_type: str
     """`file`, `directory`, `symlink` or `other`."""
     size: int = 0
+    """Size in bytes."""
     modified: datetime | None = None
+    """Time of the last change."""
     mode: str = ""
-    """Permissions, in octal: `0644`."""
+    """Permissions in octal, such as `0644`."""
     etag: str | None = None
-    """Of a file: names this version of it, for `if_match`."""
+    """For a file: identifier of its current version, for `if_match` of `write`."""
     link_target: str | None = None
-    """Of a link: its target, which need not exist."""
+    """For a link: its target, which need not exist."""
 
 
 class Written(Struct, rename="camel", kw_only=True, frozen=True):
     """A file that was written."""
 
     path: str
+    """Absolute path of the file."""
     bytes_written: int = 0
+    """Size of the file in bytes."""
     sha256: str = ""
+    """SHA-256 hash of the content, in hexadecimal."""
     etag: str = ""
+    """Identifier of the new version, for `if_match` of `write`."""
 
 
 class Uploaded(Struct, rename="camel", kw_only=True, frozen=True):
     """The result of unpacking an archive."""
 
     paths: list[str] = []
-    """The first of the files and links that were written."""
+    """Absolute paths of the first 1024 files and links that were written."""
     truncated: bool = False
-    """Whether there are more than `paths` has."""
+    """Whether more files and links were written than `paths` lists."""
     left_out: list[str] = []
-    """Of `upload`: what was not sent, as no server takes it: links out of the directory, sockets, pipes, devices."""
+    """For `upload`: entries that were not sent because no server accepts them. These are links out of the directory,
+    sockets, pipes and devices."""
 
 
 class _Page(Struct, rename="camel"):
@@ -261,27 +284,27 @@ class _Page(Struct, rename="camel"):
 
 
 class Files:
-    """Files of the server's machine; those of a session have paths relative to its directory."""
+    """Files on the server's machine. With the files of a session, paths are relative to the session's directory."""
 
     def __init__(self, api: Api, session_id: str | None = None, node: str | None = None) -> None:
         self._api = api
         self._where: dict[str, str | None] = {"sessionId": session_id, "node": node}
 
     def of_node(self, node: str) -> "Files":
-        """Files of one node of a fleet; a gateway has to know which one when there are several."""
+        """Return the files of one node of a fleet. A gateway with several nodes needs to know which node you mean."""
         return Files(self._api, node=node)
 
     async def read(self, path: RemotePath, *, start: int = 0, end: int | None = None) -> bytes:
-        """A file's content, or its bytes from `start` to before `end`."""
+        """Return a file's content, or its bytes from `start` to before `end`."""
         async with aclosing(self.stream(path, start=start, end=end)) as blocks:
             return b"".join([block async for block in blocks])
 
     async def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict") -> str:
-        """A file's content as text."""
+        """Return a file's content as text."""
         return (await self.read(path)).decode(encoding, errors)
 
     async def stream(self, path: RemotePath, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes]:
-        """A file's content as it comes, or its bytes from `start` to before `end`."""
+        """Yield a file's content in blocks, or its bytes from `start` to before `end`."""
         headers = _range(start, end)
         async with self._api.stream("GET", "/v1/fs/file", params=self._at(path), headers=headers) as response:
             if headers and response.status_code != _PARTIAL:
@@ -292,11 +315,18 @@ class Files:
     async def write(
         self, path: RemotePath, data: Data, *, if_match: str | None = None, if_none_match: str | None = None
     ) -> Written:
-        """Write a file, whole or not at all, with the directories on its way.
+        """Write a file completely or not at all. Missing parent directories are created.
 
-        A `str` is written as UTF-8; a `pathlib.Path` names a file of this machine, which is read as it is sent.
-        `if_match` is the etag that the old file must have; with `if_none_match="*"` there must be none. Else it is a
-        ServerProblem, `file-changed`.
+        Args:
+            path: path of the file.
+            data: content of the file. A `str` is written as UTF-8. A `pathlib.Path` names a file of your own machine,
+                which is read while it is sent.
+            if_match: etag that the existing file must have.
+            if_none_match: `"*"` if the file must not exist yet.
+
+        Raises:
+            ServerProblem: `if_match` or `if_none_match` is not fulfilled (`file-changed`), or the file cannot be
+                written.
         """
         conditions = {"If-Match": if_match, "If-None-Match": if_none_match}
         headers = {name: value for name, value in conditions.items() if value is not None}
@@ -307,7 +337,7 @@ class Files:
         return self._api.decoded(response, Written)
 
     async def list(self, path: RemotePath = ".") -> AsyncGenerator[Entry]:
-        """A directory's entries, by name; asks for a page when it is needed."""
+        """Yield a directory's entries, by name. Pages are requested as they are needed."""
         cursor = None
         while True:
             params = {**self._at(path), "cursor": cursor}
@@ -319,29 +349,29 @@ class Files:
             cursor = page.next_cursor
 
     async def stat(self, path: RemotePath, *, follow: bool = True) -> Entry:
-        """A file, a directory or, without `follow`, a link itself."""
+        """Return the facts about a file or directory. Without `follow`, a link is described instead of its target."""
         params = {**self._at(path), "follow": follow}
         return await self._api.json("GET", "/v1/fs/stat", params=params, type=Entry)
 
     async def mkdir(self, path: RemotePath) -> str:
-        """Make a directory, including parents; it may exist already. Returns its absolute path."""
+        """Create a directory and its missing parents, and return its absolute path. The directory may exist already."""
         return (await self._api.json("POST", "/v1/fs/mkdir", params=self._at(path), type=Done)).path
 
     async def move(self, source: RemotePath, target: RemotePath, *, overwrite: bool = False) -> str:
-        """Rename or move something; the new parent directory must exist. Returns the new absolute path.
+        """Rename or move a file or directory, and return its new absolute path. The new parent directory must exist.
 
-        With `overwrite` it takes the place of a file, or a directory that of an empty one.
+        With `overwrite`, an existing file is replaced, and a directory may replace an empty directory.
         """
         body = {"from": encode_path(source), "to": encode_path(target), "overwrite": overwrite}
         return (await self._api.json("POST", "/v1/fs/move", params=self._where, body=body, type=Moved)).target
 
     async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
-        """Delete a file, a link, or a directory; a directory that is not empty needs `recursive`."""
+        """Delete a file, a link or a directory. A directory that is not empty needs `recursive`."""
         params = {**self._at(path), "recursive": recursive}
         await self._api.request("DELETE", "/v1/fs/entry", params=params)
 
     async def upload_archive(self, path: RemotePath, archive: Data) -> Uploaded:
-        """Unpack a tar archive, plain or packed with gzip or zstd, into a directory: all of it, or nothing."""
+        """Unpack a tar archive, plain or packed with gzip or zstd, into a directory: completely or not at all."""
         headers = {"Content-Type": "application/x-tar"}
         async with sending(archive) as body:
             response = await self._api.request(
@@ -350,16 +380,16 @@ class Files:
         return self._api.decoded(response, Uploaded)
 
     async def download_archive(self, path: RemotePath, *, format: ArchiveFormat = "tar") -> AsyncGenerator[bytes]:
-        """A directory as a tar archive, as it comes."""
+        """Yield a directory as a tar archive, in blocks."""
         params = {**self._at(path), "format": format}
         async with self._api.stream("GET", "/v1/fs/archive", params=params) as response:
             async for block in response.aiter_bytes():
                 yield block
 
     async def upload(self, local: str | Path, path: RemotePath) -> Uploaded:
-        """Send what is in a directory of this machine into one of the server: all of it, or nothing.
+        """Copy the content of a directory of your machine into a directory of the server, completely or not at all.
 
-        Links are sent as links. `left_out` of the result has what was not sent.
+        Links are sent as links. `left_out` of the result lists the entries that were not sent.
         """
         from sandboxagent.client.archives import pack_in_threads
 
@@ -370,10 +400,11 @@ class Files:
         return structs.replace(uploaded, left_out=left_out)
 
     async def download(self, path: RemotePath, local: str | Path) -> "list[str]":
-        """Take what is in a directory of the server into one of this machine: all of it, or nothing.
+        """Copy the content of a directory of the server into a directory of your machine, completely or not at all.
 
-        The directory is made when it is not there. What is there stays, unless it has the same name. Nothing is written
-        outside of `local`, whatever the server sends. Gives the links that were left out because they lead out of it.
+        The local directory is created if it does not exist. Its existing files stay, unless the server's directory has
+        the same names. Nothing is written outside of `local`, whatever the server sends. The result lists the links
+        that were left out because they lead out of `local`.
         """
         from sandboxagent.client.archives import unpack
 
@@ -395,19 +426,29 @@ class Files:
         ignored: bool = False,
         limit: int | None = None,
     ) -> Search:
-        """Lines with `text` in files, or files by `name` (a part of it, or a glob), or both.
+        """Search for lines that contain `text`, for files by `name`, or for lines in files of that name.
 
-        With `smart`, capitals in the text make it matter. `hidden` adds names with a dot in front, `ignored` what
-        `.gitignore` and its kin leave out. Iterate over the result; then `truncated` says whether there may be more.
+        Iterate over the result. After that, `truncated` says whether there may be more matches.
+
+        Args:
+            path: directory to search in.
+            text: text to find in a line.
+            name: a part of a file's name, or a glob such as `*.py` or `src/**/test_*`.
+            regex: whether `text` is a regular expression, in the syntax of Rust.
+            case: "smart" makes case matter if `text` contains a capital letter.
+            hidden: whether to include names that begin with a dot.
+            ignored: whether to include files that `.gitignore`, `.ignore` and `.rgignore` exclude.
+            limit: maximum number of matches, up to the server's own limit.
         """
         flags = {"regex": regex, "hidden": hidden, "ignored": ignored}
         params = {**self._at(path), "text": text, "name": name, "case": case, "limit": limit, **flags}
         return Search(self._api, params)
 
     def watch(self, path: RemotePath = ".", *, recursive: bool = True) -> Watch:
-        """Changes in a directory and, unless told otherwise, all below it, as they happen.
+        """Watch a directory and, with `recursive`, everything below it for changes.
 
-        `async with files.watch("src") as changes:` misses nothing from there on; `async for` alone begins by itself.
+        `async with files.watch("src") as changes:` reports every change after the start of the block. With `async for`
+        alone, the watch begins with the first step.
         """
         return Watch(self._api, str(path), {**self._at(path), "recursive": recursive})
 
@@ -416,7 +457,7 @@ class Files:
 
 
 def encode_path(path: RemotePath) -> str:
-    """A path as it goes on the wire."""
+    """Return a path in the form that it has on the wire."""
     return str(path).translate(_SPELLED)
 
 

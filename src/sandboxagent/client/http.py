@@ -1,6 +1,6 @@
-"""Define what an HTTP client of the SDK offers, its requests and its responses.
+"""Define the interface of the SDK's HTTP clients, with their requests and responses.
 
-There are two: `http_local` for a server on this machine, and `http_remote` for all others.
+There are two clients: `http_local` for a server on this machine, and `http_remote` for all others.
 """
 
 import os
@@ -13,16 +13,16 @@ Content = bytes | AsyncIterable[bytes] | None
 Query = Mapping[str, str | int | bool]
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds to reach a server."""
+"""Seconds to connect to a server."""
 IDLE_TIMEOUT = 30.0
-"""Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
+"""Seconds that an idle socket is kept. The server keeps it longer, so it never closes a socket during a request."""
 MAX_IDLE = 20
-"""Unused sockets that are kept."""
+"""Maximum number of idle sockets that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent."""
+    """An HTTP request."""
 
     method: str
     path: str
@@ -30,14 +30,14 @@ class Request:
     content: Content
     headers: Mapping[str, str]
     silence: float | None
-    """Seconds that the server may say nothing."""
+    """Maximum number of seconds without any data from the server."""
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
 
 class Response(Protocol):
-    """A response whose body is read with `aread` or `aiter_bytes`; httpx's is one."""
+    """An HTTP response, whose body is read with `aread` or `aiter_bytes`. httpx's responses have this interface."""
 
     @property
     def url(self) -> object: ...
@@ -49,7 +49,7 @@ class Response(Protocol):
     def http_version(self) -> str: ...
     @property
     def headers(self) -> Mapping[str, str]:
-        """By name, in any case."""
+        """Headers by name. The case of a name does not matter."""
         ...
 
     @property
@@ -64,24 +64,28 @@ class Response(Protocol):
 
 
 class HttpClient(Protocol):
-    """Sends requests to one server."""
+    """An HTTP client for one server."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether no proxy stands in between."""
+        """Whether requests go to the server directly, without a proxy."""
         ...
 
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Response]:
-        """Send a request; its response can be read inside of the block. Raises ConnectionLost, also there."""
+        """Send a request, and yield its response, which can be read inside of the block.
+
+        Raises:
+            ConnectionLost: there is no response, or the connection breaks while the response is read.
+        """
         ...
 
     async def close(self) -> None:
-        """Close all sockets; what waits for them fails with ConnectionLost."""
+        """Close all sockets. Pending requests fail with ConnectionLost."""
         ...
 
 
 def reason_of(error: BaseException) -> str:
-    """What the innermost failure says: those around it only say that there is one."""
+    """Return the message of the innermost error in a chain. The outer ones only say that there was an error."""
     said = str(error)
     while True:
         said = _of_the_system(error) or str(error) or said
@@ -92,6 +96,9 @@ def reason_of(error: BaseException) -> str:
 
 
 def _of_the_system(error: BaseException) -> str | None:
-    """The system's own words; asyncio has others. Numbers below zero are those of names that cannot be resolved."""
+    """Return the operating system's message for an error, because asyncio has others.
+
+    Numbers below zero belong to names that cannot be resolved, and have no such message.
+    """
     number = error.errno if isinstance(error, OSError) else None
     return os.strerror(number) if number is not None and number > 0 else None

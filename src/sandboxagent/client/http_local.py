@@ -1,7 +1,7 @@
 """Send HTTP requests to a server on this machine: HTTP/1.1 on plain sockets, parsed by h11.
 
-A program whose server is on the same machine waits neither for the import of a whole HTTP client, nor for its layers
-with every request. No TLS, proxy, redirect or cookie: `http_remote` is for servers that may need them.
+It saves the time to import a complete HTTP client, and the time that its layers need for every request. TLS, proxies,
+redirects and cookies are not supported: `http_remote` is for servers that may need them.
 """
 
 import asyncio
@@ -26,16 +26,17 @@ from sandboxagent.client.http import (
 )
 
 MAX_UNREAD = 1 << 20
-"""Bytes that a socket's reader leaves unread before the socket waits."""
+"""Maximum number of unread bytes of a socket. Above it, the socket stops reading."""
 MAX_HEAD = 100 * 1024
 _BODIES = frozenset({"POST", "PUT", "PATCH"})
-"""Methods whose requests say how long the body is, even without one."""
+"""Methods whose requests state the length of the body even if there is none."""
 _SAFE = "/?#[]@!$&'()*+,;=:%"
-"""What stays as it is in a path, with its query: what is quoted already, among others."""
+"""Characters of a path and its query that are not quoted. The percent sign is one, because a path may be quoted
+already."""
 
 
 class LocalHttpClient:
-    """Sends requests to a server on this machine."""
+    """An HTTP client for a server on this machine."""
 
     is_direct = True
 
@@ -44,7 +45,7 @@ class LocalHttpClient:
         self._host, self._port, self._base = url.hostname or "", url.port or 80, url.path.rstrip("/")
         self._headers = {"host": url.netloc, "accept": "*/*", **_lower(headers)}
         self._idle: dict[_Socket, float] = {}
-        """Sockets without a request, and until when they are kept; the one that was used last comes last."""
+        """Sockets without a request, and the time until which they are kept. The most recently used one is last."""
         self._sockets: set[_Socket] = set()
         self._is_closed = False
 
@@ -131,7 +132,7 @@ class LocalHttpClient:
         loop = asyncio.get_running_loop()
         addresses = [self._host]
         if self._host == "localhost":
-            # In two families, and a server may listen in one of them.
+            # The name has an IPv4 and an IPv6 address, and a server may listen at only one of them.
             addresses = [str(info[4][0]) for info in await loop.getaddrinfo(self._host, self._port)]
         *others, last = dict.fromkeys(addresses)
         for address in others:
@@ -154,33 +155,33 @@ class LocalHttpClient:
 
 
 class _Silence(Exception):
-    """Nothing came for too long."""
+    """The server sent nothing for too long."""
 
 
 class _Broken(Exception):
-    """The socket is gone."""
+    """The socket is closed."""
 
 
 class _Socket(asyncio.Protocol):
-    """One socket: a request and its response at a time."""
+    """A socket, with one request and its response at a time."""
 
     def __init__(self) -> None:
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)
         self._unread: list[bytes] = []
         self._size = 0
         self._failure: Exception | None = None
-        """Why nothing more comes."""
+        """The reason why no more data can come."""
         self._is_paused = False
         self._is_lost = False
         self._news = asyncio.Event()
-        """Set when something comes, or nothing more can."""
+        """Set when data comes, and when no more can come."""
         self._writable = asyncio.Event()
         self._writable.set()
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's are no subclass of it.
+        # uvloop's transports are no subclass of asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -203,15 +204,18 @@ class _Socket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._writable.set()
 
-    # What a request calls
+    # Called by a request
 
     def is_quiet(self) -> bool:
-        """Whether an unused socket can take a request: the server has neither closed it nor written to it."""
+        """Return whether an idle socket can take a request: the server has neither closed it nor sent data."""
         is_closing = self._failure is not None or self._transport.is_closing()
         return not is_closing and not self._unread and not _is_readable(self._transport)
 
     def begin_next(self) -> bool:
-        """Whether another request can follow: the last one and its response are whole, and nothing came after it."""
+        """Prepare the socket for the next request, and return whether it can have one.
+
+        The last request and its response must be complete, with no data after them.
+        """
         states = (self._parser.our_state, self._parser.their_state)
         if states != (h11.DONE, h11.DONE) or self._parser.trailing_data[0] or self._failure is not None:
             return False
@@ -224,7 +228,7 @@ class _Socket(asyncio.Protocol):
             self._transport.abort()
 
     async def send(self, head: h11.Request, content: Content, silence: float | None) -> h11.Response:
-        """Send a request; gives the head of its response. Raises _Silence, _Broken, h11.ProtocolError."""
+        """Send a request, and return the head of its response. Raises _Silence, _Broken or h11.ProtocolError."""
         if content is None or isinstance(content, bytes):
             self._write(head, h11.Data(data=content or b""), h11.EndOfMessage())
         else:
@@ -243,7 +247,7 @@ class _Socket(asyncio.Protocol):
                 return event
 
     async def read(self, silence: float | None) -> bytes | None:
-        """A part of the body; None at its end. Raises as `send` does."""
+        """Return a part of the body; None at its end. Raises _Silence, _Broken or h11.ProtocolError."""
         event = await self._next(silence)
         return bytes(event.data) if isinstance(event, h11.Data) else None
 
@@ -270,13 +274,13 @@ class _Socket(asyncio.Protocol):
                     await self._news.wait()
             except TimeoutError as error:
                 raise _Silence from error
-        # Inside of a body the parser knows whether an end is one.
+        # Inside a body the parser decides whether the end of the stream is the regular end of the body.
         if not self._unread and self._failure is not None and self._parser.their_state is not h11.SEND_BODY:
             raise _Broken from self._failure
 
 
 class _Headers(Mapping[str, str]):
-    """By name, in any case; values of one name are joined."""
+    """Headers by name in any case. Several values of one name are joined."""
 
     def __init__(self, pairs: Iterator[tuple[str, str]]) -> None:
         self._values: dict[str, str] = {}
@@ -327,7 +331,7 @@ def _encode_query(query: Query) -> str:
 
 
 def _is_readable(transport: asyncio.Transport) -> bool:
-    """Whether something has come that the event loop has not looked at yet, such as the end."""
+    """Return whether data has come that the event loop has not read yet, such as the end of the stream."""
     descriptor = transport.get_extra_info("socket").fileno()
     if not hasattr(select, "poll"):
         return bool(select.select([descriptor], [], [], 0)[0])

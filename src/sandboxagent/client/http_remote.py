@@ -1,7 +1,7 @@
-"""Send HTTP requests to a server on another machine by httpx: TLS, proxies, balancers' cookies.
+"""Send HTTP requests to a server on another machine by httpx: TLS, proxies, cookies of load balancers.
 
-Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
-imports where click and rich are installed, takes longer still.
+The module is imported when such a server is called, because httpx takes longer to import than all of the SDK. The
+command line of httpx, imported where click and rich are installed, takes longer still.
 """
 
 import socket
@@ -21,15 +21,16 @@ else:
     finally:
         del sys.modules["httpx._main"]
 
-# A prompt may wait for hours, and there may be any number of them.
+# Any number of prompts may wait for their answers, for hours.
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE, keepalive_expiry=IDLE_TIMEOUT)
-# Nothing is sent while a request waits: without these, a peer that vanished would be waited for forever, and a router
-# in between would forget the connection. In seconds; the second name is what macOS calls the first.
+# Settings of TCP keep-alive, in seconds. Nothing is sent while a request waits. Without keep-alive, the client would
+# wait forever for a server that vanished, and a router in between would forget the connection. TCP_KEEPALIVE is the
+# name of TCP_KEEPIDLE on macOS.
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class RemoteHttpClient:
-    """Sends requests to a server on another machine."""
+    """An HTTP client for a server on another machine."""
 
     def __init__(self, url: str, headers: Mapping[str, str], *, direct: bool) -> None:
         self._url = url
@@ -83,10 +84,10 @@ def _timeout(silence: float | None) -> httpx.Timeout:
 
 
 def _direct(url: str) -> httpx.AsyncHTTPTransport:
-    """A transport that asks no proxy; without one, httpx takes the proxy that the environment names."""
+    """Return a transport without a proxy. Without a transport, httpx uses the proxy that the environment names."""
     probes = [
         (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES.items() if hasattr(socket, name)
     ]
     options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
-    # To read the machine's certificates takes longer than to connect.
+    # Certificates are loaded only for HTTPS, because loading them takes longer than connecting.
     return httpx.AsyncHTTPTransport(verify=url.startswith("https"), limits=_LIMITS, socket_options=options)

@@ -1,8 +1,8 @@
-"""Decode what arrives from the server, put it in order, and read what is missing in the log.
+"""Decode messages from the server, put them in order, and read missing ones in the log.
 
-A feed is one consumer's view of a session: a cursor that reads what it missed from the server's log (`LogReader`). That
-has prompts as they were sent; the stream shows those of other clients as `user_message_chunk`, when their turn has
-started and the agent does not echo them itself.
+A feed is one consumer's view of a session: a cursor that reads what it missed from the server's log (`LogReader`). The
+log has prompts as they were sent. The stream shows another client's prompt as `user_message_chunk`, after its turn has
+started, unless the agent echoes prompts itself.
 """
 
 import asyncio
@@ -21,14 +21,15 @@ from sandboxagent.protocol.json_bounds import excess_of_answer
 
 
 class Arrival(NamedTuple):
-    """An envelope from the server, and the position that it has on the stream."""
+    """An envelope from the server, and its position on the stream."""
 
     envelope: Object
     position: int | None
+    """Position on the stream; None for the response of a POST."""
     data: str | bytes
     """The envelope as the server wrote it."""
     generation: int
-    """Which of the client's connections it came on, one after another."""
+    """Number of the connection that the envelope came on, among all connections of this client."""
 
     @property
     def size(self) -> int:
@@ -36,16 +37,16 @@ class Arrival(NamedTuple):
 
     @property
     def line(self) -> bytes:
-        """What the server wrote, on one line."""
+        """The envelope as the server wrote it, on one line."""
         return one_line(self.data.encode() if isinstance(self.data, str) else self.data)
 
 
 class RequestId(NamedTuple):
-    """An agent's request as one connection has asked it: an answer to it goes there, and not to the next connection."""
+    """The id of an agent's request on one connection. Only that connection may send the answer."""
 
     generation: int
     text: str
-    """The id as it is written: `1`, `1.0` and `"1"` are three."""
+    """The id as JSON. `1`, `1.0` and `"1"` are different ids."""
 
     @classmethod
     def of(cls, arrival: Arrival, id: object) -> "RequestId":
@@ -53,7 +54,7 @@ class RequestId(NamedTuple):
 
 
 def decode(data: str | bytes) -> Object:
-    """An envelope; raises ValueError when the data is something else."""
+    """Parse an envelope. Raises ValueError if the data is something else."""
     text = data.encode(errors="surrogatepass") if isinstance(data, str) else data
     reason = excess_of_answer(text)
     if reason is not None:
@@ -63,15 +64,15 @@ def decode(data: str | bytes) -> Object:
     except (msgspec.DecodeError, UnicodeDecodeError):
         import json
 
-        # Half a surrogate pair, from a program that cuts strings: other parsers accept it as JSON.
+        # Other parsers accept half a surrogate pair, which programs produce that cut strings.
         found = json.loads(data)
     if not isinstance(found, dict):
-        raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls
+        raise ValueError("not an envelope")  # noqa: TRY004 - the data is wrong, not the call
     return cast("Object", found)
 
 
 Call = Callable[[str, Object], Awaitable[Object]]
-"""Makes a request of the server."""
+"""Sends a request to the server and returns its result."""
 
 
 def _ignore(*_: object) -> None:
@@ -87,42 +88,46 @@ class Hooks:
     """The callbacks of a transport."""
 
     received: Callable[[Arrival], None]
-    """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
+    """Called for each envelope in the order of the log. A response comes after all events before it."""
     lost: Callable[[], None] = _ignore
-    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
+    """Called after the server has forgotten the connection and another one is open. Attachments to sessions must be
+    renewed."""
     missed: Callable[[], None] = _ignore
-    """The stream may not have brought everything up to here; the log has it."""
+    """Called if the stream may have skipped events, which the log has."""
     answered: Callable[[RequestId, ServerProblem | None], None] = _ignore
-    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
+    """Called when an answer to an agent's request was sent. With a ServerProblem, the answer does not fit, and the
+    request is still open."""
     sent: Callable[[Object], None] = _ignore
-    """An envelope was sent."""
+    """Called for each envelope that is sent."""
     interrupted: Callable[[ClientError | None, float], None] = _ignore
-    """The stream broke, or the server ended it (None), or it is away still, for so many seconds."""
+    """Called when the stream ends or cannot be opened. It gets the failure, and the seconds for which there has been no
+    stream. The failure is None if the server ended the stream."""
     reopening: Callable[[Call], Awaitable[None]] = _ignore_connection
-    """The server knew nothing of the connection, and there is another, which nothing else uses before this ends."""
+    """Called before another connection replaces one that the server has forgotten. Nothing else uses the new connection
+    before the call has ended."""
 
 
 logger = logging.getLogger(__name__)
 
 HOLD_TIMEOUT = 10.0
-"""Seconds that an answer waits for the stream to bring what came before it."""
+"""Seconds that an answer waits for events before it on the stream."""
 
 
 class StreamOrder:
-    """How far the stream of a connection is, and the calls that wait for more of it."""
+    """The progress of a connection's stream, and the calls that wait for its events."""
 
     def __init__(self, hold: float = HOLD_TIMEOUT) -> None:
         self._hold = hold
         self.position = 0
         """The newest position that the server has mentioned on this connection."""
         self._brought = 0
-        """Up to where the stream has nothing more to bring."""
+        """The position up to which the stream has delivered all events."""
         self._stalled = False
-        """The stream has been silent for too long: do not wait for it until it brings something."""
+        """Whether the stream has been silent for too long. No call waits for it then, until it delivers an event."""
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     def brought(self, position: int) -> None:
-        """The stream is that far."""
+        """Record that the stream has delivered all events up to a position."""
         self._stalled = False
         self._brought = max(self._brought, position)
         self.position = max(self.position, position)
@@ -130,7 +135,7 @@ class StreamOrder:
             _wake(future)
 
     async def after(self, last: int) -> bool:
-        """Wait until the stream has brought this event; False when it stays away."""
+        """Wait until the stream has delivered this event. Return False if it does not come in time."""
         self.position = max(self.position, last)
         if self._brought >= last:
             return True
@@ -142,18 +147,18 @@ class StreamOrder:
             async with asyncio.timeout(self._hold):
                 await brought
         except TimeoutError:
-            logger.warning("the stream stays away; going by the log")
+            logger.warning("the stream is late, so the log is read instead")
             self._stalled = True
         finally:
             self._waiting.pop(brought, None)
         return not self._stalled
 
     def begin(self) -> None:
-        """There is another connection, with a stream of its own."""
+        """Start again for a new connection, which has its own stream."""
         self.position, self._brought, self._stalled = 0, 0, False
 
     def release(self) -> None:
-        """The stream is gone: release everything that waits for it."""
+        """Release all waiting calls, because the stream is gone."""
         for future in self._waiting:
             _wake(future)
 
@@ -165,7 +170,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification of a session: its position in the log, and how many bytes it had."""
+    """A notification of a session: its position in the log, and its size in bytes."""
 
     id: int
     method: str
@@ -178,7 +183,7 @@ class Notification:
 
 
 def as_notification(item: Notification | Gap) -> Notification:
-    """What a feed gives, as the stream would bring it."""
+    """Return an item of a feed as a notification. A gap becomes the notification that the stream has for it."""
     if isinstance(item, Gap):
         return Notification(item.after, methods.GAP, {"after": item.after, "resumesAt": item.resumes_at}, 0)
     return item
@@ -195,30 +200,36 @@ INCIDENTAL = frozenset(
         "usage_update",
     }
 )
-"""Updates that come at any time, also before an agent that echoes prompts has done so."""
+"""Updates that may come at any time, even before an agent that echoes prompts has echoed one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """One event of a session's log: `direction` is fromClient, fromAgent or fromServer."""
+    """An event of a session's log."""
 
     id: int
+    """Position of the event in the log."""
     at: str
+    """The time when the event was stored: UTC, ISO 8601 with milliseconds."""
     direction: str
+    """Origin of the envelope: `fromClient`, `fromAgent` or `fromServer`."""
     envelope: Object
+    """The JSON-RPC envelope."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """A page of the log; `next` is where the following one begins, `gap` what is no longer kept."""
+    """A page of the log."""
 
     events: list[LogEvent]
     next: int | None
+    """The `after` of the next page; None at the end of the log."""
     gap: Object | None
+    """Events of the page that were deleted from the log."""
 
 
 async def read_log_page(call: Call, session_id: str, after: int, before: int | None = None) -> LogPage:
-    """The events between two positions, both exclusive."""
+    """Read the events between two positions, both exclusive."""
     params: Object = {"sessionId": session_id, "after": after, "limit": PAGE}
     if before is not None:
         params["before"] = before
@@ -229,22 +240,22 @@ async def read_log_page(call: Call, session_id: str, after: int, before: int | N
 
 
 class LogReader:
-    """Where a feed reads the past of a session; `is_own_prompt` knows the prompts that this client has sent."""
+    """Reads a session's past for a feed. `is_own_prompt` returns whether this client has sent a prompt."""
 
     def __init__(self, call: Call, session_id: str, is_own_prompt: Callable[[str], bool]) -> None:
         self._call = call
         self._session_id = session_id
         self._is_own_prompt = is_own_prompt
         self._prompts: dict[int, LogEvent] = {}
-        """Prompts of others whose turns are still to come."""
+        """Prompts of other clients whose turns have not been read yet, by position."""
         self._unshown: Object | None = None
-        """Another client's turn that has started, and whose prompt has not been shown yet."""
+        """A started turn of another client whose prompt has not been shown yet."""
 
     def in_memory(self, after: int) -> None:
-        """All of it is at the server."""
+        """Return None, because the whole past is at the server."""
 
     async def page(self, after: int) -> Page[Notification]:
-        """The notifications that come after a position."""
+        """Read the notifications after a position."""
         page = await read_log_page(self._call, self._session_id, after)
         upto = max(after, _read_gap_end(page.gap))
         items: list[Notification | Gap] = [] if page.gap is None else [Gap(after, upto + 1)]
@@ -253,12 +264,12 @@ class LogReader:
             if event.direction == "fromClient":
                 self._keep(event)
             elif method is not None and "id" not in event.envelope:
-                # Not answers, and not what the agent asked: that is asked again while it is open.
+                # Answers and agents' requests are left out. The server sends open requests again by itself.
                 items.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
         return Page(items, page.events[-1].id if page.events else upto, is_last=page.next is None)
 
     async def before(self, notification: Notification) -> list[Notification]:
-        """What is shown in front of an event: the prompt of another, where neither stream nor agent has shown it."""
+        """Return the notifications to show before an event: another client's prompt that was not shown yet."""
         if notification.method == methods.TURN and notification.params.get("state") == "started":
             self._unshown = None if self._is_own(notification.params) else notification.params
             return []
@@ -279,7 +290,7 @@ class LogReader:
         return name is not None and self._is_own_prompt(name)
 
     async def _prompt_of(self, turn: Object, position: int) -> list[Notification]:
-        """The prompt of a turn, as the updates that others see; a turn is named after its prompt's position."""
+        """Return a turn's prompt as the updates that other clients see. A turn's id has the position of its prompt."""
         at = (text_at(turn, "turnId") or "").removeprefix("turn-")
         if not at.isdecimal():
             return []
@@ -296,15 +307,15 @@ class LogReader:
 
 
 def _follows_prompt(notification: Notification, turn: Object) -> bool:
-    """Whether a turn's prompt has been shown by the time of an event."""
+    """Return whether an event comes after the prompt of its turn."""
     if notification.method == methods.TURN:
         return notification.params.get("turnId") == turn.get("turnId")
     if notification.method == methods.UPDATE:
         return text_at(notification.params, "update", "sessionUpdate") not in INCIDENTAL
-    return notification.method == methods.DECISION  # The agent has asked something by then.
+    return notification.method == methods.DECISION  # An agent makes requests only after the prompt.
 
 
 def _read_gap_end(gap: Object | None) -> int:
-    """The last position that a gap has swallowed."""
+    """Return the last position of a gap."""
     at = (gap or {}).get("resumesAt")
     return at - 1 if isinstance(at, int) else 0

@@ -1,6 +1,6 @@
-"""Answer what agents ask of people (permissions, questions, forms), by handlers or by id.
+"""Answer agents' requests to people (permissions, questions, forms), by handlers or by id.
 
-On any doubt the answer is *reject*: a handler that fails, and an answer that does not fit.
+In doubt, the answer is *reject*: if a handler fails, and if an answer does not fit.
 """
 
 import asyncio
@@ -27,49 +27,56 @@ logger = logging.getLogger(__name__)
 
 METHOD_NOT_FOUND = -32601
 REMEMBERED = 1000
-"""How many settled requests are remembered, so that a late answer gets the outcome."""
+"""Maximum number of settled requests that are remembered, so that a late answer gets the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a request, made by its methods; `result` is what goes on the wire."""
+    """An answer to an agent's request. Create it with a method of the request, such as `request.allow()`."""
 
     result: Object
+    """The JSON-RPC result that is sent."""
 
     def because(self, reason: str | None) -> "Answer":
-        """The same answer with a person's reason, which the agent and every attached client get."""
+        """Return this answer with a reason, which the agent and every attached client get."""
         return self if reason is None else Answer({**self.result, "_meta": {META: {"reason": reason}}})
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionRequest:
-    """An agent asks whether it may do something."""
+    """A request of an agent for permission to do something."""
 
     id: str
-    """Its id, to answer it later: `client.reply_permission(id, …)`. No other request ever has it."""
+    """Unique id of the request. Answer the request later with `client.reply_permission(id, …)`."""
     session_id: str
+    """Id of the session whose agent asks."""
     tool_call: ToolCallUpdate
+    """The tool call that needs the permission."""
     options: list[PermissionOption]
+    """The options to choose from."""
 
     def allow(self) -> Answer:
-        """Allow it this once. An agent that offers no such option, or several, is rejected."""
+        """Allow the tool call once. If the agent offers no such option, or several, the request is rejected."""
         return self._only("allow_once")
 
     def allow_always(self) -> Answer:
-        """Allow it, and what the agent takes for the same, from now on."""
+        """Allow this tool call and, from then on, all that the agent considers the same.
+
+        If the agent offers no such option, or several, the request is rejected.
+        """
         return self._only("allow_always")
 
     def reject(self, *, reason: str | None = None) -> Answer:
-        """Do not allow it; the agent is given the reason."""
+        """Reject the tool call. The agent gets the reason."""
         kinds = [option for option in self.options if option.kind == "reject_once"]
         return (self.select(kinds[0].option_id) if kinds else self.cancel()).because(reason)
 
     def select(self, option_id: str) -> Answer:
-        """Choose one of the agent's own options."""
+        """Choose one of `options` by its id."""
         return Answer({"outcome": {"outcome": "selected", "optionId": option_id}})
 
     def cancel(self) -> Answer:
-        """Choose nothing."""
+        """Choose none of `options`."""
         return Answer({"outcome": {"outcome": "cancelled"}})
 
     def _only(self, kind: str) -> Answer:
@@ -82,92 +89,112 @@ class PermissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the answers that a question offers."""
+    """A predefined answer to a question."""
 
     id: str
+    """Id of the choice, which an answer contains."""
     label: str
+    """Text of the choice, for people."""
     description: str | None = None
+    """Explanation of the choice, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question; with no options, it is answered by a text."""
+    """One question of an agent. A question without options is answered by a text."""
 
     question: str
+    """Text of the question."""
     header: str | None
+    """Short heading of the question."""
     options: list[Choice]
+    """The predefined answers."""
     multi_select: bool
+    """Whether an answer may contain several choices."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionRequest:
-    """An agent asks one or several questions."""
+    """A request of an agent with one or several questions."""
 
     id: str
-    """Its id, to answer it later: `client.reply_question(id, …)`. No other request ever has it."""
+    """Unique id of the request. Answer the request later with `client.reply_question(id, …)`."""
     session_id: str
+    """Id of the session whose agent asks."""
     prompt: str
+    """All questions as one text."""
     questions: list[Question]
+    """The questions, one by one."""
     question_id: str | None = None
-    """What the agent calls it, and a `Decision` too; another agent may call its own the same."""
+    """The agent's own id of the request, which a `Decision` has as well. Another agent may use the same id."""
 
     def answer(self, *answers: str | Sequence[str]) -> Answer:
-        """Answer each question: an option's id or a text of your own, or several where several may be chosen."""
+        """Answer each question, in order.
+
+        Each argument answers one question: the id of a choice or a free text, or a list of them. Several choices are
+        accepted only if the question allows them.
+        """
         lists = [[each] if isinstance(each, str) else list(each) for each in answers]
         return Answer({"status": "answered", "answers": lists})
 
     def reject(self, *, reason: str | None = None) -> Answer:
-        """Decline to answer; the agent is given the reason."""
+        """Decline to answer. The agent gets the reason."""
         return Answer({"status": "rejected"}).because(reason)
 
 
 @dataclass(frozen=True, slots=True)
 class ElicitationRequest:
-    """An agent wants a form filled in (`mode` "form"), or an address visited ("url")."""
+    """A request of an agent to fill in a form (`mode` is "form") or to visit an address ("url")."""
 
     id: str
-    """Its id, to answer it later: `client.reply_elicitation(id, …)`. No other request ever has it."""
+    """Unique id of the request. Answer the request later with `client.reply_elicitation(id, …)`."""
     session_id: str | None
+    """Id of the session whose agent asks; None if the request belongs to no session."""
     message: str
+    """Text that explains the request."""
     mode: str
+    """`form` or `url`."""
     schema: Object = field(default_factory=dict[str, object])
+    """JSON Schema of the form."""
     url: str | None = None
+    """The address to visit, if `mode` is `url`."""
 
     def accept(self, content: Object | None = None) -> Answer:
-        """Hand in the form."""
+        """Submit the form, with `content` as the values of its fields."""
         return Answer({"action": "accept"} if content is None else {"action": "accept", "content": content})
 
     def decline(self, *, reason: str | None = None) -> Answer:
-        """Say no; the agent is given the reason."""
+        """Decline the request. The agent gets the reason."""
         return Answer({"action": "decline"}).because(reason)
 
     def cancel(self) -> Answer:
-        """Say neither yes nor no."""
+        """Dismiss the request without accepting or declining it."""
         return Answer({"action": "cancel"})
 
 
 Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
-"""Any request from an agent."""
+"""Any request from an agent that a person can answer."""
 Decided = TypeVar("Decided", bound=Awaitable[Answer | None] | Answer | None)
-"""A handler; a decorator returns it unchanged."""
+"""The return type of a handler. It lets a decorator return a handler without changing its type."""
 PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
-"""Answers permissions, async or not; None leaves one open, for `reply_permission`."""
+"""A function, async or not, that answers permission requests. If it returns None, answer later with
+`reply_permission`."""
 QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]
-"""Answers questions, async or not; None leaves one open, for `reply_question`."""
+"""A function, async or not, that answers questions. If it returns None, answer later with `reply_question`."""
 ElicitationHandler: TypeAlias = Callable[[ElicitationRequest], Awaitable[Answer | None] | Answer | None]
-"""Fills in forms, async or not; None leaves one open, for `reply_elicitation`."""
+"""A function, async or not, that fills in forms. If it returns None, answer later with `reply_elicitation`."""
 
 
 @dataclass(slots=True)
 class Handlers:
-    """Who answers; None: see `Asking`."""
+    """The handlers of a client or of a session. `Asking` decides what happens without a handler."""
 
     permission: PermissionHandler | None = None
     question: QuestionHandler | None = None
     elicitation: ElicitationHandler | None = None
 
     def of_method(self, method: str) -> object:
-        """The handler for a method's requests; None for one that it has none for, or does not know."""
+        """Return the handler for a method's requests; None if there is none."""
         handlers: Object = {
             methods.REQUEST_PERMISSION: self.permission,
             methods.REQUEST_QUESTION: self.question,
@@ -176,7 +203,7 @@ class Handlers:
         return handlers.get(method)
 
     def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
-        """The handler for a request, ready to be called."""
+        """Return the call of the handler for a request; None if there is no handler."""
         match request:
             case PermissionRequest():
                 handler = self.permission
@@ -190,7 +217,7 @@ class Handlers:
 
 
 class Asking:
-    """The requests that wait for an answer of this client, and its handlers."""
+    """The requests that wait for an answer of this client, and the handlers that answer them."""
 
     def __init__(
         self,
@@ -203,35 +230,35 @@ class Asking:
         self.handlers = handlers
         self.of_session: dict[str, Handlers] = {}
         self._send = answer
-        """Sends a `result` or an `error`, however long it takes."""
+        """Sends a `result` or an `error`, and repeats this until the server has it."""
         self._reply = reply
-        """Sends a result once, and raises what becomes of it."""
+        """Sends a result once, and raises an error if the server refuses it."""
         self._alone = alone
-        """Whether no other client can be there to answer what we have no handler for."""
+        """Whether no other client can be connected. Requests without a handler are then rejected."""
         self._open: dict[RequestId, Request] = {}
         self._settled: OrderedDict[str, str] = OrderedDict()
-        """What became of the newest requests that are settled, by id."""
+        """The outcomes of the newest settled requests, by id."""
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
-        """Requests that wait for an answer, including those this client cannot read."""
+        """Tasks of requests that wait for an answer, including requests that this client cannot parse."""
         self._working: set[asyncio.Task[None]] = set()
-        """All of them, and those that send an answer."""
+        """All tasks in `_tasks`, and tasks that send an answer."""
         self._rejections: dict[RequestId, Object] = {}
-        """For answers under way: what is sent instead when one does not fit."""
+        """For each answer that is being sent: the rejection to send if the server refuses the answer."""
         self._warned: set[str] = set()
 
     def ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
-        """Let an agent's request be answered, in a task of its own: it may wait for a human."""
+        """Answer an agent's request in a task of its own, because the answer may take as long as a person needs."""
         self.withdraw(key)
         self._tasks[key] = self._start(self._ask(method, params, key, id))
 
     async def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering requests."""
         for task in self._working:
             task.cancel()
         await asyncio.gather(*self._working, return_exceptions=True)
 
     async def _ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
-        """Answer a request; if no handler here does, wait until cancelled."""
+        """Answer a request. If no handler answers it, wait until the task is cancelled."""
         try:
             outcome: Object = {"result": await self._result(_request(method, params, id), method, params, key)}
         except RequestError as error:
@@ -271,7 +298,7 @@ class Asking:
         return answer.result
 
     async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
-        """Answer a request by its id. Raises ServerProblem when it is too late, or the answer does not fit."""
+        """Answer a request by its id. Raises ServerProblem if it is settled or unknown, or the answer does not fit."""
         for key, request in self._open.items():
             if request.id == id and (given := answer(request)) is not None:
                 await self._reply(key, given.result)
@@ -282,11 +309,14 @@ class Asking:
         raise _nobody_asked(id)
 
     def requests(self) -> list[Request]:
-        """What waits for an answer here."""
+        """Return the requests that wait for an answer of this client."""
         return list(self._open.values())
 
     def withdraw(self, key: RequestId, outcome: str | None = None) -> None:
-        """It was settled, when an outcome is known; else it is only no longer for this client."""
+        """Stop answering a request.
+
+        With an `outcome` the request is settled. Without one it may be open, but not for this client.
+        """
         request = self._open.pop(key, None)
         if request is not None and outcome is not None:
             self._remember(request.id, outcome)
@@ -300,17 +330,23 @@ class Asking:
             self._settled.popitem(last=False)
 
     def withdraw_session(self, session_id: str) -> None:
-        """The session's agent no longer sends its requests to this client."""
+        """Stop answering the requests of a session, because its agent does not send them to this client any more."""
         for key in [key for key, request in self._open.items() if request.session_id == session_id]:
             self.withdraw(key)
 
     def withdraw_all(self) -> None:
-        """The connection is gone; the server sends open requests again on the next one."""
+        """Stop answering all requests, because the connection is gone.
+
+        The server sends open requests again on the next connection.
+        """
         for key in list(self._tasks):
             self.withdraw(key)
 
     def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
-        """Send a handler's answer. If it does not fit, reject: the agent must not wait forever."""
+        """Handle the server's response to a handler's answer.
+
+        If the answer does not fit, send a rejection instead, because the agent must not wait forever.
+        """
         rejected = self._rejections.pop(key, None)
         if problem is None or rejected is None:
             return
@@ -349,8 +385,8 @@ def _already_answered(id: str, outcome: str) -> ServerProblem:
 
 def _nobody_asked(id: str) -> ServerProblem:
     detail = (
-        f"nothing of this kind waits here under the id {id}; attach to its session, and answer what it asks then: "
-        "a request that is still open comes again, under the same id unless the server was restarted"
+        f"no request of this kind waits here under the id {id}; attach to its session, and answer the request that "
+        "comes: the server sends open requests again, under the same id unless it was restarted"
     )
     return ServerProblem(NobodyAsked.slug, NobodyAsked.title, 404, detail)
 
@@ -359,13 +395,13 @@ def _check_answer(answer: object) -> Answer | None:
     if answer is None:
         return None
     if isinstance(answer, Answer):
-        msgspec.json.encode(answer.result)  # What cannot be written would never reach the agent.
+        msgspec.json.encode(answer.result)  # A result that cannot be encoded would never reach the agent.
         return answer
-    raise TypeError(f"a handler gives what its request's methods make, such as request.reject(), not {answer!r:.100}")
+    raise TypeError(f"a handler must return an answer of its request, such as request.reject(), not {answer!r:.100}")
 
 
 def _unread(method: str) -> Object:
-    """The result for a request that this client cannot read: no handler gets to see it."""
+    """Return the result for a request that this client cannot parse. No handler gets such a request."""
     match method:
         case methods.REQUEST_PERMISSION:
             return {"outcome": {"outcome": "cancelled"}}
@@ -376,7 +412,7 @@ def _unread(method: str) -> Object:
 
 
 def rejection(request: Request) -> Answer:
-    """The answer that declines a request."""
+    """Return the answer that declines a request."""
     match request:
         case PermissionRequest() | QuestionRequest():
             return request.reject()
@@ -385,7 +421,7 @@ def rejection(request: Request) -> Answer:
 
 
 def _request(method: str, params: Object, id: str) -> Request | None:
-    """What an agent asks; None if this client cannot read it."""
+    """Parse an agent's request. Return None if this client cannot parse it."""
     try:
         return _read(method, params, id)
     except ValidationError:
@@ -416,7 +452,7 @@ def _options(params: Object) -> list[PermissionOption]:
         try:
             options.append(read(option, PermissionOption))
         except ValidationError:
-            # From a newer protocol: this client cannot know what it allows.
+            # The option is from a newer protocol: this client cannot know what it allows.
             logger.warning("an option of a permission cannot be read kind=%s", option.get("kind"))
     return options
 

@@ -45,65 +45,82 @@ from sandboxagent.protocol.errors import UnknownSession
 
 
 class Context(Struct, frozen=True):
-    """How full an agent's context is, in tokens."""
+    """The fill level of an agent's context window, in tokens."""
 
     used: int
+    """Number of tokens that the context contains."""
     size: int
+    """Number of tokens that the context can contain."""
 
 
 class Cost(Struct, frozen=True):
-    """What something has cost."""
+    """An amount of money that a session has cost."""
 
     amount: float
+    """The amount, in units of the currency."""
     currency: str
-    """ISO 4217, such as `USD`."""
+    """Currency in ISO 4217, such as `USD`."""
 
 
 class Activity(Struct, rename="camel", kw_only=True, frozen=True):
-    """What a session is doing."""
+    """The current activity of a session, and the resources that it has used."""
 
     kind: str | None = None
-    """What its agent did last: `message`, `thought` or `tool`."""
+    """The last thing that the agent did: `message`, `thought` or `tool`."""
     said: str = ""
-    """The last line of that, or the title of the tool call."""
+    """The last line of that message or thought, or the title of that tool call; at most 240 characters."""
     turn_started_at: datetime | None = None
-    """When the turn that runs was started."""
+    """The time when the running turn started; None if no turn runs."""
     tokens: int | None = None
-    """Tokens of all its turns, if its agent counts them."""
+    """Number of tokens of all the session's turns, if the agent counts them."""
     context: Context | None = None
+    """The fill level of the agent's context window, if the agent reports it."""
     cost: Cost | None = None
+    """The cost of the session, if the agent reports it."""
 
 
 class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     """A session's state at the time of the call."""
 
     session_id: str
+    """Id of the session."""
     agent: str
+    """Id of the session's agent."""
     cwd: str
+    """The session's directory on the server's machine."""
     title: str | None = None
+    """Title that the agent gave to the session, or else the one requested at its creation."""
     created_at: datetime | None = None
+    """The time when the session was created."""
     updated_at: datetime | None = None
+    """The time of the last event in the session's log."""
     ended: bool = False
-    """Its agent process is gone; when it is `resumable`, a prompt brings it back."""
+    """Whether no agent process holds the session. If the session is `resumable`, a prompt resumes it."""
     resumable: bool = False
+    """Whether a prompt can resume the session after it has ended."""
     running: bool = False
-    """A turn runs now."""
+    """Whether a turn runs."""
     event_count: int = 0
+    """Number of events in the session's log."""
     pending: int = 0
-    """How many permissions, questions and elicitations wait for an answer."""
+    """Number of permissions, questions and forms that wait for an answer."""
     model: str | None = None
+    """Id of the current model, if the agent reports it."""
     mode: str | None = None
+    """Id of the current mode, if the agent reports it."""
     termination_info: Object | None = None
-    """How and why it ended."""
+    """How and why the session ended; None if it has not ended."""
     metadata: Object = {}
+    """Metadata that clients have stored with the session."""
     activity: Activity = Activity()
-    """What its agent did last, and what it has used."""
+    """The current activity of the session, and the resources that it has used."""
     alias: str | None = None
-    """Its alias, which you can use in place of the id."""
+    """The session's alias, which you can use in place of its id."""
     node: str | None = None
-    """At a gateway: the node that it belongs to."""
+    """At a gateway: the node that the session belongs to."""
     left_out: list[str] = []
-    """Facts that an earlier release kept and that are nested too deep to be shown, such as `metadata`."""
+    """Names of fields, such as `metadata`, whose stored values are too deeply nested to be shown. Only sessions of an
+    earlier release have such values."""
 
 
 class _Page(Struct, rename="camel"):
@@ -112,12 +129,12 @@ class _Page(Struct, rename="camel"):
 
 
 async def fetch_session(api: Api, id: str) -> SessionInfo:
-    """One session, by id or alias; an unknown one is a ServerProblem, `session-not-found`."""
+    """Return one session, by id or alias. Raises ServerProblem (`session-not-found`) if it is unknown."""
     return await api.json("GET", f"/v1/sessions/{quote(id, safe='')}", type=SessionInfo)
 
 
 async def fetch_sessions(api: Api, cwd: str | None = None) -> AsyncGenerator[SessionInfo]:
-    """All sessions, or those of a directory, newest first; asks for a page when it is needed."""
+    """Yield all sessions, or those of one directory, newest first. Pages are requested as they are needed."""
     cursor = None
     while True:
         page = await api.json("GET", "/v1/sessions", params={"cursor": cursor, "cwd": cwd}, type=_Page)
@@ -129,7 +146,10 @@ async def fetch_sessions(api: Api, cwd: str | None = None) -> AsyncGenerator[Ses
 
 
 class Following(AsyncIterator[LogEvent | Gap]):
-    """All events of a session's log after an id, for as long as it is not ended for good and we are attached."""
+    """The events of a session's log after a position, and each new event as it comes.
+
+    The iteration ends when the session is terminated or deleted, or when you detach.
+    """
 
     def __init__(self, connection: ClientConnection, session_id: str, after: int) -> None:
         self._connection = connection
@@ -155,13 +175,13 @@ class Following(AsyncIterator[LogEvent | Gap]):
         if self._connection.is_closed:
             self._over = True
             return
-        # Before the log is read: what is written after this is announced again.
+        # Checked before the log is read: a later event sets the alarm again.
         gone = not self._connection.is_attached(self._session_id)
         try:
             page = await read_log_page(self._connection.request, self._session_id, self._after)
         except RequestError as error:
             if error.slug == UnknownSession.slug:
-                # It was deleted, and its log with it.
+                # The session was deleted with its log.
                 self._over = True
                 return
             self._alarm.set()
@@ -183,26 +203,29 @@ def _is_final(event: LogEvent) -> bool:
 
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
-"""A setting that a session's agent offers."""
+"""An option that a session's agent offers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A file for a prompt: an absolute path, a `file://` URI, or a path relative to the session's directory."""
+    """A file or directory on the server's machine that is sent with a prompt."""
 
     path: str | PurePath
+    """An absolute path, a `file://` URI, or a path relative to the session's directory."""
     mime: str | None = None
+    """Media type of the file. Without it, the server uses the type of the file's content or name."""
     filename: str | None = None
+    """Name to show for the file. Without it, the last part of the path is used."""
 
     def document(self) -> Object:
-        """Its form on the wire."""
+        """Return the attachment as JSON for the wire."""
         facts = {"path": str(self.path), "mime": self.mime, "filename": self.filename}
         return {name: value for name, value in facts.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What a session is made with."""
+    """The HTTP client and the connection that a session uses."""
 
     api: Api
     connection: ClientConnection
@@ -216,18 +239,18 @@ _GONE: Object = {
 
 
 class Updates(AsyncIterator[SessionItem]):
-    """What happens in a session from the moment this was made; it continues when the connection breaks.
+    """The events of a session from the creation of this object on. The iteration continues when the connection breaks.
 
-    A slow reader delays no other and misses nothing: it catches up from the session's log. When the agent crashes or
-    the session is closed, it says so with a `SessionEnded` and continues: a prompt may bring the session back. It ends
-    when the session is terminated or deleted, or when you detach.
+    A slow reader does not delay others and misses nothing: it reads missed events from the session's log. When the
+    agent crashes or the session is closed, the iteration yields a `SessionEnded` and continues, because a prompt may
+    resume the session. The iteration ends when the session is terminated or deleted, or when you detach.
     """
 
     def __init__(self, feed: Cursor[Notification], log: LogReader) -> None:
         self._feed = feed
         self._log = log
         self._notification: Notification | None = None
-        """An item that must wait for those before it."""
+        """A notification that has to wait for events before it."""
         self._ready: deque[Notification] = deque()
         self._over = False
 
@@ -245,7 +268,7 @@ class Updates(AsyncIterator[SessionItem]):
 
     async def _more(self) -> bool:
         try:
-            # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
+            # Kept in an attribute until everything before it has arrived, so that no cancelled call loses it.
             if self._notification is None:
                 item = await self._feed.next()
                 if item is None:
@@ -255,7 +278,7 @@ class Updates(AsyncIterator[SessionItem]):
         except RequestError as error:
             if error.slug != UnknownSession.slug:
                 raise
-            # It was deleted while this reader was behind, or the server has lost it.
+            # The session was deleted while this reader was behind, or the server has lost it.
             before, self._notification = [], Notification(0, methods.ENDED, _GONE, 0)
         self._ready += [*before, self._notification]
         self._notification = None
@@ -263,21 +286,24 @@ class Updates(AsyncIterator[SessionItem]):
 
 
 class Session:
-    """One conversation with one agent. It continues without you; come back to it by its id."""
+    """One conversation with one agent. It continues without this client. Return to it by its id."""
 
     def __init__(self, parts: SessionParts, id: str, agent: str, cwd: str, opened: Object) -> None:
         self._parts = parts
         self._connection = parts.connection
         self.id = id
+        """Id of the session."""
         self.agent = agent
+        """Id of the session's agent."""
         self.cwd = cwd
+        """The session's directory on the server's machine."""
         self.warnings = [str(each) for each in list_at(opened, "_meta", META, "warnings")]
-        """Requested settings that the agent could not apply."""
+        """Requested settings that the agent could not apply, as sentences for people."""
         self.config_options: list[ConfigOption] = _options(opened)
-        """The settings that its agent offers, as they were when this was made, or when one was set here; a session that
-        was attached to has none until then."""
+        """Options that the session's agent offers, as of the creation of this object or the last `set_config_option`.
+        Empty until then if you attached to the session."""
         self.files = Files(parts.api, id)
-        """Files of the server's machine; paths are relative to the session's directory."""
+        """Files on the server's machine. Paths are relative to the session's directory."""
 
     def __repr__(self) -> str:
         return f"Session({self.id!r}, agent={self.agent!r})"
@@ -290,12 +316,12 @@ class Session:
         attachments: Sequence[str | PurePath | Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
-        """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end.
+        """Send a prompt and return its turn, which runs at once. Iterate over the turn, or await its end.
 
         Args:
-            prompt: a text, or content blocks.
-            attachments: files of the server's machine.
-            meta: what else the agent gets with it, as `_meta`.
+            prompt: a text, or a list of content blocks.
+            attachments: files on the server's machine that are sent with the prompt.
+            meta: further members of the prompt's `_meta`, which the agent gets.
         """
         sent = self._connection.new_prompt()
         self._connection.mark_attached(self.id)
@@ -307,20 +333,27 @@ class Session:
         return Turn(self._connection, self.id, sent, params)
 
     async def cancel(self) -> None:
-        """End the running turn and those that wait; they end with the stop reason `cancelled`."""
+        """Cancel the running turn and all waiting prompts. Their turns end with the stop reason `cancelled`."""
         await self._connection.notify(methods.CANCEL, {"sessionId": self.id})
 
     # Following
 
     def updates(self) -> "Updates":
-        """Everything that happens from now on, from any client; see `Updates` for when it ends."""
+        """Return everything that happens in the session from this call on, no matter which client causes it.
+
+        `Updates` says when the iteration ends.
+        """
         log = self._connection.open_log(self.id)
         return Updates(self._connection.open_feed(self.id, log), log)
 
     async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
-        """The session's log between two ids, both exclusive: every envelope to and from its agent.
+        """Yield the session's log between two positions: every envelope to and from its agent.
 
-        A `Gap` comes where part of it is no longer kept.
+        A `Gap` takes the place of events that were deleted from the log.
+
+        Args:
+            after: position before the first event that is yielded.
+            before: position after the last event that is yielded; without it, the log is read to its end.
         """
         while True:
             page = await read_log_page(self._connection.request, self.id, after, before)
@@ -333,95 +366,102 @@ class Session:
             after = page.next
 
     def follow(self, after: int = 0) -> Following:
-        """The session's log from an id on, and each new event as it comes; ends as `updates` does.
+        """Return the session's log after a position, and then each new event as it comes.
 
-        Use it to store or relay a session: keep the last id, and continue from there after any interruption.
+        Use it to store or relay a session: keep the last id, and continue from there after any interruption. The
+        iteration ends when the session is terminated or deleted, or when you detach.
         """
         return Following(self._connection, self.id, after)
 
     async def pending(self) -> list[Object]:
-        """Open requests from its agent."""
+        """Return all requests of the session's agent that wait for an answer, as JSON objects."""
         result = await self._call(methods.PENDING)
         return [each for each in list_at(result, "pending") if isinstance(each, dict)]
 
     def requests(self) -> list[Request]:
-        """What this client was asked here and has not answered: see `client.reply_question` and its like."""
+        """Return the requests of the session's agent that wait for an answer of this client.
+
+        Answer them with `client.reply_permission`, `client.reply_question` or `client.reply_elicitation`.
+        """
         return [each for each in self._connection.asking.requests() if each.session_id == self.id]
 
-    # Who answers for this session, in place of the client's handlers
+    # Handlers of this session, which take precedence over those of the client
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
-        """Let this handler answer permissions of this session."""
+        """Set the handler that answers this session's requests for permission, in place of the client's handler."""
         self._handlers.permission = handler
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
-        """Let this handler answer questions of this session."""
+        """Set the handler that answers this session's questions, in place of the client's handler."""
         self._handlers.question = handler
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
-        """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
+        """Set the handler that fills in this session's forms, in place of the client's handler.
+
+        The client must have such a handler, too. Without it, this client gets forms as questions.
+        """
         self._handlers.elicitation = handler
         return handler
 
     # Settings
 
     async def models(self) -> Models:
-        """The models to choose from, and the current one."""
+        """Return the models that the session can use, and the current one."""
         result = await self._call(methods.LIST_MODELS)
         return msgspec.convert(result, Models)
 
     async def set_model(self, model: str) -> None:
-        """Switch to another model. Raises RequestError, which lists the available ones."""
+        """Switch to another model. Raises RequestError, which lists the available models, if the id is unknown."""
         await self._call(methods.SET_MODEL, modelId=model)
 
     async def modes(self) -> Modes:
-        """The modes to choose from, and the current one."""
+        """Return the modes that the session can use, and the current one."""
         offered = (await Agents(self._parts.api, self.id).get(self.agent)).modes
         current = (await self.info()).mode
         return Modes(available_modes=offered.available_modes if offered else [], current_mode_id=current)
 
     async def set_mode(self, mode: str) -> None:
-        """Switch to another mode. Raises RequestError, which lists the available ones."""
+        """Switch to another mode. Raises RequestError, which lists the available modes, if the id is unknown."""
         await self._call(methods.SET_MODE, modeId=mode)
 
     async def set_config_option(self, option: str, value: str | bool) -> None:
-        """Change one of `config_options`, by its id or category."""
+        """Set one of `config_options`, by its id or category."""
         kind: Object = {"type": "boolean"} if isinstance(value, bool) else {}
         result = await self._call(methods.SET_CONFIG_OPTION, configId=option, value=value, **kind)
         self.config_options = _options(result) or self.config_options
 
     async def set_metadata(self, metadata: Mapping[str, object]) -> Object:
-        """Merge into the session's metadata, None removes a key; gives all of it."""
+        """Merge keys into the session's metadata, and return all of the metadata. The value None removes a key."""
         result = await self._call(methods.SET_METADATA, metadata=dict(metadata))
         return object_at(result, "metadata")
 
     async def info(self) -> SessionInfo:
-        """Its state at the server now."""
+        """Return the session's current state."""
         return await self._connection.read(lambda: fetch_session(self._parts.api, self.id))
 
     # Endings
 
     async def fork(self, cwd: str | None = None) -> "Session":
-        """A new session that begins with the history of this one; its agent must be able to do that."""
+        """Create a session that begins with the history of this one. The agent must support this."""
         directory = cwd or self.cwd
         params: Object = {"sessionId": self.id, "cwd": directory, "mcpServers": []}
         result = await self._connection.begin(methods.FORK, params, self.agent)
         return Session(self._parts, text_at(result, "sessionId") or "", self.agent, directory, result)
 
     async def close(self) -> None:
-        """End it at its agent; it can be resumed where its agent can do that."""
+        """Close the session at its agent. It can be resumed if the agent supports this."""
         await self._call(methods.CLOSE)
 
     async def terminate(self) -> Object:
-        """End it for good: the turn is cancelled, and it cannot be resumed. Its log stays."""
+        """End the session for good: its turn is cancelled, and it cannot be resumed. Its log stays."""
         return await self._call(methods.TERMINATE)
 
     async def detach(self) -> None:
-        """Stop following the session; it continues without you."""
+        """Stop receiving the session's events. The session continues without this client."""
         await self._call(methods.DETACH)
         self._connection.mark_detached(self.id)
 

@@ -1,7 +1,7 @@
 """Create, find, resume and watch the server's sessions.
 
-Of a watch, the server says when something has changed; what it is comes from its list. However much happens meanwhile,
-it is one answer, and nothing is asked while nothing happens.
+A watch waits until the server reports a change, and then reads the changed sessions from the list. Any number of
+changes in between cost one request. While nothing changes, the watch reads nothing.
 """
 
 import asyncio
@@ -45,28 +45,32 @@ class Sessions:
         mcp_servers: Sequence[Mapping[str, object]] = (),
         additional_directories: Sequence[str | PurePath] = (),
     ) -> Session:
-        """Start a session; an agent that is not installed is installed first.
+        """Create a session. If its agent is not installed, the server installs it first.
 
         Args:
-            agent: its agent; without one, that of `connect` or `start`.
-            cwd: its directory, an absolute path on the server's machine; with `start`, ours unless told.
-            session_id: another name for it, accepted wherever its id is.
-            node: at a gateway, the node that gets it; without one, the gateway chooses a node that has the agent.
-            title: what to call it, until its agent gives it a title.
-            model: a model of the agent's; `session.warnings` says if it cannot be had.
-            mode: a mode of the agent's, likewise.
-            config_options: values of further options of the agent's, by their ids, likewise.
-            permission_mode: how much the agent may do without asking, such as `default`, `acceptEdits`, `plan`.
-            permissions: rules that answer what the agent asks, the first that fits.
-            metadata: what else to keep with it.
-            env: variables for this session alone, such as its own keys: it gets a process of its own. The server never
-                keeps, lists or logs them.
-            mcp_servers: MCP servers for the agent to use, as ACP has them.
+            agent: id of the agent; without it, the agent given to `connect` or `start`.
+            cwd: the session's directory, an absolute path on the server's machine. With `start`, the default is your
+                working directory, and a relative path begins there.
+            session_id: alias of the session, which is accepted wherever its id is.
+            node: at a gateway, the node that gets the session; without it, the gateway chooses a node that has the
+                agent.
+            title: title of the session, until its agent gives it another one.
+            model: id of a model of the agent. If the agent cannot use it, `session.warnings` says so.
+            mode: id of a mode of the agent. If the agent cannot use it, `session.warnings` says so.
+            config_options: values of further options of the agent, by option id. `session.warnings` names those that
+                failed.
+            permission_mode: how much the agent may do without asking, such as `default`, `acceptEdits` or `plan`.
+            permissions: rules that decide the agent's permission requests. The first rule that fits decides.
+            metadata: metadata to store with the session.
+            env: environment variables for this session alone, such as its own API keys. The session gets its own agent
+                process. The server never stores, lists or logs them.
+            mcp_servers: MCP servers that the agent may use, in the form of ACP.
             additional_directories: further directories that the session may use.
 
         Raises:
-            RequestError: the agent or the server refuses; the error says what is wrong.
-            ServerProblem: no such agent, or it could not be installed or started.
+            RequestError: the agent or the server refuses; the message says why.
+            ServerProblem: the agent is unknown, or could not be installed or started.
+            InvalidCall: no `agent` or no `cwd` is given, and there is no default.
         """
         agent = agent or self._agent
         if agent is None:
@@ -95,46 +99,46 @@ class Sessions:
         return Session(self._parts, text_at(result, "sessionId") or "", agent, str(params["cwd"]), result)
 
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
-        """All sessions, newest first; those of one directory, when it is given."""
+        """Return all sessions, or those of one directory, newest first."""
         return fetch_sessions(self._parts.api, None if cwd is None else str(cwd))
 
     def watch(self, every: float = 0.5) -> "SessionWatch":
-        """All sessions, kept up to date: first all of them, then those that change, whether you are attached or not.
+        """Return all sessions, and then each session that changes, whether you are attached to it or not.
 
         Args:
-            every: seconds between two looks at what has changed, at least.
+            every: minimum number of seconds between two reads of the changes.
         """
         return SessionWatch(self._parts, self._agent, every)
 
     async def get(self, session_id: str) -> SessionInfo:
-        """A session's state, by its id or alias."""
+        """Return a session's state, by its id or alias."""
         return await self._parts.connection.read(lambda: fetch_session(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:
-        """Attach to a session: from now on you get its events and its agent's requests."""
+        """Attach to a session: this client gets its events and its agent's requests from this call on."""
         info = await self.get(session_id)
         await self._parts.connection.attach(info.session_id, info.agent)
         return self._session(info, {})
 
     async def resume(self, session_id: str) -> Session:
-        """Attach, and bring a session that has ended back to its agent, if that can do so. A prompt does it, too."""
+        """Attach to a session that has ended, and resume it if its agent supports this. A prompt resumes it, too."""
         info = await self.get(session_id)
         params: Object = {"sessionId": info.session_id, "cwd": info.cwd, "mcpServers": []}
-        # First: it says where the past of the session ends.
+        # Attach first: the answer says at which position the session's past ends.
         await self._parts.connection.attach(info.session_id, info.agent)
         result = await self._parts.connection.begin(methods.RESUME, params, info.agent)
         return self._session(info, result)
 
     async def fork(self, session_id: str, cwd: str | None = None) -> Session:
-        """A new session that begins with the history of another; its agent must be able to do that."""
+        """Create a session that begins with the history of another one. Its agent must support this."""
         return await (await self.attach(session_id)).fork(cwd)
 
     async def terminate(self, session_id: str) -> Object:
-        """End a session for good; its log stays."""
+        """End a session for good: its turn is cancelled, and it cannot be resumed. Its log stays."""
         return await self._call(methods.TERMINATE, await self.get(session_id))
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session with its log. Where its agent cannot delete, terminate it first."""
+        """Delete a session with its log. If its agent cannot delete sessions, terminate the session first."""
         info = await self.get(session_id)
         await self._call(methods.DELETE, info)
         self._parts.connection.mark_detached(info.session_id)
@@ -156,14 +160,14 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class SessionChanges:
-    """What has changed among the sessions of a server."""
+    """The sessions of a server that have changed."""
 
     sessions: list[SessionInfo]
-    """Those that are new or have changed; all of them when `all` is set."""
+    """The sessions that are new or have changed; all sessions if `all` is true."""
     gone: list[str]
-    """The ids of those that were deleted."""
+    """Ids of the sessions that were deleted."""
     all: bool
-    """These are all sessions: what is not among them is gone."""
+    """Whether `sessions` has all sessions of the server. A session that is missing there was deleted."""
 
 
 class _Page(Struct, rename="camel"):
@@ -174,7 +178,11 @@ class _Page(Struct, rename="camel"):
 
 
 class SessionWatch(AsyncIterator[SessionChanges]):
-    """The changes, from the first step on, until it is left. A server that was restarted gives all sessions again."""
+    """Changes of a server's sessions: the first item has all sessions, later items have those that changed.
+
+    The watch begins with the first step of the iteration, and ends when you leave it. After a restart of the server, an
+    item has all sessions again.
+    """
 
     def __init__(self, parts: SessionParts, agent: str | None, every: float) -> None:
         self._parts = parts
@@ -192,7 +200,7 @@ class SessionWatch(AsyncIterator[SessionChanges]):
         return await anext(self._changes)
 
     async def close(self) -> None:
-        """End it now instead of when it is garbage-collected."""
+        """End the watch at once. Otherwise it ends when the object is garbage-collected."""
         await self._changes.aclose()
 
     async def _run(self) -> AsyncGenerator[SessionChanges]:
@@ -208,7 +216,7 @@ class SessionWatch(AsyncIterator[SessionChanges]):
             page = await self._changed_after(page.changes)
 
     async def _changed_after(self, moment: str | None) -> _Page:
-        """The sessions that have changed since a moment; all of them when the server does not know."""
+        """Return the sessions that have changed after a moment, or all if the server does not know that moment."""
         first = await self._read(changedAfter=moment)
         cursor = first.next_cursor
         while first.gone is None and cursor is not None:
@@ -222,7 +230,7 @@ class SessionWatch(AsyncIterator[SessionChanges]):
         return await self._parts.connection.read(lambda: api.json("GET", "/v1/sessions", params=params, type=_Page))
 
     async def _has_changed(self, after: str) -> bool:
-        """Wait for a change; False when none has come in the time that a server lets a request wait."""
+        """Wait for a change. Return False if none came within the server's time limit for this request."""
         connection = self._parts.connection
         answer = await connection.request(methods.SESSION_CHANGES, {"after": after}, agent=self._agent)
         return text_at(answer, "changes") != after

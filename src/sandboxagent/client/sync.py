@@ -1,7 +1,7 @@
 """Offer the SDK to scripts without async: a thread runs the event loop, and every call waits.
 
-Methods have the names, arguments and failures of the async ones, whose docstrings hold here, too. What is an async
-iterator there is an iterator here.
+Methods have the names, arguments and errors of the async SDK, and its docstrings apply here too. An async iterator of
+that SDK is a plain iterator here.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound=Request)
 
 Handler = Callable[[Q], Answer | None]
-"""Runs in its own thread, so it may block, for example to ask a person. If it raises, the request is rejected."""
+"""A handler of agents' requests. It runs in its own thread, so it may block, for example to ask a person. If it raises,
+the request is rejected."""
 PermissionHandler: TypeAlias = Handler[PermissionRequest]
 QuestionHandler: TypeAlias = Handler[QuestionRequest]
 ElicitationHandler: TypeAlias = Handler[ElicitationRequest]
@@ -48,7 +49,7 @@ Decided = TypeVar("Decided", bound=Answer | None)
 
 
 class SandboxAgent:
-    """A client of one server."""
+    """A client of one server: `connect` to a running server, or `start` a private one."""
 
     def __init__(self, portal: BlockingPortal, client: AsyncSandboxAgent) -> None:
         self._client = client
@@ -72,19 +73,19 @@ class SandboxAgent:
         self.tap = client.tap
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
-        """Let this handler answer what agents want to be allowed; may be used as a decorator."""
+        """Set the handler that answers agents' requests for permission. It can be used as a decorator."""
         self._client.on_permission(_run_in_thread(handler))
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
-        """Let this handler answer agents' questions; may be used as a decorator."""
+        """Set the handler that answers agents' questions. It can be used as a decorator."""
         self._client.on_question(_run_in_thread(handler))
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
-        """Let this handler fill in agents' forms; the server must know of it before the first session."""
+        """Set the handler that fills in agents' forms. The first one must be set before the first session."""
         self._client.on_elicitation(_run_in_thread(handler))
         return handler
 
@@ -105,7 +106,7 @@ class SandboxAgent:
         silence_timeout: float = SILENCE_TIMEOUT,
         buffer: int = BUFFER_BYTES,
     ) -> "Generator[SandboxAgent]":
-        """A client of a server that runs; its sessions and turns go on when the block ends."""
+        """Connect to a running server. Its sessions and turns continue after the block ends."""
         opened = AsyncSandboxAgent.connect(
             url,
             token,
@@ -136,9 +137,9 @@ class SandboxAgent:
         env: Mapping[str, str] | None = None,
         buffer: int = BUFFER_BYTES,
     ) -> "Generator[SandboxAgent]":
-        """Start a private server on a free port, with its own token; it stops when the block or your process ends.
+        """Start a private server on a free port, with its own token. It stops when the block or your process ends.
 
-        Its sessions are deleted when it stops, unless `data_dir` says where to keep them.
+        Its sessions are deleted when it stops, unless `data_dir` names a directory that keeps them.
         """
         opened = AsyncSandboxAgent.start(
             agent=agent,
@@ -167,12 +168,12 @@ class Agents:
         self.install = _iterating(portal, agents.install)
 
     def of_node(self, node: str) -> "Agents":
-        """The agents of one node of a fleet; a gateway has to know which one when there are several."""
+        """Return the agents of one node of a fleet. A gateway with several nodes needs to know which node you mean."""
         return Agents(self._portal, self._agents.of_node(node))
 
 
 class Sessions:
-    """All sessions of a server."""
+    """All sessions of a server, of all agents and clients."""
 
     def __init__(self, portal: BlockingPortal, sessions: _sessions.Sessions) -> None:
         session = functools.partial(Session, portal)
@@ -188,7 +189,7 @@ class Sessions:
 
 
 class Session:
-    """One conversation with one agent."""
+    """One conversation with one agent. It continues without this client. Return to it by its id."""
 
     def __init__(self, portal: BlockingPortal, session: _session.Session) -> None:
         self._portal = portal
@@ -217,25 +218,25 @@ class Session:
         self.detach = _waiting(portal, session.detach)
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
-        """Let this handler answer permissions of this session."""
+        """Set the handler that answers this session's requests for permission, in place of the client's handler."""
         self._session.on_permission(_run_in_thread(handler))
         return handler
 
     def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
-        """Let this handler answer questions of this session."""
+        """Set the handler that answers this session's questions, in place of the client's handler."""
         self._session.on_question(_run_in_thread(handler))
         return handler
 
     def on_elicitation(
         self, handler: Callable[[ElicitationRequest], Decided]
     ) -> Callable[[ElicitationRequest], Decided]:
-        """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
+        """Set the handler that fills in this session's forms. Without one of the client, forms come as questions."""
         self._session.on_elicitation(_run_in_thread(handler))
         return handler
 
     @property
     def config_options(self) -> list[_session.ConfigOption]:
-        """The settings that its agent offers, as they were when this was made, or when one was set here."""
+        """Options that the session's agent offered when this object was created, or in the last `set_config_option`."""
         return self._session.config_options
 
     def prompt(
@@ -244,12 +245,12 @@ class Session:
         attachments: Sequence[str | PurePath | _session.Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> "Turn":
-        """Send a prompt; iterate for its updates, or use its `result` or `text`."""
+        """Send a prompt and return its turn. Iterate over the turn, or call its `result` or `text`."""
         return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
 
 
 class Turn(Iterator[TurnItem]):
-    """A prompt under way: iterate for its updates, of which the last is `TurnEnded`."""
+    """A turn of a session: iterate over its updates, of which the last is `TurnEnded`."""
 
     def __init__(self, portal: BlockingPortal, turn: _turn.Turn) -> None:
         self._items = _Items(portal, turn)
@@ -262,12 +263,12 @@ class Turn(Iterator[TurnItem]):
         return next(self._items)
 
     def result(self) -> TurnEnded:
-        """Its end."""
+        """Wait until the turn ends, and return its end."""
         return _wait(self._portal, functools.partial(_end, self._turn))
 
 
 class Files:
-    """Files of the server's machine."""
+    """Files on the server's machine. With the files of a session, paths are relative to the session's directory."""
 
     def __init__(self, portal: BlockingPortal, files: _files.Files) -> None:
         self._portal = portal
@@ -289,7 +290,7 @@ class Files:
         self.watch = _iterating(portal, files.watch)
 
     def of_node(self, node: str) -> "Files":
-        """Files of one node of a fleet; a gateway has to know which one when there are several."""
+        """Return the files of one node of a fleet. A gateway with several nodes needs to know which node you mean."""
         return Files(self._portal, self._files.of_node(node))
 
 
@@ -318,13 +319,13 @@ def _same(value: T) -> T:
 
 
 def _wait(portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> T:
-    """Do it where the event loop runs, and wait for its end."""
+    """Run an async call in the thread of the event loop, and wait for its result."""
     with _usable():
         doing = portal.start_task_soon(call)
     try:
         return doing.result()
     except BaseException:
-        # Ctrl-C: an abandoned call must not keep running and consume what is meant for other callers.
+        # After Ctrl-C, the abandoned call must not continue and take items that are meant for other callers.
         doing.cancel()
         raise
 
@@ -334,14 +335,14 @@ def _usable() -> Generator[None]:
     try:
         yield
     except RuntimeError as error:
-        # The portal's own words are not for users of the SDK.
+        # The portal's own message does not help users of the SDK.
         raise InvalidCall("this client is closed, or called from one of its own callbacks") from error
 
 
 def _waiting(
     portal: BlockingPortal, method: Callable[P, Awaitable[T]], then: Callable[[T], R] = _same
 ) -> Callable[P, R]:
-    """A method of the async client that comes back with its result; `then` makes of it what it is here."""
+    """Return a method that runs an async one and waits for its result, which `then` converts for the sync client."""
 
     async def called(*args: P.args, **kwargs: P.kwargs) -> T:
         return await method(*args, **kwargs)
@@ -354,11 +355,11 @@ def _waiting(
 
 
 def _there(portal: BlockingPortal, method: Callable[P, T]) -> Callable[P, T]:
-    """A method that does not wait, called where the event loop runs."""
+    """Return a method that runs a plain one in the thread of the event loop."""
 
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        # In a list: a portal waits for whatever can be awaited.
+        # The result is in a list, because a portal would await an awaitable result.
         with _usable():
             doing = portal.start_task_soon(lambda: [method(*args, **kwargs)])
         return doing.result()[0]
@@ -367,7 +368,7 @@ def _there(portal: BlockingPortal, method: Callable[P, T]) -> Callable[P, T]:
 
 
 def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) -> Callable[P, Iterator[T]]:
-    """A method that gives an async iterator; here it is one that waits."""
+    """Return a method that turns the async iterator of another one into a plain iterator."""
     begin = _there(portal, method)
 
     @functools.wraps(method)
@@ -383,7 +384,8 @@ def _run_in_thread(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None
 
     def decide(request: Q) -> Awaitable[Answer | None]:
         decision: Future[Answer | None] = Future()
-        # Not from a pool: any number of handlers may wait for a person, and must not keep the script from exiting.
+        # A thread of its own, not of a pool: any number of handlers may wait for a person. As a daemon it does not keep
+        # the script from exiting.
         threading.Thread(target=_decide, args=(handler, request, decision), daemon=True).start()
         return asyncio.wrap_future(decision)
 

@@ -1,8 +1,8 @@
 """Speak JSON-RPC over `/v1/rpc` by POST and a stream or by a WebSocket, and reconnect after cuts.
 
-What breaks is mended here: the stream continues after the last event, requests are repeated under their key, and a
-connection that the server no longer knows is opened again. Where no WebSocket gets through, HTTP does the work.
-Envelopes are made of methods and params, or passed on as they are. Knows nothing of sessions, and answers nothing.
+After a cut, the stream continues after the last event, and requests are repeated under their idempotency keys. If the
+server has forgotten the connection, another one is opened. If no WebSocket can be opened, HTTP is used. Envelopes are
+made from methods and params, or are passed on unchanged. The module knows no sessions, and answers no requests.
 """
 
 import asyncio
@@ -39,30 +39,30 @@ logger = logging.getLogger(__name__)
 PATH = "/v1/rpc"
 
 LASTING_TIMEOUT = 5.0
-"""Seconds after which a request that breaks was one that the server had, while the stream is there."""
+"""Seconds after which a request that breaks, while the stream is open, counts as received by the server."""
 MAX_ANSWER_INTERVAL = 30.0
-"""Seconds between two tries to give an answer that cannot be taken yet, at most: a node may be away for days."""
+"""Maximum number of seconds between two attempts to deliver an answer. A node may be away for days."""
 CLOSE_TIMEOUT = 5.0
-"""Seconds that a client which is closed waits for a server that does not say goodbye."""
+"""Seconds that a closing client waits for the server to confirm the end of the connection."""
 SILENCE_TIMEOUT = 60.0
-"""Seconds without a sign of life after which a socket is taken for dead; the server sends one every 15."""
+"""Seconds without any data after which a socket counts as dead. The server sends data at least every 15 seconds."""
 AGENT_START = 5
-"""How many times longer than a socket may be silent an agent may take to start."""
+"""Factor by which the start of an agent may take longer than a socket may be silent."""
 SOCKET_RETRY_INTERVAL = 30.0
-"""Seconds after which a WebSocket that once worked is tried again, while HTTP does the work."""
+"""Seconds after which the client tries a WebSocket again, if one worked before and HTTP is in use."""
 
 INTERNAL_ERROR = -32603
-"""JSON-RPC's code for an error that has none."""
+"""JSON-RPC's code for an error that names none."""
 
 ACCEPTED = 202
 
 _LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
 _STILL_OPEN = frozenset({LogUnavailable.slug, NodeUnreachable.slug})
-"""Refusals of an answer that is taken later."""
+"""Refusals of an answer that may be accepted later."""
 
 
 class Transport:
-    """One client's way to the server, which lives as long as the client wants it to."""
+    """A client's connection to the server, which is opened again whenever the server forgets it."""
 
     def __init__(
         self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE_TIMEOUT, *, websocket: bool = False
@@ -72,9 +72,9 @@ class Transport:
         self._patience = patience
         self._silence = silence
         self._wants_socket = websocket
-        """Whether it is worth trying to open a WebSocket."""
+        """Whether to try to open a WebSocket."""
         self._upgrades = False
-        """A WebSocket was open once."""
+        """Whether a WebSocket was open before."""
         self._socket: ClientSocket | None = None
         self._outbox = Outbox(patience)
         self._wanted = asyncio.Event()
@@ -84,54 +84,54 @@ class Transport:
         self._initialize: bytes | None = None
         self._id: str | None = None
         self.generation = 0
-        """How many connections there have been."""
+        """Number of connections opened so far."""
         self._opening = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._tasks = Tasks()
         self._seen: int | None = None
-        """The last event of this connection's stream."""
+        """Position of the last event received on this connection's stream."""
         self._listening = False
-        """Whether a stream over HTTP is there."""
+        """Whether a stream over HTTP is open."""
         self._was_there = False
-        """Whether there was a stream since this was looked at."""
+        """Whether a stream was open since the last check."""
         self._there = asyncio.Event()
-        """Set while there is a stream."""
+        """Set while a stream is open."""
         self._posting = asyncio.Lock()
-        """Held while one of the envelopes that have an order is handed to the server by POST."""
+        """Held while an envelope whose order matters is sent by POST."""
         self.stream_order = StreamOrder(min(HOLD_TIMEOUT, patience))
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why the server is gone."""
+        """Why the server is gone for good."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when there is no longer any point in waiting for the server."""
+        """Done when it is pointless to wait for the server."""
 
     # JSON-RPC
 
     async def open(self, params: Object) -> None:
-        """Open the connection with the params of `initialize`; the same are sent whenever it is opened again.
+        """Open the connection with the params of `initialize`. The same params are sent whenever it is opened again.
 
         Raises:
-            RequestError: the agent did not want to be initialized.
+            RequestError: the agent refused to be initialized.
             ServerProblem: the server refuses.
-            ConnectionLost: it cannot be reached.
+            ConnectionLost: the server cannot be reached.
         """
         id = next(self._ids)
         response = await self.introduce(self._written({"id": id, "method": methods.INITIALIZE, "params": params}))
         self._result(self._reply_in(response), id, self.generation)
 
     async def request(self, method: str, params: Object) -> object:
-        """The result of a request, once everything that came before its response has been received.
+        """Send a request, and return its result after all events before its response have been received.
 
         Raises:
             RequestError: the method failed.
             ServerProblem: the server refuses.
-            ConnectionLost: there is no answer.
+            ConnectionLost: there is no response.
         """
         id = next(self._ids)
         body = self._written({"id": id, "method": method, "params": params})
         outgoing = _outgoing_request(body, method, text_at(params, "sessionId"))
         reply, generation = await self._send(outgoing, id)
-        # An old connection brings nothing more, and readers of the log put its pages in order themselves.
+        # An old connection delivers no more events, and readers of the log put its pages in order themselves.
         if generation == self.generation and method != methods.EVENTS:
             in_order = await self.stream_order.after(reply.last_event)
             if not in_order:
@@ -139,13 +139,14 @@ class Transport:
         return self._result(reply, id, generation)
 
     async def notify(self, method: str, params: Object) -> None:
-        """Send a notification. Raises as `request` does."""
+        """Send a notification. Raises the errors of `request`."""
         await self.hand_in(self._written({"method": method, "params": params}))
 
     async def answer(self, id: RequestId, outcome: Object) -> None:
-        """Answer a request of an agent with a `result` or an `error`, however long it takes.
+        """Answer an agent's request with a `result` or an `error`, and repeat this until the server has the answer.
 
-        The agent does not ask again. If the answer does not fit, the hook `answered` reports it.
+        The agent does not send its request again, so the answer must not get lost. If the answer does not fit, the hook
+        `answered` reports it.
         """
         body = self._written({"id": msgspec.json.decode(id.text), **outcome})
         wrong = None
@@ -155,22 +156,24 @@ class Transport:
             self._hooks.answered(id, wrong)
 
     async def reply(self, id: RequestId, result: Object) -> None:
-        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
+        """Answer an agent's request once. Raises ServerProblem if the request is settled or the answer does not fit."""
         body = self._written({"id": msgspec.json.decode(id.text), "result": result})
         await self.hand_in(body, id.generation)
 
-    # Envelopes as they are: what comes is for the hook `received`, answers among it
+    # Unchanged envelopes: the hook `received` gets everything that arrives, including responses
 
     async def introduce(self, line: bytes) -> Response:
-        """Open the connection with this `initialize`, now and whenever it is opened again; the response to it.
+        """Open the connection with this `initialize`, and return the response.
 
-        Raises as `open` does.
+        The same line is sent whenever the connection is opened again.
+
+        Raises the errors of `open`.
         """
         self._initialize = line
         return await self._open(0)
 
     def adopt(self, id: str, after: int | None) -> None:
-        """Take a connection over that is open: its events after one of them, and how to open it is not known here."""
+        """Use a connection that is already open, from the event after `after` on. It cannot be opened again here."""
         self._id, self._seen = id, after
         self.generation += 1
         self.stream_order = StreamOrder()
@@ -178,30 +181,34 @@ class Transport:
         self._follow_anew()
 
     async def ready(self) -> None:
-        """Wait until the stream is there."""
+        """Wait until the stream is open."""
         await self._there.wait()
 
     async def forward(self, request: Envelope) -> None:
-        """Send a request as it is, and wait until its answer has been received. Raises as `request` does."""
+        """Send a request unchanged, and wait until its response has been received. Raises the errors of `request`."""
         outgoing = _outgoing_request(request.line, request.method, request.session_id)
         outgoing.silent = outgoing.in_order = True
         reply, generation = await self._send(outgoing, msgspec.json.decode(request.id or b"null"))
         await self._arrive(reply, generation)
 
     async def send_line(self, line: bytes) -> None:
-        """Send whatever it is by POST, until the server has it. Raises as `request` does."""
+        """Send any envelope by POST, until the server has it. Raises the errors of `request`."""
         receipt = secrets.token_urlsafe(16)
         reply, generation = await self._post(Outgoing(line, receipt=receipt, silent=True, in_order=True))
         if reply.envelope is not None:
             await self._arrive(reply, generation)
 
     async def hand_in(self, line: bytes, only_on: int | None = None, *, in_order: bool = False) -> None:
-        """Send what has no answer, until the server has it. Raises as `request` does."""
+        """Send an envelope that has no response, until the server has it. Raises the errors of `request`."""
         receipt = secrets.token_urlsafe(16)
         await self._send(Outgoing(line, receipt=receipt, only_on=only_on, in_order=in_order), receipt)
 
     async def deliver(self, id: RequestId, line: bytes) -> ServerProblem | None:
-        """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
+        """Send an answer to an agent's request, and repeat this until the server has it.
+
+        The agent does not send its request again, so the answer must not get lost. If the answer does not fit, return
+        the server's problem.
+        """
         pause = FIRST_PAUSE
         while True:
             try:
@@ -223,7 +230,7 @@ class Transport:
             pause = min(2 * pause, MAX_ANSWER_INTERVAL)
 
     async def close(self) -> None:
-        """Close the connection; sessions and their turns continue."""
+        """Close the connection. Sessions and their turns continue."""
         if self._closed:
             return
         self._closed = True
@@ -238,7 +245,7 @@ class Transport:
                     await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
 
     def fail(self, failure: ConnectionLost) -> None:
-        """The server is gone for good: fail every pending wait."""
+        """Fail every pending wait, because the server is gone for good."""
         self._failure = failure
         if self._following is not None:
             self._following.cancel()
@@ -268,19 +275,21 @@ class Transport:
         return _outcome(envelope)
 
     async def _arrive(self, reply: SocketReply, generation: int) -> None:
-        """Hand out a response that the stream does not bring, after what came before it."""
+        """Pass on a response that the stream does not deliver, after all events before it."""
         if not reply.on_stream and reply.envelope is not None:
             await self.stream_order.after(reply.last_event)
             self._hooks.received(Arrival(reply.envelope, None, reply.data, generation))
 
     async def _call(self, id: str, method: str, params: Object) -> Object:
-        """The result of a request on a connection that nothing else uses yet."""
+        """Send a request on a connection that nothing else uses yet, and return its result."""
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params})
         reply = await self._try(id, Outgoing(body))
         return object_at(_outcome(reply.envelope or {}))
 
     async def _send(self, outgoing: Outgoing, awaited: object) -> tuple[SocketReply, int]:
-        """Send until there is an answer, and on which connection. The stream may bring it under `awaited`.
+        """Send an envelope until there is an answer, and return it with the number of its connection.
+
+        The stream may deliver the answer under the id `awaited`.
 
         Raises:
             ServerProblem: the server refuses.
@@ -289,7 +298,7 @@ class Transport:
         with self._expected.expecting(outgoing, awaited):
             while self._wants_socket and not self._listening and not outgoing.by_post:
                 self._usable(outgoing)
-                # What is to be sent now does not wait for the next try of a socket, which may be seconds away.
+                # Start the next attempt to open a socket at once, because its pause may take seconds.
                 self._wanted.set()
                 reply = await self._outbox.send(outgoing)
                 if reply is not None:
@@ -297,7 +306,7 @@ class Transport:
             return await self._post(outgoing)
 
     async def _post(self, outgoing: Outgoing) -> tuple[SocketReply, int]:
-        """The same by POST."""
+        """Send an envelope by POST until there is an answer. Return and raise as `_send` does."""
         clock = asyncio.get_running_loop().time
         failing_since, pause, renewed = clock(), FIRST_PAUSE, False
         while True:
@@ -319,11 +328,11 @@ class Transport:
                         raise
                     lost = error
                 else:
-                    # A server that forgets each connection at once is not asked without a pause.
+                    # Repeat at once only the first time: a server may forget each new connection immediately.
                     renewed, again = True, renewed
                     if not again:
                         continue
-            # A request may have been waiting for hours: only the time the server is unreachable counts.
+            # Only time without a reachable server counts, because a request may have waited for hours.
             if self._was_reached(lost, clock() - tried_at):
                 failing_since = clock()
             if self._failure or self._closed or clock() - failing_since > self._patience:
@@ -332,16 +341,19 @@ class Transport:
             pause = min(2 * pause, MAX_PAUSE)
 
     def _may_pass(self, error: ClientError) -> bool:
-        """Whether trying again may help: a connection that was not opened here cannot be opened again."""
+        """Return whether a retry may help. A connection that was not opened here cannot be opened again."""
         return is_passing(error) and (self._initialize is not None or not _is_unknown(error))
 
     def _was_reached(self, lost: ClientError, lasted: float) -> bool:
-        """Whether the server was there though a try was cut off: some proxies cut whatever waits for a while."""
+        """Return whether the server was reachable although an attempt was cut off.
+
+        Some proxies cut every request that waits for a while.
+        """
         in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING_TIMEOUT, self._patience / 2)
         return in_passing or lasted > self._patience
 
     def _usable(self, outgoing: Outgoing) -> str:
-        """The id of the connection. Raises ConnectionLost when there is none, or another one than is wanted."""
+        """Return the id of the connection. Raises ConnectionLost if there is none, or the envelope needs another."""
         if self._failure is not None:
             raise self._failure
         if self._closed or self._id is None:
@@ -356,7 +368,8 @@ class Transport:
         if outgoing.key is not None:
             headers[names.IDEMPOTENCY_KEY] = outgoing.key
         if outgoing.silent:
-            # An answer may take hours. After a long silence the stream is to bring it, which shows that it is alive.
+            # An answer may take hours. After a long silence it must come on the stream, whose data shows that the
+            # server is alive.
             headers[names.PREFER] = names.RESPOND_ASYNC
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -385,13 +398,13 @@ class Transport:
         if generation == self.generation:
             logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
             async with self._opening:
-                # Unless it was opened again meanwhile.
+                # Another task may have opened it meanwhile.
                 if generation == self.generation:
                     await self._open(generation)
 
     async def _open(self, generation: int) -> Response:
-        """Open a connection, the first or the next."""
-        # The task that opens it again waits already, and knows for how long.
+        """Open a connection, the first one or a replacement."""
+        # A replacement is opened without retries here, because its caller retries and limits the time.
         response = await retry(self._introduce, self._patience if generation == 0 else 0)
         id = response.headers.get(names.CONNECTION_ID)
         if id is None:
@@ -404,7 +417,8 @@ class Transport:
         self.generation += 1
         self.stream_order.begin()
         if generation != 0:
-            # Before the waiters for the old stream continue: what it did not bring is in the log.
+            # Before calls that wait for the old stream continue, readers must know that they find missing events in the
+            # log.
             self._hooks.lost()
             self.stream_order.release()
             self._expected.fail(ConnectionLost("the server went away before it had answered", outcome_unknown=True))
@@ -453,12 +467,15 @@ class Transport:
                 renewed = True
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - not all come at once
+                    async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - clients do not return all at once
                         await self._wanted.wait()
                 pause = min(2 * pause, MAX_PAUSE)
 
     async def _refused(self, error: ClientError, generation: int) -> ClientError:
-        """What is in the way now: a connection that is not known is opened again."""
+        """Handle a failure of the stream, and return the failure that remains.
+
+        If the server has forgotten the connection, it is opened again.
+        """
         if self._may_pass(error) and _is_unknown(error):
             try:
                 await self._renew(generation)
@@ -468,17 +485,17 @@ class Transport:
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)
-            # A reader learns why when it requests the log.
+            # A reader gets the same error when it reads the log.
             self._hooks.missed()
         return error
 
     async def _listen(self) -> None:
-        """Read events until the stream ends. Raises why it did."""
+        """Read events until the stream ends. Raises the reason if it was cut off."""
         if not self._wants_socket or not await self._listen_by_socket():
             await self._listen_by_stream()
 
     async def _listen_by_socket(self) -> bool:
-        """False when no WebSocket gets through."""
+        """Read events by a WebSocket until it ends. Return False if none can be opened."""
         assert self._id is not None
         place = f"{PATH}?after={self._seen}" if self._seen is not None else PATH
         opening = self._api.open_socket(place, {names.CONNECTION_ID: self._id}, self._silence)
@@ -555,13 +572,17 @@ def _last_event(response: Response) -> int:
 
 
 def _outgoing_request(body: bytes, method: str, session_id: str | None) -> Outgoing:
-    """Under its key a request can be repeated, for as long as the connection or the session is there."""
+    """Return a request that can be sent, with an idempotency key.
+
+    Under its key a request can be repeated for as long as the connection or the session exists. Requests that only read
+    need no key.
+    """
     key = None if method in READS else secrets.token_urlsafe(16)
     return Outgoing(body, key, repeatable_elsewhere=method in READS or session_id is not None)
 
 
 def _outcome(envelope: Object) -> object:
-    """The result in a response; raises RequestError when it is an error."""
+    """Return the result in a response. Raises RequestError if the response is an error."""
     if envelope.get("error") is None:
         return envelope.get("result")
     error = object_at(envelope, "error")

@@ -15,15 +15,16 @@ from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import Object, text_at
 
 FIRST_LOOK, MAX_LOOK = 0.05, 1.6
-"""Seconds between two checks whether a turn you want to cancel has started, or was taken back."""
+"""Seconds between two checks whether a turn to be cancelled has started or was withdrawn: the first pause, and the
+longest."""
 
 
 class Turn(AsyncIterator[TurnItem]):
-    """A turn runs from the moment you create it, whether you read it or not.
+    """A turn of a session, which runs from its creation on, whether you read it or not.
 
-    Iterate for its updates, of which the last is `TurnEnded`; or await it for that one alone. Leaving early leaves the
-    turn running: `cancel` ends it. When it fails, `RequestError` comes in place of the end, with what became of the
-    agent in `data`; when the server is gone for too long, `ConnectionLost`.
+    Iterate over its updates, of which the last is `TurnEnded`, or await only the `TurnEnded`. If you leave the
+    iteration early, the turn continues; `cancel` ends it. If the turn fails, `RequestError` is raised, whose `data` has
+    the state of the agent. If the server cannot be reached for too long, `ConnectionLost` is raised.
     """
 
     def __init__(self, connection: ClientConnection, session_id: str, prompt: SentPrompt, params: Object) -> None:
@@ -39,10 +40,11 @@ class Turn(AsyncIterator[TurnItem]):
         self._cancelling: asyncio.Task[None] | None = None
 
     async def cancel(self) -> None:
-        """End this turn: one that waits is taken back, of one that runs the agent is asked to stop.
+        """Cancel this turn, and wait until that is done.
 
-        Returns once that is done, which is after the turn has started. It happens even if you stop waiting for it.
-        The turn then ends with the stop reason `cancelled`. `session.cancel` also ends what others have begun.
+        A turn that waits is withdrawn. A turn that runs is cancelled at the agent, after it has started. If you stop
+        waiting, the turn is cancelled all the same. It ends with the stop reason `cancelled`. `session.cancel` also
+        cancels the turns of other clients.
         """
         if self._cancelling is None or self._cancelling.done():
             self._cancelling = asyncio.create_task(self._cancel(), name="sandbox-agent cancelling")
@@ -50,14 +52,14 @@ class Turn(AsyncIterator[TurnItem]):
         await asyncio.shield(self._cancelling)
 
     async def _cancel(self) -> None:
-        await asyncio.sleep(0)  # It may have been made just now, and not be sent yet.
+        await asyncio.sleep(0)  # A new turn may not have sent its prompt yet.
         pause = FIRST_LOOK
-        # A cancel that comes before its prompt, or while an agent is started for it, is lost.
+        # The server ignores a cancel that arrives before its prompt, or while the agent is started for the prompt.
         while not self._known:
             await self._connection.cancel_queued(self._prompt)
             await self._look(pause)
             if pause >= MAX_LOOK and not self._known:
-                # A stream that is held up says nothing of its start.
+                # A delayed stream may not have reported the start yet.
                 await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
             pause = min(2 * pause, MAX_LOOK)
         if not self._response.done():
@@ -65,7 +67,7 @@ class Turn(AsyncIterator[TurnItem]):
 
     @property
     def _known(self) -> bool:
-        """Whether it is known to have started, or to be over."""
+        """Whether the turn is known to have started or ended."""
         return self._prompt.started.done() or self._response.done()
 
     async def _look(self, seconds: float) -> None:
@@ -73,7 +75,7 @@ class Turn(AsyncIterator[TurnItem]):
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def text(self) -> str:
-        """Everything the agent says in this turn, once it has ended."""
+        """Wait until the turn ends, and return the text of all the agent's messages in it."""
         return "".join([text_of(item) async for item in self])
 
     def __await__(self) -> Generator[object, None, TurnEnded]:
@@ -89,7 +91,7 @@ class Turn(AsyncIterator[TurnItem]):
             selected = self._select(as_notification(item))
             if selected is not None:
                 return selected
-        # A caller cancelled while waiting here has not received it yet.
+        # The iteration ends only after this wait, so a cancelled caller can still get the end of the turn.
         await asyncio.wait([self._response])
         self._over = True
         return await self._end()
@@ -102,11 +104,11 @@ class Turn(AsyncIterator[TurnItem]):
         try:
             return await self._connection.request(methods.PROMPT, params)
         finally:
-            # The answer comes after everything that came before it, so the feed has all there is.
+            # The connection returns the answer after all events before it, so the feed is complete.
             self._feed.close()
 
     def _select(self, notification: Notification) -> TurnItem | None:
-        """What belongs to this turn; others of the session may run before it, while it waits."""
+        """Return an item of this turn, or None. While this turn waits, other turns of the session may run."""
         item = read_item(notification.method, notification.params)
         match item:
             case TurnStarted(turn_id=turn_id, prompt_id=prompt_id):
@@ -132,5 +134,5 @@ def _response(result: Object) -> PromptResponse | None:
     try:
         return read(result, PromptResponse)
     except ValidationError:
-        # Of a newer protocol, or of an agent's own making: the turn has ended all the same.
+        # The response may be from a newer protocol, or an agent's own. The turn has ended in any case.
         return None

@@ -1,6 +1,6 @@
-"""Represent what happens in a session as typed values: ACP's updates and the server's own.
+"""Represent the events of a session as typed values: ACP's updates and the server's own.
 
-Every item has a `session_update` that says what it is, as on the wire.
+Every item has a `session_update` that names its kind, as on the wire.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,103 +47,123 @@ class UpstreamBlock(Protocol):
 ContentBlock: TypeAlias = (
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 )
-"""A piece of a message: a text, a picture, a file."""
+"""A part of a message: a text, an image, audio, a link or an embedded file."""
 PromptBlock: TypeAlias = ContentBlock | UpstreamBlock | Mapping[str, object]
-"""What a prompt is made of: content blocks of ours or of the package `acp`, or JSON as it goes on the wire."""
+"""A part of a prompt: a content block of this SDK or of the package `acp`, or the block's JSON."""
 
 
 FINAL = frozenset({"terminated", "deleted"})
-"""Reasons of an end for good; a session that has ended otherwise may be brought back."""
+"""Reasons for which a session ends for good. A session that ended for another reason may be resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownUpdate:
-    """An update that this release of the SDK does not know; `raw` is all of it."""
+    """An update that this release of the SDK does not know."""
 
     session_update: str
+    """Kind of the update, as on the wire."""
     raw: Object
+    """The whole update as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """A turn has started, of this client or of another one."""
+    """The start of a turn, of this or another client."""
 
     turn_id: str
+    """Id of the turn."""
     prompt_id: str | None = None
+    """Id that the client gave to the prompt, if it gave one."""
     session_update: Literal["turn_started"] = "turn_started"
+    """Kind of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """A turn has ended: with a stop reason, or with an error of its agent.
-
-    `response` is what the agent answered; only the client that sent the prompt has it, and only if the SDK can read it.
-    `turn_id` is None if you await a turn without iterating over it.
-    """
+    """The end of a turn, with a stop reason or with an error of its agent."""
 
     stop_reason: str | None
+    """Why the agent stopped, such as `end_turn` or `cancelled`; None if the turn failed."""
     turn_id: str | None = None
+    """Id of the turn. None if you await a turn without iterating over it."""
     error: Object | None = None
+    """The error of a turn that failed, with `code` and `message`."""
     response: PromptResponse | None = None
+    """The agent's answer to the prompt. Only the client that sent the prompt has it, and only if the SDK can parse
+    it."""
     session_update: Literal["turn_ended"] = "turn_ended"
+    """Kind of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How a request of the agent was decided, who or what decided it, and why. `raw` has everything."""
+    """The decision about a request of the agent: its outcome, who or which rule decided, and why."""
 
     kind: str
-    """`permission`, `question` or `elicitation`."""
+    """Kind of the request: `permission`, `question` or `elicitation`."""
     outcome: str
-    """`answered`, `rejected` or `cancelled`."""
+    """Outcome of the request: `answered`, `rejected` or `cancelled`."""
     by: Object
-    """`kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; the rest says which."""
+    """Who or what decided. Its `kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; other members give
+    details."""
     reason: str | None
-    """A person's own words, or the server's."""
+    """Reason that a person or the server gave."""
     raw: Object = field(repr=False)
+    """The whole decision as JSON."""
     request_id: str = ""
-    """Of the request: `request.id`, as its handler got it."""
+    """Id of the request (`request.id` in its handler)."""
     tool_call_id: str | None = None
-    """Of a permission: what it was for."""
+    """For a permission: id of the tool call that needed it."""
     option_id: str | None = None
-    """Of a permission: the option that was chosen."""
+    """For a permission: id of the chosen option."""
     option_kind: str | None = None
-    """Of a permission: the kind of that option, such as `allow_once`."""
+    """For a permission: kind of the chosen option, such as `allow_once`."""
     question_id: str | None = None
-    """Of a question or a form: its id."""
+    """For a question or a form: the agent's own id of it."""
     answers: list[list[str]] | None = None
-    """Of a question: what was chosen or written, a list for each question."""
+    """For a question: a list for each question, with the ids of the choices or with free texts."""
     content: Object | None = None
-    """Of a form: what was filled in."""
+    """For a form: the values of its fields."""
     session_update: Literal["decision"] = "decision"
+    """Kind of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataUpdated:
-    """All of the session's metadata, after a change."""
+    """A change of the session's metadata."""
 
     metadata: Object
+    """All of the session's metadata, after the change."""
     session_update: Literal["metadata_update"] = "metadata_update"
+    """Kind of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """The session has ended; a prompt may still resume it, if its agent can do that."""
+    """The end of a session. A prompt may still resume the session if its agent supports this."""
 
     reason: str
+    """Why the session ended: `error`, `closed`, `deleted` or `terminated`. The last two are final."""
     terminated_by: str
+    """Who ended the session: `agent`, `client` or `daemon` (the server)."""
     message: str | None = None
+    """Explanation for people."""
     raw: Object = field(default_factory=dict[str, object], repr=False)
+    """The whole notification as JSON, with details such as `exitCode` and `stderr`."""
     session_update: Literal["session_ended"] = "session_ended"
+    """Kind of the item."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What came after one event and before another is no longer kept."""
+    """Events that were deleted from the log before they could be read."""
 
     after: int
+    """Position of the last event before the gap."""
     resumes_at: int
+    """Position of the first event after the gap."""
     session_update: Literal["gap"] = "gap"
+    """Kind of the item."""
 
 
 SessionUpdate: TypeAlias = (
@@ -162,17 +182,17 @@ SessionUpdate: TypeAlias = (
     | UsageUpdate
     | UnknownUpdate
 )
-"""An update from an agent about a session."""
+"""An update that an agent sends about its session."""
 
 SessionItem: TypeAlias = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap
-"""Everything that `session.updates()` yields."""
+"""Any item of `session.updates()`."""
 
 TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
-"""Everything that a turn yields; the last item is TurnEnded."""
+"""Any item of a turn. The last one is TurnEnded."""
 
 
 def read_item(method: str, params: Object) -> SessionItem | None:
-    """A notification of a session as a typed value; None for what is not about a session."""
+    """Parse a notification of a session. Return None if the notification is not about a session."""
     match method:
         case methods.UPDATE:
             return _update(params)
@@ -192,20 +212,20 @@ def read_item(method: str, params: Object) -> SessionItem | None:
 
 
 def read_gap(params: Object) -> Gap:
-    """A gap, as the stream and the log report it."""
+    """Parse a gap, as the stream and the log report it."""
     after, resumes_at = params.get("after"), params.get("resumesAt")
     return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
 
 
 def text_of(item: object) -> str:
-    """The text of a piece of the agent's message; empty for everything else."""
+    """Return the text of an `AgentMessageChunk`. For every other item, return an empty string."""
     if isinstance(item, AgentMessageChunk) and isinstance(item.content, TextContentBlock):
         return item.content.text
     return ""
 
 
 def blocks(prompt: str | Sequence[PromptBlock]) -> list[Object]:
-    """A prompt's content as it goes on the wire."""
+    """Return the content of a prompt as JSON for the wire."""
     if isinstance(prompt, str):
         return [{"type": "text", "text": prompt}]
     return [_block(block) for block in prompt]
@@ -223,7 +243,7 @@ def _update(params: Object) -> SessionUpdate:
     try:
         return read(params, SessionNotification).update
     except ValidationError:
-        # Of a newer protocol, or of an agent's own making: it is the caller's to know.
+        # The update is from a newer protocol, or an agent's own. The caller may understand it.
         update = object_at(params, "update")
         return UnknownUpdate(str(update.get("sessionUpdate")), update)
 
@@ -249,7 +269,7 @@ def _decision(params: Object) -> Decision:
 def _answers(given: object) -> list[list[str]] | None:
     try:
         return msgspec.convert(given, list[list[str]] | None)
-    except ValidationError:  # Of a newer server; `raw` has it.
+    except ValidationError:  # A newer server may send another form; `raw` has it.
         return None
 
 

@@ -1,8 +1,6 @@
-"""Run one WebSocket of the SDK: frames out in order, events in, and how it ends.
+"""Run one WebSocket of the SDK, and keep the envelopes that have no answer yet.
 
-Needs the extra `websocket`.
-
-And what is on its way to the server: what the stream may still answer, and what goes by WebSocket, in order.
+It writes frames in order, yields events, and reports how the socket ended. The module needs the extra `websocket`.
 """
 
 import asyncio
@@ -23,18 +21,18 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 HANDSHAKE_TIMEOUT = 10.0
-"""Seconds for a handshake, and for the first frame after it."""
+"""Seconds for the handshake, and for the first frame after it."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that the server has to answer a close frame."""
 IN_ONE_TURN = 64
-"""Frames that are taken one after another before the rest of the program has its turn."""
+"""Number of frames that are read in a row before other tasks of the event loop run."""
 TOO_LARGE, GOODBYE, LEAVING = 1009, 1000, 3000
 REFUSED = 4400
-"""Close codes from here on are 4000 plus the HTTP status of a refusal."""
+"""Lowest close code of a refusal. Such a code is 4000 plus the HTTP status of the refusal."""
 
 
 def require_websockets() -> None:
-    """Raises InvalidCall where the package is missing."""
+    """Raise InvalidCall if the package `websockets` is not installed."""
     from importlib.util import find_spec
 
     if find_spec("websockets") is None:
@@ -44,7 +42,7 @@ def require_websockets() -> None:
 
 
 class ClientSocket:
-    """One that is open, and that the server serves."""
+    """An open WebSocket that the server has accepted."""
 
     def __init__(self, socket: "ClientConnection") -> None:
         self._socket = socket
@@ -52,18 +50,23 @@ class ClientSocket:
         self._writing = asyncio.create_task(self._write_all(), name="sandbox-agent socket")
 
     def write(self, frame: bytes) -> None:
-        """Send a frame after those before it."""
+        """Send a frame after all frames written before."""
         self._frames.put_nowait(frame)
 
     async def events(self) -> AsyncIterator[tuple[int, str] | None]:
-        """Events as they come, and None for signs of life. Raises what the server refuses, or ConnectionLost."""
+        """Yield events with their positions, and None for frames that only show that the server is alive.
+
+        Raises:
+            ServerProblem: the server refuses the connection.
+            ConnectionLost: the socket was closed.
+        """
         from websockets.exceptions import ConnectionClosed
 
         try:
             for number in count(1):
                 frame = await self._socket.recv()
                 if number % IN_ONE_TURN == 0:
-                    # Frames that are there already are taken without a pause.
+                    # Frames that have arrived already are read without giving other tasks a turn.
                     await asyncio.sleep(0)
                 position, found, data = frame.partition("\n") if isinstance(frame, str) else ("", "", "")
                 yield (int(position), data) if found and position.isdecimal() else None
@@ -72,11 +75,11 @@ class ClientSocket:
 
     @property
     def was_too_large(self) -> bool:
-        """Whether it was closed because of the size of a message."""
+        """Whether the server closed the socket because a message was too large."""
         return self._socket.close_code == TOO_LARGE
 
     async def close(self, *, goodbye: bool) -> None:
-        """Close it, and with `goodbye` the connection, too: what was written before goes first."""
+        """Close the socket. With `goodbye`, send all written frames first, and close the connection, too."""
         if goodbye:
             written = asyncio.create_task(self._frames.join())
             await asyncio.wait((written, self._writing), timeout=CLOSE_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
@@ -97,13 +100,16 @@ class ClientSocket:
 
 
 async def _connect(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> "ClientConnection":
-    """A WebSocket with our subprotocol; closed when nothing comes for so many seconds. Raises what `connect` does."""
+    """Open a WebSocket with the server's subprotocol. It closes itself after `silence` seconds without data.
+
+    Raises the errors of `websockets`.
+    """
     from websockets.asyncio.client import connect
     from websockets.typing import Subprotocol
 
     class Connect(connect):
         def process_redirect(self, exc: Exception) -> Exception | str:
-            # The token is for this server alone.
+            # A redirect is not followed, because the token is for this server alone.
             return exc
 
     return await Connect(
@@ -121,9 +127,10 @@ async def _connect(url: str, headers: Mapping[str, str], silence: float, *, dire
 
 
 async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> ClientSocket | None:
-    """A socket that the server serves; None when none gets through.
+    """Open a WebSocket that the server accepts. Return None if no WebSocket can be opened.
 
-    Raises ServerProblem when the server refuses.
+    Raises:
+        ServerProblem: the server refuses the connection.
     """
     from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
@@ -131,7 +138,7 @@ async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, d
         async with asyncio.timeout(HANDSHAKE_TIMEOUT):
             socket = await _connect(url, headers, silence, direct=direct)
             try:
-                # One that is served begins with a frame, an empty one if need be.
+                # The first frame, which may be empty, shows that the server accepts the socket.
                 await socket.recv()
             except ConnectionClosed:
                 failure = _failure(socket)
@@ -154,55 +161,56 @@ def _failure(socket: "ClientConnection") -> ServerProblem | ConnectionLost:
 
 
 class SocketReply(NamedTuple):
-    """What the server says to an envelope."""
+    """The server's response to an envelope."""
 
     envelope: Object | None
-    """None when there is no more to say than that it has it."""
+    """The response; None if the server only acknowledged the envelope."""
     data: str | bytes
-    """The envelope as the server wrote it."""
+    """The response as the server wrote it."""
     last_event: int
-    """The last event of the stream before it."""
+    """Position of the last event of the stream before the response."""
     on_stream: bool
-    """Whether it is an event itself."""
+    """Whether the response is itself an event of the stream."""
 
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """An envelope on its way."""
+    """An envelope that waits for its answer."""
 
     body: bytes
     key: str | None = None
-    """A repeat under it has the outcome of the first."""
+    """Idempotency key. The server answers a repetition under the same key with the first outcome."""
     receipt: str | None = None
-    """Of one that is answered by none: what a WebSocket acknowledges it by."""
+    """For an envelope that no response answers: the id under which a WebSocket acknowledges it."""
     repeatable_elsewhere: bool = True
-    """Whether it means the same on another connection."""
+    """Whether the envelope has the same meaning on another connection."""
     only_on: int | None = None
-    """The one connection that it may be sent on."""
+    """Number of the only connection that may carry the envelope; None if any may."""
     sent_on: int = 0
-    """The last connection that may have got it."""
+    """Number of the last connection that may have received the envelope; 0 if none."""
     by_post: bool = False
-    """It is too large for a socket."""
+    """Whether the envelope is too large for a WebSocket."""
     silent: bool = False
-    """The stream is to bring the answer, also of a POST: one was silent for too long, or would hold up the next."""
+    """Whether the answer must come on the stream, even after a POST. This is so after an attempt without data for too
+    long, or if waiting for the response would delay the next envelope."""
     in_order: bool = False
-    """A POST of it waits until those before it are taken."""
+    """Whether a POST of the envelope waits until the server has accepted the envelopes before it."""
     answered: asyncio.Future[SocketReply] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """What the stream brings: the answer to a request, or the receipt of another envelope."""
+    """The answer from the stream: the response to a request, or the receipt of another envelope."""
 
 
 class Expected:
-    """What the stream may bring an answer to."""
+    """The envelopes whose answers may come on the stream."""
 
     def __init__(self) -> None:
         self._outgoing: dict[bytes, Outgoing] = {}
-        """By the texts of their ids."""
+        """Envelopes by the JSON of their ids."""
         self._promises: set[asyncio.Future[None]] = set()
-        """Waits for answers that the server has promised to send on the stream."""
+        """Futures that fail if the server cannot send answers that it promised to send on the stream."""
 
     @contextmanager
     def expecting(self, outgoing: Outgoing, id: object) -> Generator[None]:
-        """While this lasts, the stream may bring the answer under this id."""
+        """Accept the answer of an envelope from the stream, under this id, during the block."""
         text = msgspec.json.encode(id)
         self._outgoing[text] = outgoing
         try:
@@ -214,11 +222,11 @@ class Expected:
                 outgoing.answered.exception()
 
     def bring(self, envelope: Object, data: str, position: int) -> bool:
-        """Take an answer or a receipt. True for what is of no interest to others."""
+        """Take an answer or a receipt from the stream. Return True if nobody else needs it."""
         if "method" in envelope:
             return False
         outgoing = self._outgoing.get(msgspec.json.encode(envelope.get("id")))
-        # A server that stops says so to all; the outcome is known when it is back.
+        # A server that stops sends this error for every request. The real outcome is known after its restart.
         stopping = text_at(envelope, "error", "data", "type") == ShuttingDown.slug
         if outgoing is None:
             return False
@@ -230,7 +238,7 @@ class Expected:
         return outgoing.receipt is not None
 
     async def promised(self, outgoing: Outgoing) -> SocketReply:
-        """The answer that the stream will bring. Raises ConnectionLost when it cannot any more."""
+        """Wait for the answer that the server sends on the stream. Raises ConnectionLost if it cannot come any more."""
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._promises.add(lost)
         try:
@@ -244,24 +252,25 @@ class Expected:
         return outgoing.answered.result()
 
     def fail(self, failure: ConnectionLost) -> None:
-        """The stream cannot keep what was promised."""
+        """Fail all waits for answers that the stream cannot bring any more."""
         for lost in self._promises:
             _end(lost, failure)
 
 
 class Outbox:
-    """Those that have no answer yet."""
+    """The envelopes for a WebSocket that have no answer yet."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._entries: dict[Outgoing, asyncio.Future[None]] = {}
-        """With what ends the wait otherwise: a failure, or the decision to send it by POST."""
+        """Envelopes, each with a future that ends the wait without an answer: with a failure, or with None to use
+        POST."""
         self._timers: dict[Outgoing, asyncio.TimerHandle] = {}
         self._write: Callable[[bytes], None] | None = None
         self._generation = 0
 
     async def send(self, outgoing: Outgoing) -> SocketReply | None:
-        """The answer; None when you have to send it by POST. Raises ConnectionLost."""
+        """Send an envelope and return its answer, or None if the caller must send it by POST. Raises ConnectionLost."""
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._entries[outgoing] = ended
         if self._write is None:
@@ -278,14 +287,14 @@ class Outbox:
         return outgoing.answered.result() if outgoing.answered.done() else ended.result()
 
     def opened(self, write: Callable[[bytes], None], generation: int) -> None:
-        """There is a socket: send what has no answer, in the order in which it was first sent."""
+        """Use a new socket: send all envelopes without an answer, in the order in which they were first sent."""
         self._write, self._generation = write, generation
         for outgoing in list(self._entries):
             self._stop_waiting(outgoing)
             self._put(outgoing, write)
 
     def gone(self, *, too_large: bool) -> None:
-        """The socket is gone; perhaps because of a message that was too large: that is the largest."""
+        """Handle the end of the socket. If a message was too large, the largest one is sent by POST."""
         self._write = None
         for outgoing in self._entries:
             self._wait(outgoing)
@@ -296,12 +305,12 @@ class Outbox:
             _end(self._entries[largest])
 
     def hand_over(self) -> None:
-        """Let everything be sent by POST."""
+        """Let all envelopes be sent by POST."""
         for ended in self._entries.values():
             _end(ended)
 
     def close(self, failure: ConnectionLost) -> None:
-        """Fail everything."""
+        """Fail all envelopes."""
         for ended in self._entries.values():
             _end(ended, failure)
 
@@ -330,9 +339,11 @@ class Outbox:
 
 
 def find_obstacle(outgoing: Outgoing, generation: int) -> ConnectionLost | None:
-    """Why an envelope may not be sent on a connection, by its number."""
+    """Return why an envelope may not be sent on a connection of this number; None if it may."""
     if outgoing.only_on not in (None, generation):
-        return ConnectionLost("the connection that was asked is gone; what is still open is asked anew")
+        return ConnectionLost(
+            "the connection that got the request is gone; an open request comes again on the next one"
+        )
     if outgoing.sent_on not in (0, generation) and not outgoing.repeatable_elsewhere:
         return ConnectionLost("the server went away before it had answered", outcome_unknown=True)
     return None
@@ -348,7 +359,7 @@ def _end(ended: asyncio.Future[None], failure: ConnectionLost | None = None) -> 
 
 
 def _refusal(error: Object) -> ServerProblem:
-    """What is wrong with an answer, as the server says it to a POST as well."""
+    """Return the error for a refused answer, with the same content as the problem that a POST would get."""
     data = object_at(error, "data")
     status, fields = data.get("status"), {name: data[name] for name in data if name not in ("type", "title", "status")}
     return ServerProblem(
