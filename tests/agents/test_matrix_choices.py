@@ -22,7 +22,7 @@ def test_a_session_opens_with_every_shape(real: RealAgent) -> None:
     run(scenario())
 
 
-def test_another_mode_is_heard_in_both_forms_by_who_did_not_ask_for_it(real: RealAgent) -> None:
+def test_mode_change_reaches_other_clients_in_both_forms(real: RealAgent) -> None:
     async def scenario() -> None:
         if real.recipe.modes is None:
             return
@@ -48,7 +48,7 @@ def test_another_mode_is_heard_in_both_forms_by_who_did_not_ask_for_it(real: Rea
     run(scenario())
 
 
-def test_another_model_is_heard_by_who_did_not_ask_for_it(real: RealAgent) -> None:
+def test_model_change_reaches_other_clients(real: RealAgent) -> None:
     async def scenario() -> None:
         if real.recipe.models is None:
             return

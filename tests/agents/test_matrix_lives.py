@@ -48,7 +48,8 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
     run(scenario())
 
 
-def test_server_that_stops_leaves_no_process_and_the_next_loads_the_session_with_its_history(real: RealAgent) -> None:
+def test_stopped_server_leaves_no_process_and_the_next_loads_the_session(real: RealAgent) -> None:
+    """The next server loads it with its history, if the agent supports `session/load`."""
     gate = real.model.gate()
     before, endless = real.model.script(Say("remember grey")), real.model.script(Say("first ", gate))
     after = real.model.script(Say("here again"))

@@ -14,7 +14,7 @@ def output_of(*command: str, path: str = "/usr/bin:/bin") -> str:
     return done.stdout.strip()
 
 
-def test_it_is_there_and_is_what_it_says() -> None:
+def test_bundled_node_is_there_and_has_its_version() -> None:
     node = bundled_node()
 
     assert output_of(str(node.program), "--version") == f"v{node.version}"
@@ -48,7 +48,7 @@ def test_shims_that_are_right_are_left_alone_and_wrong_ones_replaced(tmp_path: P
     assert output_of(str(shims / "npm"), "--version")
 
 
-def test_many_may_make_them_at_once(tmp_path: Path) -> None:
+def test_concurrent_makers_of_shims_do_not_fail(tmp_path: Path) -> None:
     failures: list[Exception] = []
 
     def make() -> None:

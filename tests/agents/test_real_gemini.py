@@ -99,7 +99,9 @@ def test_changed_mode_is_told_in_words(real: RealAgent) -> None:
     run(scenario())
 
 
-def test_session_of_this_minute_cannot_be_taken_up_again_and_is_lost_when_that_is_tried(real: RealAgent) -> None:
+def test_session_resumed_within_its_first_minute_is_lost(real: RealAgent) -> None:
+    """Gemini cannot resume a session within the minute it began in, nor later if that was tried."""
+
     async def scenario() -> None:
         began = minute()
         after = real.model.script(Say("never"))

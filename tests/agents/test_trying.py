@@ -28,7 +28,7 @@ def test_other_words_and_another_layout_change_nothing(tmp_path: Path, text: str
     assert (meaning(before) == meaning(after)) == same
 
 
-def test_what_agents_depend_on_is_how_they_are_run_and_not_how_they_are_shown_or_mocked() -> None:
+def test_code_that_agents_depend_on_excludes_views_and_mocks() -> None:
     names = {file.relative_to(ROOT / "src" / "sandboxagent").as_posix() for file in code()}
     assert names >= {
         "server/agents/start.py",
