@@ -281,6 +281,6 @@ def test_thread_of_another_machine_can_be_resumed_but_not_loaded(adapter: Adapte
 
 
 @pytest.mark.parametrize("id", ["../../etc/passwd", "--settings-file=x", "T-1", ""])
-def test_what_is_no_thread_is_not_found(adapter: Adapter, tmp_path: Path, id: str) -> None:
+def test_malformed_thread_id_is_not_found(adapter: Adapter, tmp_path: Path, id: str) -> None:
     for method in ("session/load", "session/resume"):
         assert adapter.error(method, sessionId=id, cwd=str(tmp_path), mcpServers=[])["code"] == NOT_FOUND

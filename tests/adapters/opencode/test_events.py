@@ -72,7 +72,7 @@ def test_a_reader_of_one_directory_gets_nothing_of_another() -> None:
     run(main())
 
 
-def test_programs_are_had_to_read_again_what_they_read_when_they_start() -> None:
+def test_refresh_makes_programs_reload_what_they_read_at_start() -> None:
     async def main() -> None:
         bus = make_bus()
         wrapped, bare = (bus.open(Socket(), wrapped=each, directory=None) for each in (True, False))

@@ -38,7 +38,7 @@ def test_what_comes_later_sorts_later_whatever_the_clock_says(times: list[int]) 
 
 
 @given(TIMES, TIMES)
-def test_what_comes_after_an_id_of_a_clients_clock_sorts_after_it(ours: int, theirs: int) -> None:
+def test_id_made_after_a_clients_id_sorts_after_it(ours: int, theirs: int) -> None:
     ticks = Ticks()
     given_id = make_id("msg", tick_of(theirs) + 5, "page")
     ticks.note(given_id)
@@ -62,18 +62,18 @@ def test_a_sessions_id_says_when_it_was_made(ms: int) -> None:
     assert read_created(make_session_id(created_at, "a")) == milliseconds(created_at) % PERIOD_MS
 
 
-def test_ids_follow_from_what_they_are_of() -> None:
+def test_ids_follow_from_their_session_and_number() -> None:
     assert make_id("msg", 1, "s", 2) == make_id("msg", 1, "s", 2)
     assert make_id("msg", 1, "s", 2) != make_id("msg", 1, "t", 2)
 
 
 @pytest.mark.parametrize("id", ["msg_1ddcab85a001ABCDEFGHIJKLMN", "msg_of-mine", "msg_1"])
-def test_a_client_may_call_a_message_so(id: str) -> None:
+def test_plausible_message_id_of_a_client_is_accepted(id: str) -> None:
     assert is_given_id("msg", id)
 
 
 @pytest.mark.parametrize(
     "id", ["", "prt_1", "msg 1", "msg_é", "msg_" + "x" * 200, "msg_\n", make_id("msg", LATEST), "msg_" + "f" * 26]
 )
-def test_but_not_so(id: str) -> None:
+def test_implausible_message_id_of_a_client_is_refused(id: str) -> None:
     assert not is_given_id("msg", id)

@@ -21,7 +21,7 @@ def test_a_directory_that_no_answer_could_name_is_refused(header: bytes) -> None
     assert refused.value.body["name"] == "BadRequest"
 
 
-def test_so_is_one_that_the_server_would_use_by_itself() -> None:
+def test_default_directory_that_no_answer_could_name_is_refused() -> None:
     with pytest.raises(BridgeError):
         Reading(1000, "/base\udcff").directory(request())
 

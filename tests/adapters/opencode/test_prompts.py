@@ -113,7 +113,7 @@ def test_nothing_is_no_prompt() -> None:
         make_blocks([], images=True, embeds=True)
 
 
-def test_what_a_client_made_up_is_in_the_prompt() -> None:
+def test_ids_and_choices_of_a_client_survive_in_the_prompts_meta() -> None:
     note = PromptNote("msg_1", ["prt_1", None], "plan", "large", "review all", compacts=True)
     params = msgspec.json.decode(msgspec.json.encode({"_meta": make_meta(note)}))
 
@@ -121,7 +121,7 @@ def test_what_a_client_made_up_is_in_the_prompt() -> None:
 
 
 @pytest.mark.parametrize("ours", [None, 1, [], {"messageID": 1, "partIDs": 2}, {"partIDs": [1]}])
-def test_what_another_client_says_under_our_name_does_no_harm(ours: object) -> None:
+def test_malformed_meta_under_our_name_is_ignored(ours: object) -> None:
     assert read_note({"_meta": {"sandboxagent.dev": {"opencode": ours}}}).messageID is None
 
 

@@ -81,7 +81,7 @@ def test_modes_of_all_agents_are_listed_once_with_the_default_first() -> None:
     run(main())
 
 
-def test_one_that_does_not_say_is_left_alone_for_a_while() -> None:
+def test_agent_that_refuses_to_list_models_is_left_alone_for_a_while() -> None:
     async def main() -> None:
         agents = Agents("claude")
         agents.refuses = {"claude"}
@@ -99,7 +99,7 @@ def test_one_that_does_not_say_is_left_alone_for_a_while() -> None:
     run(main())
 
 
-def test_one_that_hangs_is_waited_for_once() -> None:
+def test_agent_that_hangs_is_waited_for_once() -> None:
     async def main() -> None:
         agents = Agents("claude")
         agents.answering.clear()
@@ -117,7 +117,7 @@ def test_one_that_hangs_is_waited_for_once() -> None:
     run(main())
 
 
-def test_programs_read_again_when_one_says_after_a_list_was_given_without_it() -> None:
+def test_programs_reload_when_an_agent_answers_after_the_list_was_given() -> None:
     async def main() -> None:
         agents = Agents("claude", "codex")
         await agents.providers.learn(agents.providers.connected())

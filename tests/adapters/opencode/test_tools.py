@@ -175,7 +175,7 @@ def test_what_is_too_much_to_compare_is_shown_as_a_whole_and_says_so() -> None:
     assert body == [*(f"-{number}" for number in range(1000)), *(f"+{number}" for number in reversed(range(1000)))]
 
 
-def test_of_a_change_that_is_too_large_the_sizes_are_told() -> None:
+def test_diff_of_too_large_texts_tells_their_sizes() -> None:
     large, empty = "x" * MAX_SHOWN, "\n" * MAX_SHOWN
 
     made = make_diff([("/a", large, large), ("/b", "", empty), ("/c", "x\n", "y\n")])
@@ -195,7 +195,7 @@ def test_of_many_changes_the_first_are_shown_and_the_rest_is_told_of() -> None:
     assert made.endswith("@@ -0,0 +1 @@ too many changes\n+[further changes are not shown]\n")
 
 
-def test_what_changes_nothing_is_no_diff() -> None:
+def test_change_that_changes_nothing_has_an_empty_diff() -> None:
     assert make_diff([("/a", "x\n", "x\n")]) == ""
 
 

@@ -139,7 +139,7 @@ def test_a_text_is_announced_empty_then_added_to_then_told_whole(session: Sessio
     assert whole["part"]["text"] == "Good morning"
 
 
-def test_ids_ascend_in_the_order_of_what_they_are_of(session: Session) -> None:
+def test_ids_of_messages_and_parts_ascend_in_their_order(session: Session) -> None:
     session.turn("one")
     session.turn("two")
 
@@ -165,7 +165,7 @@ def test_the_same_log_gives_the_same_messages(session: Session) -> None:
         max_size=30,
     )
 )
-def test_whatever_happens_the_log_alone_decides(steps: list[str]) -> None:
+def test_transcript_depends_on_the_log_alone(steps: list[str]) -> None:
     session = Session(limit=2000)
     turns: list[str] = []
     for step in steps:
@@ -416,7 +416,7 @@ def test_a_prompt_that_was_cancelled_while_it_waited_has_an_answer(session: Sess
     assert session.types()[-1] == "session.idle"
 
 
-def test_a_past_that_an_agent_repeats_is_messages(session: Session) -> None:
+def test_replayed_past_becomes_messages(session: Session) -> None:
     session.update("user_message_chunk", content=text("hello"))
     session.update("user_message_chunk", content=text(" again"))
     session.say("yes?")
