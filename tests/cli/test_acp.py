@@ -48,7 +48,8 @@ def test_a_request_is_answered_once_under_the_id_that_it_has() -> None:
     assert ledger.fail(b"1.0", ConnectionLost("gone")) is None
 
 
-def test_a_server_that_stops_answers_nothing_and_a_complaint_without_an_id_is_not_shown() -> None:
+def test_ledger_drops_shutting_down_errors_and_errors_without_id() -> None:
+    """The request stays open, for the next server to answer."""
     ledger = MessageLedger()
     ledger.ask(asked(id=1, method="session/prompt", params={}))
     stops = {"code": -32603, "message": "stops", "data": {"type": "shutting-down"}}
@@ -57,7 +58,8 @@ def test_a_server_that_stops_answers_nothing_and_a_complaint_without_an_id_is_no
     assert ledger.incoming(came(3, id=1, result={})) is not None
 
 
-def test_a_request_that_may_have_happened_fails_with_an_unknown_outcome_and_another_with_its_reason() -> None:
+def test_failed_request_has_its_reason_or_an_unknown_outcome() -> None:
+    """The outcome is unknown if the request may have been carried out."""
     ledger = MessageLedger()
     failures: list[Json] = []
     lost = ConnectionLost("gone", outcome_unknown=True)

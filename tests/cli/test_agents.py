@@ -278,7 +278,8 @@ def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], for
     assert forbidden & set(result.stderr.split()) == set()
 
 
-def test_the_server_itself_needs_neither_bars_nor_a_client_nor_what_its_first_request_does_not_need() -> None:
+def test_importing_the_server_loads_no_client_and_no_progress_bars() -> None:
+    """The server also loads no module that its first request does not need."""
     probe = "import sys, sandboxagent.server.main\nprint(*sys.modules)"
 
     loaded = subprocess.run([PROGRAM[0], "-c", probe], capture_output=True, text=True, timeout=120).stdout.split()
@@ -299,7 +300,7 @@ def test_the_server_itself_needs_neither_bars_nor_a_client_nor_what_its_first_re
     assert [name for name in loaded if name.startswith(tuple(f"sandboxagent.{room}" for room in rooms))] == []
 
 
-def test_what_is_read_as_text_goes_on_below_itself_on_a_narrow_terminal(place: Place) -> None:
+def test_text_is_wrapped_on_a_narrow_terminal_between_words(place: Place) -> None:
     for arguments in (["show", "claude"], ["instructions", "claude"], ["instructions"]):
         code, text = place.on_a_terminal("agents", *arguments, COLUMNS="60")
 

@@ -100,7 +100,7 @@ def test_a_problem_is_one_line_and_the_last_of_what_the_program_wrote(place: Pla
     assert told[1:] == ["  | ?[31mcannot find my heart", "  | out of it"]
 
 
-def test_interrupted_it_leaves_the_server_at_it(place: Place, server: Server) -> None:
+def test_interrupted_install_goes_on_at_the_server(place: Place, server: Server) -> None:
     place.write_registry(place.binary("hangs", "hangs"))
     process = place.start(*INSTALL, "hangs", **reach(server))
     assert process.stderr is not None

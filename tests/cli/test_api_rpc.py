@@ -386,7 +386,7 @@ def test_what_was_refused_is_not_waited_for(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "sandbox-agent: line 3: no\n"
 
 
-def test_a_stream_that_breaks_again_and_again_without_having_brought_anything_ends_the_exchange() -> None:
+def test_stream_that_keeps_breaking_without_progress_ends_the_exchange() -> None:
     output, cut = PendingOutput(lambda line: None), ConnectionLost("cut", outcome_unknown=True)
     for _ in range(5):
         output.interrupt(cut)

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 EVERYTHING = {name(each).removeprefix("sandbox-agent").strip(): each for each in everything()}
 
 
-def test_there_is_what_was_promised() -> None:
+def test_promised_commands_exist() -> None:
     assert {
         *(f"agents {word}" for word in ("list", "show", "install", "uninstall", "instructions")),
         *(f"api v1 agents {word}" for word in ("list", "get", "install")),

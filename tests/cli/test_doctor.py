@@ -303,7 +303,7 @@ def test_a_server_that_runs_and_takes_the_token_is_in_order(place: Place) -> Non
     assert token not in result.stdout + result.stderr
 
 
-def test_a_server_that_does_not_take_the_token_is_a_problem_that_says_where_it_was_from(place: Place) -> None:
+def test_refused_token_is_a_problem_that_names_its_source(place: Place) -> None:
     with Server("--public-health") as server:
         none = examine(place, "--endpoint", server.url)
         flag = examine(place, "--endpoint", server.url, "--token", "hush-flag")

@@ -69,7 +69,7 @@ def test_the_end_of_what_a_program_wrote_comes_with_it() -> None:
     assert stderr(ConnectionLost("the private server is gone\nlast words")) == "last words"
 
 
-def test_programs_get_what_a_failure_is() -> None:
+def test_failure_document_has_type_and_data() -> None:
     crash = document(RequestError(-32603, "agent x exited", {"type": "agent-exited", "exitCode": 3}))
     problem = document(ServerProblem("unknown-agent", "Unknown Agent", 404, "", {"agent": "x"}))
 

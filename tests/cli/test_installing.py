@@ -44,7 +44,7 @@ def test_an_agent_is_installed_and_each_step_is_a_line_on_stderr(place: Place) -
     assert len(place.folders("works")) == 1
 
 
-def test_what_is_there_is_left_alone_unless_it_is_to_be_anew(place: Place) -> None:
+def test_installed_agent_is_kept_unless_reinstall_is_given(place: Place) -> None:
     place.run("agents", "install", "works")
     before = place.folders("works")
 
@@ -99,7 +99,9 @@ def test_the_results_as_one_json_document(place: Place) -> None:
         (["nobody"], "no agent is called 'nobody'; known agents: mock, "),
     ],
 )
-def test_what_cannot_be_had_is_one_line_and_exit_code_1(place: Place, arguments: list[str], complaint: str) -> None:
+def test_unavailable_agent_or_version_is_one_line_and_exit_code_1(
+    place: Place, arguments: list[str], complaint: str
+) -> None:
     result = place.run("agents", "install", *arguments)
 
     assert (result.returncode, result.stdout) == (1, "")

@@ -137,7 +137,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(arguments: list[str], c
     assert "hush" not in result.stderr
 
 
-def test_a_mistake_in_the_environment_and_in_the_file_ends_the_program_without_a_traceback(tmp_path: Path) -> None:
+def test_wrong_variable_or_config_file_ends_the_program_without_traceback(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("\nprot = 1\n")
 

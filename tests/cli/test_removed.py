@@ -30,7 +30,7 @@ def test_a_command_that_is_gone_says_what_took_its_place(
 
 
 @pytest.mark.parametrize("successor", sorted(set(REMOVED.values())))
-def test_what_took_its_place_is_a_command(successor: str) -> None:
+def test_successor_of_a_removed_command_is_a_command(successor: str) -> None:
     for sentence in successor.split("sandbox-agent ")[1:]:
         found = COMMANDS
         for word in sentence.replace(",", " ").split():

@@ -166,7 +166,7 @@ def test_an_unknown_stop_reason_is_a_failure(run: Talking) -> None:
     assert (ran.code, ran.out, ran.err) == (1, "so far\n", "stopped: brand_new\n")
 
 
-def test_what_cannot_be_had_is_one_line(run: Talking) -> None:
+def test_unknown_agent_session_directory_or_mode_is_one_line(run: Talking) -> None:
     nobody = run.refused("run", "nobody", "hello")
     nowhere = run.refused("run", "mock", "hello", "--session", "nope")
     elsewhere = run.refused("run", "mock", "hello", "--cwd", "/there/is/no/such")
@@ -201,9 +201,7 @@ def test_a_model_or_a_mode_that_does_not_exist_is_an_error_and_no_turn_runs(run:
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
-def test_continue_takes_the_session_of_this_directory_in_which_something_happened_last(
-    run: Talking, tmp_path: Path
-) -> None:
+def test_continue_takes_the_last_active_session_of_this_directory(run: Talking, tmp_path: Path) -> None:
     run.well("run", "mock", "first", cwd=tmp_path)
     [first] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
     run.well("run", "scripted", program(*said("second")), cwd=tmp_path)

@@ -77,7 +77,7 @@ def test_a_plan_is_worked_off_in_place(run: Talking) -> None:
         ]
 
 
-def test_colours_are_for_those_who_like_them(run: Talking) -> None:
+def test_colours_are_left_out_with_no_color_or_a_dumb_terminal(run: Talking) -> None:
     with run.on_terminal("run", "mock", "think") as terminal:
         assert terminal.expect_end() == 0
         assert b"\x1b[2mLet me see. \x1b[0m" in terminal.raw
@@ -452,7 +452,7 @@ def test_commands_of_the_agent_are_in_help_and_offered_while_you_type(run: Talki
         assert terminal.expect_end() == 0
 
 
-def test_going_on_with_a_session_shows_its_last_turns_and_what_was_typed_before_comes_back(run: Talking) -> None:
+def test_continued_session_shows_last_turns_and_input_history(run: Talking) -> None:
     with run.on_terminal("run", "scripted") as terminal:
         terminal.expect("❯")
         terminal.type("hello\r")

@@ -56,9 +56,7 @@ def test_the_link_leads_to_a_session_whatever_is_in_its_id() -> None:
 
 
 @pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
-def test_the_browser_gets_a_page_that_leads_to_the_link_and_no_token_in_its_arguments(
-    kept: Server, tmp_path: Path
-) -> None:
+def test_browser_opens_a_redirect_page_without_token_in_its_arguments(kept: Server, tmp_path: Path) -> None:
     address, mode, page = tmp_path / "address", tmp_path / "mode", tmp_path / "page"
     browser = tmp_path / "browser"
     read = f'cp "${{1#file://}}" {page}; ls -l "${{1#file://}}" > {mode}'
@@ -128,7 +126,7 @@ def test_a_link_cannot_leave_the_page_that_leads_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
-def test_a_server_that_makes_its_token_prints_a_link_with_it_and_no_other_server_does(tmp_path: Path) -> None:
+def test_only_a_server_with_generated_token_prints_a_link_with_it(tmp_path: Path) -> None:
     with Server(token=None, directory=tmp_path) as made:
         (link,) = re.findall(r"^open:  (.*)$", made.stderr, re.MULTILINE)
         token = (tmp_path / "data" / "token").read_text().strip()

@@ -32,7 +32,7 @@ LINES = st.lists(
 )
 
 
-def test_what_would_move_a_terminal_does_not() -> None:
+def test_control_characters_do_not_reach_the_terminal() -> None:
     assert spoken("\x1b[2Jhi\x07\u202eevil") == "?[2Jhi??evil"
 
 
@@ -100,7 +100,7 @@ def test_long_output_shows_its_beginning_and_its_end_and_how_to_see_the_rest() -
     assert [plain(line) for line in shown.all] == [f"  line {number}" for number in range(1, 41)]
 
 
-def test_of_what_was_only_looked_at_less_is_shown() -> None:
+def test_output_of_reading_tools_is_shown_in_fewer_lines() -> None:
     assert few(kind="read", content=text(numbered(40)))[-1] == "  … 37 more lines · /show 1 shows all"
 
 
@@ -163,7 +163,7 @@ def test_output_and_changes_do_a_terminal_no_harm() -> None:
         assert all(line.isprintable() for line in shown), shown
 
 
-def test_what_is_run_is_shown_as_it_is_with_escapes_for_what_would_hide() -> None:
+def test_command_is_shown_whole_with_hidden_characters_escaped() -> None:
     lines = [plain(line) for line in command_lines({"command": "ls \u202ecod.txt\x1b[8m\rrm -rf /\u200b\n\tx"})]
 
     assert lines == ["  $ ls \\u202ecod.txt\\x1b[8m\\rrm -rf /\\u200b", "        x"]

@@ -64,7 +64,7 @@ def test_a_text_means_what_its_field_wants(schema: dict[str, Any], typed: str, v
         ({"type": "string", "maxLength": 1}, "ab", "at most 1 characters"),
     ],
 )
-def test_a_text_that_does_not_fit_is_refused_with_what_would(
+def test_text_that_does_not_fit_its_field_is_refused_with_what_would(
     schema: dict[str, Any], typed: str, complaint: str
 ) -> None:
     with pytest.raises(Unfit, match=complaint):

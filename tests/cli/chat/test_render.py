@@ -140,7 +140,7 @@ def test_a_title_with_lines_stays_on_one() -> None:
     assert lines(showing().blocks(call(title="a\nb\x1b[0m", status="completed"))) == ["✔ a b?[0m"]
 
 
-def test_streams_without_such_signs_get_others() -> None:
+def test_stream_without_unicode_gets_ascii_signs() -> None:
     assert lines(Showing(ASCII).blocks(call(title="Look", status="completed"))) == ["+ Look"]
 
 
@@ -256,7 +256,7 @@ def test_a_question_is_answered_and_not_allowed() -> None:
     assert lines(showing().blocks(item)) == ["✔ answered by ada"]
 
 
-def test_what_goes_without_saying_is_not_said() -> None:
+def test_own_decision_and_cancel_are_not_shown() -> None:
     shown = showing()
     shown.answered_here = 1
 

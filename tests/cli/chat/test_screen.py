@@ -102,7 +102,7 @@ def test_a_note_with_a_key_fits_into_a_row_and_others_are_whole(screen: Screen, 
     assert terminal.seen == ["short", "y" * 40, "y" * 40, "y" * 20]
 
 
-def test_what_is_waited_for_goes_with_the_next_thing(screen: Screen, terminal: Stream) -> None:
+def test_status_line_disappears_with_the_next_output(screen: Screen, terminal: Stream) -> None:
     screen.status("starting …")
     assert terminal.seen == ["starting …"]
 
@@ -189,7 +189,7 @@ def test_what_is_asked_is_never_live(screen: Screen, terminal: Stream) -> None:
     assert (terminal.seen, screen.live) == (["? look", "  1 yes"], "")
 
 
-def test_a_line_that_was_typed_becomes_a_part_of_what_was(screen: Screen, terminal: Stream) -> None:
+def test_typed_line_becomes_part_of_the_transcript(screen: Screen, terminal: Stream) -> None:
     screen.put_below(Typing(terminal))
     screen.show(words("Hello."))
     screen.type_line("> ", "two\nlines")
@@ -266,7 +266,7 @@ def test_words_in_a_pipe_are_as_the_agent_has_them() -> None:
     assert stderr.getvalue() == "?[1m\n"
 
 
-def test_nothing_becomes_nothing() -> None:
+def test_empty_conversation_prints_nothing() -> None:
     stdout, stderr = Stream(terminal=False), Stream(terminal=False)
     Screen(stdout, stderr).finish()
 
