@@ -1,4 +1,4 @@
 """Decide by rules what agents may do.
 
-Sends nothing: others act on what it decides.
+The package sends nothing: its callers act on its decisions.
 """

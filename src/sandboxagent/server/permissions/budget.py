@@ -1,35 +1,35 @@
-"""Limit what deciding one request may cost, and keep what it has found out so far.
+"""Limit the cost of deciding one request, and cache intermediate results.
 
-Knows nothing of rules.
+The module knows nothing of rules.
 """
 
 from collections.abc import Callable, Hashable
 from typing import TypeVar, cast
 
 STEPS = 250_000
-"""Of one decision, unless a setting says otherwise: about a second. What agents really ask takes a few thousand."""
+"""Default number of steps for one decision, which take about a second. Real requests of agents need a few thousand."""
 PATH_STEPS = 20
-"""What following one path costs."""
+"""The number of steps that following one path costs."""
 
 T = TypeVar("T")
 
 
 class TooMuch(Exception):
-    """A decision takes more steps than it may."""
+    """A decision needs more steps than it may use."""
 
 
 class Work:
-    """The steps that are left for one decision, and its notes."""
+    """The steps that are left for one decision, and its cache."""
 
     def __init__(self, steps: int, resolve: Callable[[str], str]) -> None:
-        """`resolve` gives an absolute path without links; it may raise OSError or ValueError."""
+        """Take `resolve`, which returns an absolute path without links. It may raise OSError or ValueError."""
         self._left = steps
         self._resolve = resolve
         self._real: dict[str, str | None] = {}
         self._known: dict[Hashable, object] = {}
 
     def spend(self, steps: int) -> None:
-        """Raises TooMuch when there are not that many left."""
+        """Use up steps. Raises TooMuch if fewer are left."""
         self._left -= steps
         if self._left < 0:
             raise TooMuch
@@ -39,7 +39,7 @@ class Work:
         return self._left
 
     def real(self, path: str) -> str | None:
-        """A path without links; None when it cannot be followed."""
+        """Return a path without links; None if it cannot be followed."""
         if path not in self._real:
             self.spend(PATH_STEPS + len(path) // 16)
             try:
@@ -49,7 +49,7 @@ class Work:
         return self._real[path]
 
     def once(self, key: Hashable, find: Callable[[], T]) -> T:
-        """What `find` gives, which is asked once for each key."""
+        """Return the result of `find`, which is called once for each key."""
         if key not in self._known:
             self._known[key] = find()
         return cast(T, self._known[key])

@@ -1,8 +1,8 @@
 """Find the programs that a command runs, also through other programs.
 
-What is not understood is marked as such, never guessed. Where a program is known to run or write more than its name
-says (`programs.toml`), a rule such as `git log *` opens only words that are known to be harmless after it. Knows
-nothing of rules. All of it costs steps (`work.py`).
+A part that is not understood is marked as such, never guessed. `programs.toml` lists programs that are known to run or
+write more than their name says. After such a program, a rule such as `git log *` allows only words that are known to be
+harmless. The module knows nothing of rules. All of it costs steps (`budget.py`).
 """
 
 import re
@@ -19,11 +19,11 @@ from sandboxagent.server.permissions.budget import Work
 from sandboxagent.server.permissions.shell import MAX_COMMANDS, MAX_DEPTH, Written, read_script
 
 MAX_COMMAND = 8 << 10
-"""Characters of a command that are looked at; of a longer one nothing is known."""
+"""Maximum number of characters of a command that is examined; nothing is known about a longer one."""
 MAX_STARTS = 30
-"""Places in a text that is not understood from which it is tried to understand what follows."""
+"""Maximum number of places in a text that is not understood from which reading is tried again."""
 MAX_GUESS = 400
-"""Characters that are looked at from each of them."""
+"""Number of characters that are examined from each of these places."""
 
 Words = tuple[str | None, ...]
 
@@ -35,32 +35,33 @@ class Simple(Struct, frozen=True):
     """One program with its arguments."""
 
     words: Words
-    """None for a word of which only the shell knows what it becomes."""
+    """The words without their quotes. None for a word that only the shell can expand."""
     text: str
-    """As it was written, including the program that runs it."""
+    """The command as it was written, including the program that runs it."""
     files: Words = ()
-    """What it is redirected to or from."""
+    """The files that input or output is redirected to or from."""
     fed: str = ""
-    """What it reads as its input, where that is part of the command."""
+    """The input of the program, if it is a part of the command."""
     assigns: bool = False
-    """Whether variables are set for it, or for what follows."""
+    """Whether the command sets variables for this program, or for later ones."""
     runs_others: bool = False
-    """It needs no leave of its own, but may be forbidden: others stand for it, those that it runs, say."""
+    """Whether other commands stand for this one, such as those that it runs. It needs no permission of its own, but a
+    rule may reject it."""
 
     @property
     def literal(self) -> tuple[str, ...] | None:
-        """The words, when all of them are known."""
+        """The words, if all of them are known, else None."""
         known = tuple(word for word in self.words if word is not None)
         return known if known and len(known) == len(self.words) else None
 
     @property
     def bare(self) -> bool:
-        """Whether its words are all there is to it."""
+        """Whether the command is nothing but its words."""
         return not (self.assigns or self.files or self.fed)
 
     @property
     def line(self) -> str:
-        """Its words in one way of writing them; as it was written when not all are known."""
+        """The words in one canonical form; the command as it was written if a word is unknown."""
         return self.text if self.literal is None else shlex.join(self.literal)
 
 
@@ -75,7 +76,7 @@ Part = Simple | Unread
 
 
 def read_text(text: str, work: Work) -> tuple[Part, ...]:
-    """What a shell would run that is given this text: one part at least."""
+    """Return the commands that a shell would run for this text: at least one part."""
     if len(text) > MAX_COMMAND:
         return (Unread(text[:MAX_COMMAND], "it is too long"),)
     if not _is_visible(text):
@@ -84,7 +85,7 @@ def read_text(text: str, work: Work) -> tuple[Part, ...]:
 
 
 def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
-    """What is run when these words are a program and its arguments: one part at least."""
+    """Return the commands that run if these words are a program and its arguments: at least one part."""
     work.spend(1 + sum(1 + len(word) // 16 for word in words))
     text = shlex.join(words)
     if not words or len(text) > MAX_COMMAND:
@@ -95,22 +96,22 @@ def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
 
 @lru_cache(256)
 def split_words(text: str) -> tuple[str, ...] | None:
-    """What could be a word in a text, however it is quoted; None when there is too much of it."""
+    """Return every possible word in a text, whatever its quotes; None if the text is too long."""
     return tuple(re.findall(_BARE_WORD, text)) if len(text) <= MAX_COMMAND else None
 
 
 def is_script_of_shell(words: Sequence[str]) -> bool:
-    """Whether it is a shell with a text to run, and nothing else."""
+    """Return whether the words are a shell with a text to run, and nothing else."""
     return len(words) == 3 and program_name(words[0]) in _SHELLS and re.fullmatch(_SHELL_COMMAND, words[1]) is not None
 
 
 def program_name(word: str) -> str:
-    """A program without its folder."""
+    """Return the name of a program without its folder."""
     return word.rpartition("/")[2]
 
 
 def _is_visible(text: str) -> bool:
-    """Whether people see all of it, and nothing in it may be a blank to a shell that is none to us."""
+    """Return whether people can see all characters, and no character is a blank for a shell but not here."""
     return text.replace("\n", " ").replace("\t", " ").isprintable()
 
 
@@ -126,7 +127,7 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
 
 
 def _recognise(text: str, depth: int, work: Work) -> list[Simple]:
-    """Commands in a text that is not understood as a whole, wherever one can begin to read."""
+    """Return the commands in a text that is not understood as a whole, from every place where reading can start."""
     starts = [0, *(match.end() for match in re.finditer(_SEPARATORS, text))][:MAX_STARTS]
     pieces = [text[start : start + MAX_GUESS] for start in starts]
     work.spend(sum(1 + len(piece) for piece in pieces))
@@ -140,12 +141,12 @@ def _simple(command: Written) -> Simple:
     return Simple(tuple(command.words), command.text, tuple(command.files), fed, command.assigns)
 
 
-# Programs that run others
+# Programs that run other programs
 
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh"})
 _SHELL_FLAGS, _SHELL_COMMAND = r"-[eiluvx]+", r"-[eiluvx]*c"
 _TRANSPARENT = frozenset({"nohup", "time", "command", "exec", "setsid", "nice", "timeout", "env"})
-"""They run something else and add nothing to it, at least where no flags are given."""
+"""Programs that run another program and add nothing to it, at least without options."""
 _ELEVATING = frozenset({"sudo", "doas", "busybox", "toybox"})
 _HIDING = frozenset({"source", ".", "trap", "su", "script", "watch", "parallel", "fish", "csh", "tcsh", "pwsh"})
 _FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
@@ -154,11 +155,11 @@ _DURATION = r"\d+(?:\.\d+)?[smhd]?"
 
 
 class _Hidden(Exception):
-    """Why we cannot know what a command runs."""
+    """The reason why the commands that a program runs are not known."""
 
 
 def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
-    """A command and all that it runs."""
+    """Return a command and all commands that it runs."""
     work.spend(1 + len(part.words))
     if not part.words or part.words[0] is None:
         return [part]
@@ -169,8 +170,8 @@ def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
         if program in _SHELLS or program == "eval":
             inside = _script(program, arguments)
             others = list(_read(inside, depth + 1, work))
-            # A file or a text may be what it runs, and a variable may change what that does.
-            others += [] if part.bare else [Unread(part.text, f"{program} gets more than what is written here")]
+            # The shell may also run a file or its input, and a variable may change what its text does.
+            others += [] if part.bare else [Unread(part.text, f"{program} also gets variables, files or input")]
         else:
             runs = _runs(program, arguments)
             inner = [replace(part, words=words) for words in runs]
@@ -181,14 +182,14 @@ def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
 
 
 def _adds_nothing(word: str) -> bool:
-    """Whether a word is one of the system's programs that do nothing but run others."""
+    """Return whether a word is a program of the system that does nothing but run others."""
     program = program_name(word)
     known = program in _SHELLS or program in _TRANSPARENT or program == "eval"
     return known and word in (program, f"/bin/{program}", f"/usr/bin/{program}")
 
 
 def _script(program: str, arguments: Words) -> str:
-    """The text that a shell is given to run."""
+    """Return the text that a shell is told to run."""
     if program == "eval":
         known = [word for word in arguments if word is not None]
         if len(known) == len(arguments):
@@ -201,13 +202,13 @@ def _script(program: str, arguments: Words) -> str:
             return script
         if not re.fullmatch(_SHELL_FLAGS, word):
             break
-    raise _Hidden(f"what {program} runs cannot be seen")
+    raise _Hidden(f"the commands that {program} runs are not visible")
 
 
 def _runs(program: str, arguments: Words) -> list[Words]:
-    """The commands that a command runs; raises _Hidden when we cannot know them."""
+    """Return the commands that a command runs. Raises _Hidden if they cannot be known."""
     if program in _HIDING:
-        raise _Hidden(f"what {program} runs cannot be seen")
+        raise _Hidden(f"the commands that {program} runs are not visible")
     if program == "xargs":
         return [(*_after_xargs(arguments), None)]
     if program == "find":
@@ -248,7 +249,7 @@ def _after_xargs(arguments: Words) -> Words:
 
 
 def _after_find(arguments: Words) -> list[Words]:
-    """What find runs, on files whose names are not known yet."""
+    """Return the commands that find runs, on files with unknown names."""
     runs: list[Words] = []
     rest = list(arguments)
     while rest:
@@ -260,14 +261,14 @@ def _after_find(arguments: Words) -> list[Words]:
 
 
 Arity = Literal["none", "one", "perhaps"]
-"""Whether an option has a value: no, yes, or only when one is glued to it."""
+"""Whether an option takes a value: never, always, or only if the value is attached to it."""
 
 _VERSION = r"[0-9.]+$"
 _NUMBER = r"-[0-9]+"
 
 
 class Program(Struct, frozen=True):
-    """What is harmless after the name of a program, or of a command of it."""
+    """The words that are harmless after the name of a program, or of one of its commands."""
 
     options: dict[str, Arity] = field(default_factory=dict[str, Arity])
     long: bool = False
@@ -275,22 +276,22 @@ class Program(Struct, frozen=True):
     numbers: bool = False
     """Whether `-5` is an option."""
     operands: re.Pattern[str] | None = None
-    """What words that are no options look like; None when there may be none."""
+    """The form of harmless words that are no options; None if there is none."""
     first: re.Pattern[str] | None = None
-    """The first of them, where it is something else."""
+    """The form of the first word that is no option, if it differs."""
     reads: bool = False
-    """It changes nothing, so that a rule for the whole program is one for this command of it, too."""
+    """Whether this command changes nothing, so that a rule for the whole program covers it too."""
     runs: bool = False
-    """Its first operand is a program: what follows is that one's, once the rule has named it."""
+    """Whether its first operand is a program. The following words belong to that program, if the rule names it."""
     passes: bool = False
-    """What stands behind `--` is for a program that it runs; all of it is open once the rule has named the `--`."""
+    """Whether the words behind `--` belong to a program that it runs. A rule that names the `--` allows all of them."""
     commands: "dict[str, Program]" = field(default_factory=dict[str, "Program"])
 
 
 def find_closed_word(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
-    """The first word of a command that a rule does not open, and why; None when there is none.
+    """Return why a rule does not allow the words of a command, naming the first such word; None if it allows all.
 
-    `spelled` says of each word whether the rule has it letter by letter: such a word is always open.
+    `spelled` says for each word whether the rule spells it out: such a word is always allowed.
     """
     if all(spelled):
         return None
@@ -299,13 +300,13 @@ def find_closed_word(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str |
 
 
 def known_program(word: str) -> Program | None:
-    """What is known of a program by its name, for any folder and version."""
+    """Return the facts about a program by its name, for any folder and version."""
     name, programs = program_name(word).casefold(), _programs()
     return programs.get(name) or programs.get(re.sub(_VERSION, "", name))
 
 
 class _Walk:
-    """Goes through the words of a command once."""
+    """A single pass over the words of a command."""
 
     def __init__(self, words: tuple[str, ...], spelled: tuple[bool, ...], program: Program) -> None:
         self._words = words
@@ -328,7 +329,7 @@ class _Walk:
                 at += taken or 1
                 continue
             if self._spelled[at] and self._program.runs:
-                # From here on they are the words of another program.
+                # The rest are the words of another program.
                 return find_closed_word(self._words[at:], self._spelled[at:])
             if not self._operand(word, self._spelled[at]):
                 return f"`{word}` is not known to be harmless after `{self._called}`"
@@ -343,7 +344,7 @@ class _Walk:
         return True
 
     def _option(self, word: str) -> int | None:
-        """How many words an option takes, itself included; None when it is not known to be harmless."""
+        """Return how many words an option takes, including itself; None if it is not known to be harmless."""
         options = self._program.options
         if word == "--":
             return 1 if "--" in options else None
@@ -356,7 +357,7 @@ class _Walk:
         return None if word.startswith(("--", "+")) or self._program.long else self._cluster(word)
 
     def _cluster(self, word: str) -> int | None:
-        """Short options in one word, of which the last may have a value."""
+        """Return how many words a cluster of short options takes. The last option may have a value."""
         for at in range(1, len(word)):
             match self._program.options.get(f"-{word[at]}"):
                 case None:
@@ -374,7 +375,7 @@ class _Walk:
         if program.commands and not self._operands:
             command = program.commands.get(word)
             if command is None or not (spelled or command.reads):
-                # Spelled, but unknown: so is all that may follow.
+                # The command is spelled out but unknown, so all words after it are unknown too.
                 self._operands, self._program = int(spelled), Program() if spelled else program
                 self._called = f"{self._called} {word}"
                 return spelled
@@ -382,7 +383,7 @@ class _Walk:
             return True
         wanted = program.first if program.first is not None and not self._operands else program.operands
         self._operands += 1
-        # Many programs read their arguments from a file that is named so.
+        # Many programs read their arguments from a file that is named with a leading @.
         return spelled or (wanted is not None and word[:1] != "@" and wanted.fullmatch(word) is not None)
 
 

@@ -1,7 +1,8 @@
 """Decide whether a request surely or perhaps meets the conditions of a rule.
 
-A condition can be asked in two ways. `surely`, for a rule that allows: is it met beyond doubt? `catches`, for a rule
-that does not: is it met, or could it be? Paths, say, must all fit to be allowed; one that fits is enough to be caught.
+A condition has two tests. Rules that allow use `surely`: is the condition met beyond doubt? Rules that reject or ask
+use `catches`: is it met, or could it be? For example, an allow needs that all paths match, while a reject needs only
+one.
 """
 
 import posixpath
@@ -29,27 +30,27 @@ from sandboxagent.server.permissions.request import ToolRequest
 from sandboxagent.server.permissions.spelling import read_spelling, shape_of, split_fixed
 
 MAX_WORDS = 500
-"""Words of one part that are looked at as paths; when there are more, it is not known what they are."""
+"""Maximum number of words of one part that are examined as paths. With more words, the paths are unknown."""
 
 _ANY_FILE = ("\ue000", "\ue000", "\ue000")
-"""A file that has no name and no place that a rule would say."""
+"""A file whose name and place no rule would name."""
 _GLUE = r"[^\w./~+%-]+"
-"""What may stand between a path and something else in one word."""
+"""The characters that may separate a path from the rest of a word."""
 
 
 class Subject(Struct, frozen=True):
-    """What is judged: a request, or one part of the command in it."""
+    """The subject of a judgement: a request, or one part of its command."""
 
     request: ToolRequest
     part: Part | None
     home: str
     work: Work
     notes: list[str] = field(default_factory=list[str])
-    """Why rules that allow, and are about it, do not apply."""
+    """The reasons why allow rules that name the subject do not apply."""
 
 
 class Condition(Protocol):
-    """One demand of a rule."""
+    """One condition of a rule."""
 
     def surely(self, subject: Subject) -> bool: ...
     def catches(self, subject: Subject) -> Match: ...
@@ -60,12 +61,12 @@ def _any(matches: Iterable[Match]) -> Match:
 
 
 class FactIs(Struct, frozen=True):
-    """One of the facts that are a word: the tool's name, the kind, the agent."""
+    """A condition about a fact that is one word: the tool's name, the kind, or the agent."""
 
     patterns: tuple[Pattern, ...]
     fact: Callable[[ToolRequest], str | None]
     everything: bool = False
-    """Any value matches, even an unknown one."""
+    """Whether any value matches, even an unknown one."""
 
     def surely(self, subject: Subject) -> bool:
         return self.catches(subject) is Match.YES
@@ -81,11 +82,11 @@ class FactIs(Struct, frozen=True):
 
 
 _VAGUE = (None, "other", "execute")
-"""Kinds that say nothing about what else a call may do."""
+"""Kinds that do not exclude any effect of a call."""
 
 
 class KindIs(Struct, frozen=True):
-    """What kind of call it is. What it carries tells more than what the agent calls it."""
+    """A condition about the kind of a call. The content of the call counts more than the kind that the agent states."""
 
     kind: FactIs
 
@@ -103,7 +104,7 @@ class KindIs(Struct, frozen=True):
 
 
 class Unknowable:
-    """Something that no agent reports."""
+    """A condition about a fact that no agent reports."""
 
     def surely(self, subject: Subject) -> bool:
         return False
@@ -116,14 +117,14 @@ class Unknowable:
 
 
 class Where(Struct, frozen=True):
-    """Folders in which a command may run and work: the session's directories, or those that a rule names."""
+    """The folders in which a command may run and work: the session's directories, or the folders that a rule names."""
 
     globs: tuple[PathGlob, ...] | None = None
-    """None for the session's directories."""
+    """The patterns of the folders that a rule names; None for the session's directories."""
     anywhere: bool = False
 
     def has(self, subject: Subject, path: str) -> bool:
-        """Whether a path is one of these folders or beneath one, links followed."""
+        """Return whether a path, with its links resolved, is in one of these folders or is one itself."""
         if self.anywhere:
             return True
         real = subject.work.real(path)
@@ -148,7 +149,7 @@ class Where(Struct, frozen=True):
 
 
 class FolderIs(Struct, frozen=True):
-    """The folder in which something is done."""
+    """A condition about the folder in which a command runs."""
 
     where: Where
 
@@ -170,18 +171,19 @@ class FolderIs(Struct, frozen=True):
 
 
 class CommandPattern(Protocol):
-    """Something that a simple command fits or not."""
+    """A pattern that a simple command matches or not."""
 
     def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None: ...
     def catches(self, part: Part, work: Work) -> Match: ...
 
 
 class CommandIs(Struct, frozen=True):
-    """The command, or the part of it that is judged, fits one of some patterns."""
+    """The command, or its judged part, matches one of several patterns."""
 
     patterns: tuple[CommandPattern, ...]
     where: Where = field(default_factory=Where)
-    """Where it has to run to be allowed, and what the words may name that a rule has not spelled out."""
+    """The folders in which an allowed command must run. Words that the rule does not spell out must not lead out of
+    them."""
 
     def surely(self, subject: Subject) -> bool:
         part = subject.part
@@ -203,7 +205,7 @@ class CommandIs(Struct, frozen=True):
         return closed is None
 
     def _stranger(self, subject: Subject, words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
-        """The first word that leads out of where the command may work."""
+        """Return why the command may leave its folders, naming the first such word; None if it cannot."""
         if self.where.anywhere:
             return None
         for word, known in zip(words[1:], spelled[1:], strict=True):
@@ -227,7 +229,7 @@ class CommandIs(Struct, frozen=True):
 
 
 def _pieces(word: str) -> list[str]:
-    """What in a word may be a path: all of it, what stands behind `=`, `:` or `@`, or right behind a short option."""
+    """Return the parts of a word that may be paths: the word, and the text after `=`, `:`, `@` or a short option."""
     pieces = [word, *re.split(_GLUE, word)]
     if word.startswith("-"):
         pieces += [word[2:], *(word[at:] for at in (word.find(sign) for sign in ("/", "~", "..")) if at > 0)]
@@ -235,13 +237,13 @@ def _pieces(word: str) -> list[str]:
 
 
 class Words(Struct, frozen=True):
-    """The words of a command, each a glob; to allow it, these and no others, unless the last of them is `*`."""
+    """The words of a command, each a glob. An allow needs exactly these words, unless the last one is `*`."""
 
     globs: tuple[Glob, ...]
     is_open: bool
 
     def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
-        """Of each word of a command that fits, whether it is spelled out here; None when it does not fit."""
+        """Return for each word of a command whether it is spelled out here; None if the command does not match."""
         words = part.literal or ()
         work.spend(1 + sum(glob.steps(word) for glob, word in zip(self.globs, words, strict=False)))
         if len(words) < len(self.globs) or (len(words) > len(self.globs) and not self.is_open):
@@ -263,7 +265,7 @@ class Words(Struct, frozen=True):
         return len(words) >= len(self.globs) and all(map(Glob.is_all_of, self.globs, words))
 
     def _front(self, part: Simple) -> Match:
-        """By the program's name, in any folder."""
+        """Compare the first words, with the program in any folder."""
         if len(part.words) < len(self.globs):
             return Match.MAYBE if None in part.words and self._front_fits(part) else Match.NO
         if not self._front_fits(part):
@@ -271,17 +273,20 @@ class Words(Struct, frozen=True):
         return Match.MAYBE if None in part.words[: len(self.globs)] else Match.YES
 
     def _front_fits(self, part: Simple) -> bool:
-        """Whether the known words fit, as far as we can tell."""
+        """Return whether the known words match."""
         for number, (word, glob) in enumerate(zip(part.words, self.globs, strict=False)):
             if word is None:
-                # It may become several words, or none.
+                # The word may expand to several words, or to none.
                 return True
             if not (_is_called(word, glob) if number == 0 else glob.is_all_of(word)):
                 return False
         return True
 
     def _contains(self, part: Simple, work: Work) -> bool:
-        """Whether all its words stand in a command, in their order, but not at its front: something may run them."""
+        """Return whether a command has all words of the pattern in order.
+
+        It may run them even if they are not first.
+        """
         known = " ".join(word for word in part.words if word is not None)
         found = split_words(f"{known} {part.fed}".casefold())
         if found is None:
@@ -296,22 +301,25 @@ class Words(Struct, frozen=True):
 
 
 def _stands_for(glob: Glob, word: str) -> bool:
-    """A star is no option, unless what stands before it makes it one."""
+    """A star does not match an option, unless the text before the star begins with a dash."""
     return glob.is_all_of(word) and (not word.startswith("-") or glob.text.startswith("-"))
 
 
 def _is_called(word: str, glob: Glob) -> bool:
-    """Whether a program is meant, in any folder."""
+    """Return whether a word is a program that matches, in any folder."""
     return glob.is_all_of(word) or glob.is_all_of(program_name(word))
 
 
 class Line(Struct, frozen=True):
-    """A glob or a regular expression of a whole simple command."""
+    """A glob or a regular expression for a whole simple command."""
 
     pattern: Pattern
 
     def spells(self, part: Simple, work: Work) -> tuple[bool, ...] | None:
-        """As for Words. A regular expression says of each word what it is; a star does not."""
+        """Like `Words.spells`.
+
+        A regular expression spells out every word, and a glob only the words before its first star.
+        """
         work.spend(self.pattern.steps(part.line))
         if not self.pattern.is_all_of(part.line):
             return None
@@ -334,20 +342,20 @@ class Line(Struct, frozen=True):
 
 
 class PathIs(Struct, frozen=True):
-    """The paths that are worked on fit one of some globs."""
+    """The paths of a request match one of several globs."""
 
     globs: tuple[PathPattern, ...]
 
     def surely(self, subject: Subject) -> bool:
         request = subject.request
         paths = (*request.paths, *request.perhaps_paths)
-        # A command's words do not show what it works on.
+        # The words of a command do not show which files it uses.
         if request.parts or not paths or not (request.paths_known and request.paths_clear):
             return False
         return all(self._surely_fits(subject, path) for path in paths)
 
     def _surely_fits(self, subject: Subject, path: str) -> bool:
-        """Whatever a tool takes the text for."""
+        """Return whether every possible reading of the text matches."""
         if len(path) > MAX_PATH:
             return False
         subject.work.spend(1 + len(path) // 4)
@@ -358,7 +366,7 @@ class PathIs(Struct, frozen=True):
             return False
         if not spelling.is_glob:
             return True
-        # It stands for any file in its folder, however deep.
+        # The glob may match any file in its folder, at any depth.
         folder, rest = split_fixed(_join_path(subject, subject.request.folder, path))
         return ".." not in rest.split("/") and self._fits(subject, posixpath.join(folder, *_ANY_FILE))
 
@@ -374,7 +382,7 @@ class PathIs(Struct, frozen=True):
         return max(stated, self._in_part(subject, part))
 
     def _match_stated_paths(self, subject: Subject) -> Match:
-        """What the request says of paths, apart from a command."""
+        """Return how the paths that the request states match, apart from its command."""
         request = subject.request
         sure = _any(self._caught(subject, path) for path in request.paths)
         perhaps = _any(self._caught(subject, path) for path in request.perhaps_paths)
@@ -383,7 +391,7 @@ class PathIs(Struct, frozen=True):
         return max(sure, min(perhaps, Match.MAYBE), Match.MAYBE if glued or meant else Match.NO)
 
     def _may_mean(self, subject: Subject, path: str) -> bool:
-        """Whether some tool may take a text for what this is about."""
+        """Return whether some tool may read the text as a path that matches."""
         if len(path) > MAX_PATH:
             return True
         subject.work.spend(1 + len(path) // 4)
@@ -396,7 +404,7 @@ class PathIs(Struct, frozen=True):
         return any(self._meets(subject, text) for text in (path, *spelling.others))
 
     def _meets(self, subject: Subject, path: str) -> bool:
-        """Whether a text, read as a glob, may stand for what this is about, too."""
+        """Return whether the text, read as a glob, may match the same path as the rule."""
         request, work = subject.request, subject.work
         for start in request.folders:
             folder, rest = split_fixed(_join_path(subject, start, path))
@@ -423,7 +431,7 @@ class PathIs(Struct, frozen=True):
         return max(found, min(nearly, Match.MAYBE), Match.MAYBE if unseen else Match.NO)
 
     def _is_named(self, subject: Subject, text: str) -> bool:
-        """Whether a text has the name of what is meant somewhere in it."""
+        """Return whether a name that the rule is about appears anywhere in the text."""
 
         def find() -> bool:
             subject.work.spend(1 + len(text) * (1 + len(self.globs)) // 64)
@@ -446,7 +454,7 @@ class PathIs(Struct, frozen=True):
         return subject.work.once((self, path), lambda: self._look(subject, path))
 
     def _look(self, subject: Subject, path: str) -> Match:
-        """With links and without, from every folder that it may be meant from."""
+        """Compare a path with and without links, from every folder to which it may be relative."""
         request, work = subject.request, subject.work
         if len(path) > MAX_PATH:
             return Match.MAYBE
@@ -463,10 +471,10 @@ class PathIs(Struct, frozen=True):
 
 
 def _words_of(part: Simple, work: Work) -> tuple[list[str], list[str], list[str]]:
-    """The words of a command; what in them is a path if anything is; and what may be one."""
+    """Return the words of a command, the texts that are paths if any are, and the texts that may contain paths."""
     work.spend(1 + (len(part.text) + len(part.fed)) // 4)
     words = list(dict.fromkeys(word for word in (*part.words, *part.files) if word))
-    # What stands alone, or behind a `=`, is the path itself.
+    # A whole word, or the text behind a `=`, is the path itself.
     plain = [piece for word in words for piece in (word, *word.split("=")[1:2])]
     glued = [*(piece for word in words for piece in _pieces(word)), *(split_words(part.fed) or ())]
     return words, list(dict.fromkeys(plain)), list(dict.fromkeys(glued))
@@ -482,7 +490,7 @@ def _join_path(subject: Subject, folder: str, path: str) -> str:
 
 
 class ArgumentIs(Struct, frozen=True):
-    """One of the tool's arguments, by its name, has the expected value."""
+    """A named argument of the tool has the expected value."""
 
     name: str
     expected: object

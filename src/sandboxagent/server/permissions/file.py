@@ -1,6 +1,6 @@
 """Read the file of permission rules, and name the line of a mistake.
 
-A mistake in it keeps the server from starting.
+A mistake in the file keeps the server from starting.
 """
 
 import re
@@ -14,7 +14,10 @@ _HEADER = r"\s*\[\[\s*rules\s*\]\]"
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:
-    """The rules of a file, none when there is no file; raises SettingsError, which names the file, line and rule."""
+    """Return the rules of a file, none if there is no file.
+
+    Raises SettingsError, which names the file, line and rule.
+    """
     content, text = read_toml(path)
     for key in content:
         if key != "rules":
@@ -28,12 +31,12 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
 
 
 def read_starter() -> str:
-    """The rules to start with that come with the server, as a file."""
+    """Return the text of the file with starter rules that ships with the server."""
     return Path(__file__).with_name("starter.toml").read_text("utf-8")
 
 
 def _line(text: str, mistake: Mistake) -> int:
-    """The line of the key, or of its rule."""
+    """Return the line of the wrong key, or of its rule."""
     lines = text.splitlines()
     headers = [number for number, line in enumerate(lines) if re.match(_HEADER, line)]
     if mistake.index is None or mistake.index >= len(headers):

@@ -11,18 +11,18 @@ from typing import Protocol
 from sandboxagent.server.permissions.spelling import Shape
 
 MAX_TEXT = 1024
-"""Characters of a text that a regular expression is tried on: what it costs grows with the square of them."""
+"""Maximum number of characters of a text that a regular expression is tried on. The cost grows with their square."""
 MAX_PATH = 4096
-"""Characters of a path: no system takes longer ones."""
+"""Maximum number of characters of a path: no system accepts longer ones."""
 
 MAX_PAIRS = 1 << 14
-"""Of letters of two globs that are looked at; longer ones may have something in common."""
+"""Maximum number of pairs of characters to compare for two globs. Longer globs count as overlapping."""
 
 _WILD = r"\[[^\]]*\]|[*?\[]"
 
 
 class Match(IntEnum):
-    """Whether something fits. Several are joined with `max` for any of them, and with `min` for all."""
+    """The result of a match. Combine several with `max` for any of them, and with `min` for all of them."""
 
     NO = 0
     MAYBE = 1
@@ -30,7 +30,7 @@ class Match(IntEnum):
 
 
 class Pattern(Protocol):
-    """Something that a text fits or not."""
+    """A pattern that a text matches or not."""
 
     def fits(self, text: str) -> Match: ...
     def is_all_of(self, text: str) -> bool: ...
@@ -38,12 +38,15 @@ class Pattern(Protocol):
 
 
 class Glob:
-    """`*` is any text, `?` any character, `[…]` one of some. What it costs grows with the text, and no faster."""
+    """A glob: `*` is any text, `?` any character, `[…]` one of several.
+
+    Its cost grows at most linearly with the text.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.wild = is_wild(text)
-        # As the standard library writes it, a `*` never takes back what it took.
+        # A `*` in the standard library's translation does not backtrack.
         self._compiled = re.compile(translate(text)) if self.wild else None
 
     def fits(self, text: str) -> Match:
@@ -57,32 +60,32 @@ class Glob:
 
     @cached_property
     def loose(self) -> "Glob":
-        """The same for texts in lower case."""
+        """The glob for texts in lower case."""
         return Glob(self.text.casefold())
 
 
 class Regex:
-    """A regular expression of a kind that cannot take for ever."""
+    """A regular expression of a restricted form that cannot take exponential time."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError with the reason why it cannot be used."""
+        """Compile the expression. Raises ValueError with the reason if it cannot be used."""
         _check_cost(text)
         try:
             with warnings.catch_warnings():
-                # What will mean something else in another version of Python.
+                # Warnings tell of syntax that changes its meaning in a later version of Python.
                 warnings.simplefilter("error")
                 self._compiled = re.compile(text)
         except (re.error, Warning, RecursionError, OverflowError) as error:
             raise ValueError(f"is no regular expression: {error}") from None
 
     def fits(self, text: str) -> Match:
-        """Whether it is found anywhere in a text."""
+        """Return whether the expression matches anywhere in a text."""
         if len(text) > MAX_TEXT:
             return Match.MAYBE
         return Match.YES if self._compiled.search(text) else Match.NO
 
     def is_all_of(self, text: str) -> bool:
-        """Whether it describes a text from its first to its last character."""
+        """Return whether the expression matches a text from its first to its last character."""
         return len(text) <= MAX_TEXT and self._compiled.fullmatch(text) is not None
 
     def steps(self, text: str) -> int:
@@ -90,22 +93,25 @@ class Regex:
 
 
 def compile_pattern(text: str) -> Pattern:
-    """`/…/` is a regular expression, all else a glob; raises ValueError."""
+    """Compile `/…/` as a regular expression and any other text as a glob. Raises ValueError."""
     return Regex(text[1:-1]) if len(text) > 2 and text[0] == text[-1] == "/" else Glob(text)
 
 
 def is_wild(text: str) -> bool:
-    """Whether a glob can stand for more than itself."""
+    """Return whether a glob can match texts other than itself."""
     return re.search(_WILD, text) is not None
 
 
 def loosen(text: str) -> str:
-    """One spelling for all that a file system may take for the same name."""
+    """Return one spelling for all texts that a file system may treat as the same name."""
     return unicodedata.normalize("NFC", text).casefold()
 
 
 def _check_cost(text: str) -> None:
-    """Little that goes on without end, no group that repeats, few branches: else a short text could take for ever."""
+    """Refuse more than two unbounded repetitions, repeated groups and many branches.
+
+    Otherwise a short text could take forever.
+    """
     bare = re.sub(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", "x", text, flags=re.DOTALL)
     if re.search(r"\\[0-9]", text) or "(?" in bare:
         raise ValueError("has a kind of group or reference that is not supported")
@@ -122,7 +128,7 @@ def _check_cost(text: str) -> None:
 
 
 class PathPattern(Protocol):
-    """Something that a path fits or not, seen from a folder and a home."""
+    """A pattern that a path matches or not, relative to a folder and a home."""
 
     def fits(self, path: str, folder: str, home: str) -> bool: ...
     def catches(self, path: str, folder: str, home: str) -> Match: ...
@@ -133,7 +139,7 @@ class PathPattern(Protocol):
 
 
 class Mention:
-    """The name in a glob of paths by which it is recognised in a text that is no path: `.env` in `-d@.env`."""
+    """The name in a path glob that identifies it in a text that is no path: `.env` in `-d@.env`."""
 
     def __init__(self, glob: str) -> None:
         names = [name for name in glob.split("/") if name not in ("", ".", "~")]
@@ -141,20 +147,23 @@ class Mention:
         last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
         self._pieces = [] if last is None else pieces[last]
         self._name = "" if last is None else loosen(names[last])
-        # `config` alone says little of `**/.git/config`.
+        # The name `config` alone does not identify `**/.git/config`.
         around = names[last - 1] if last and glob.startswith("**") else ""
         self._folder = "" if is_wild(around) else loosen(around)
 
     def is_in(self, text: str) -> bool:
-        """Whether the name stands in a text, which is spelled loosely. A name like `etc` does not stand in `fetch`."""
+        """Return whether the name appears in a loosely spelled text.
+
+        A name such as `etc` does not appear in `fetch`.
+        """
         if not self._pieces or self._folder not in text:
             return False
         if len(self._pieces) > 1:
             return _in_order(self._pieces, text)
         piece = self._pieces[0]
-        # A short option may stand right before it.
+        # A short option may precede the name directly.
         free = text.startswith("-") or not self._name.startswith(piece) or not piece[0].isalnum()
-        # `.env` stands in `.envrc`; but `*.key` does not stand in `object.keys`, nor `etc` in `/etcetera`.
+        # `.env` appears in `.envrc`, but `*.key` does not in `object.keys`, nor `etc` in `/etcetera`.
         is_dotted = self._name.startswith(piece) and not piece[0].isalnum()
         closed = self._name.endswith(piece) and piece[-1].isalnum() and not is_dotted
         at = text.find(piece)
@@ -179,8 +188,8 @@ def _in_order(pieces: list[str], text: str) -> bool:
 class PathGlob:
     """A glob of absolute paths. `*` stays within a folder, `**` does not.
 
-    One that begins with `/` is absolute, `~` is the user's home, `**` is anywhere; all others are beneath a folder that
-    is given when they are compared.
+    A glob that begins with `/` is absolute, `~` is the user's home, and `**` is anywhere. Any other glob is relative to
+    the folder that is given for the comparison.
     """
 
     def __init__(self, text: str) -> None:
@@ -197,18 +206,18 @@ class PathGlob:
         self._length = len(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
-        """Whether an absolute path without links and dots fits exactly."""
+        """Return whether an absolute path without links and dots matches exactly."""
         root, names = _names(self._root(folder, home)), _names(path)
         return names[: len(root)] == root and _names_fit(self._globs, names[len(root) :])
 
     def catches(self, path: str, folder: str, home: str) -> Match:
-        """The same for a prohibition: the folder of `/**` counts too, and nearly is perhaps."""
+        """Match a path for a rule that rejects or asks: the folder of `/**` matches too, and a near match is MAYBE."""
         near, near_root = _near(path), _near(self._root(folder, home))
         fixed = near_root + self._fixed
         around = fixed[:-1] if self._is_fixed else fixed
-        # A folder around what is forbidden: work on the whole folder affects that, too.
+        # Work on a folder that contains the rejected path affects that path too.
         nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
-        # Most paths are quickly seen to be something else.
+        # A cheap test first, because most paths do not match.
         last = self._loose[-1] if self._loose else None
         if near[: len(fixed)] != fixed or (last is not None and not last.is_all_of(near[-1] if near else "")):
             return nearly
@@ -218,7 +227,7 @@ class PathGlob:
         return Match.MAYBE if self._contains(self._loose, near[len(root) :]) else nearly
 
     def may_meet(self, shape: Shape, folder: str, home: str) -> bool:
-        """Whether it and another glob may stand for the same path."""
+        """Return whether this glob and another one may match the same path."""
         own = (*map(Glob, _near(self._root(folder, home))), *self._loose)
         at = _open_all({0}, own)
         for name in shape:
@@ -232,15 +241,15 @@ class PathGlob:
         return len(own) in at
 
     def is_named_in(self, text: str) -> bool:
-        """Whether what it is about is named in a text, which is spelled loosely."""
+        """Return whether the glob's name appears in a loosely spelled text."""
         return self._mention.is_in(text)
 
     def steps(self, path: str) -> int:
-        """What comparing costs."""
+        """Return the cost of a comparison."""
         return 2 + len(path) * (1 + len(self._globs)) // 64
 
     def meeting_steps(self, shape: Shape) -> int:
-        """What comparing with another glob costs."""
+        """Return the cost of a comparison with another glob."""
         return _meeting_steps(self._length, shape)
 
     @staticmethod
@@ -253,7 +262,7 @@ class PathGlob:
 
 
 class FlatPathGlob:
-    """A glob of absolute paths in which `*` is any text, folders included; one that begins with it is anywhere."""
+    """A glob of absolute paths in which `*` also matches across folders. One that begins with `*` is anywhere."""
 
     def __init__(self, text: str) -> None:
         text = re.sub(r"^\$(HOME\b|\{HOME\})", "~", text)
@@ -265,32 +274,32 @@ class FlatPathGlob:
         self._length = len(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
-        """Whether an absolute path fits."""
+        """Return whether an absolute path matches."""
         root = self._root(folder, home)
         return path.startswith(root) and self._glob.is_all_of(path[len(root) :])
 
     def catches(self, path: str, folder: str, home: str) -> Match:
-        """The same, and perhaps when only the case differs."""
+        """Match a path like `fits`; MAYBE if only upper and lower case differ."""
         if self.fits(path, folder, home):
             return Match.YES
         root, path = loosen(self._root(folder, home)), loosen(path)
         return Match.MAYBE if path.startswith(root) and self._loose.is_all_of(path[len(root) :]) else Match.NO
 
     def may_meet(self, shape: Shape, folder: str, home: str) -> bool:
-        """Whether it and another glob may stand for the same path."""
+        """Return whether this glob and another one may match the same path."""
         text = "".join("*" if name is None else f"/{loosen(name)}" for name in shape)
         return _have_common(loosen(self._root(folder, home)) + re.sub(r"\[[^\]]*\]", "?", self._loose.text), text)
 
     def is_named_in(self, text: str) -> bool:
-        """Whether what it is about is named in a text, which is spelled loosely."""
+        """Return whether the glob's name appears in a loosely spelled text."""
         return self._mention.is_in(text)
 
     def steps(self, path: str) -> int:
-        """What comparing costs."""
+        """Return the cost of a comparison."""
         return 2 + len(path) // 32
 
     def meeting_steps(self, shape: Shape) -> int:
-        """What comparing with another glob costs."""
+        """Return the cost of a comparison with another glob."""
         return _meeting_steps(self._length, shape)
 
     def _root(self, folder: str, home: str) -> str:
@@ -298,7 +307,7 @@ class FlatPathGlob:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether an absolute path is a folder or beneath it; both without links and dots."""
+    """Return whether an absolute path is a folder or is beneath it. Both must be without links and dots."""
     names, around = _names(path), _names(folder)
     return names[: len(around)] == around
 
@@ -314,9 +323,9 @@ def _near(path: str) -> tuple[str, ...]:
 
 
 def _names_fit(globs: tuple[Glob | None, ...], names: tuple[str, ...]) -> bool:
-    """Name by name, with all that globs could stand for, so that no path takes long.
+    """Compare name by name, and track all possible positions in the glob, so that no path takes long.
 
-    None is `**`; at the end it is something.
+    None is `**`; at the end of the glob it matches at least one name.
     """
     at = _open({0}, globs)
     for name in names:
@@ -338,12 +347,12 @@ def _meeting_steps(length: int, shape: Shape) -> int:
 
 
 def _may_be_called(glob: Glob | None, name: str) -> bool:
-    """Whether a name with wildcards in it may be one that a glob stands for."""
+    """Return whether a glob and a name with wildcards may match the same name."""
     return glob is not None and _have_common(re.sub(r"\[[^\]]*\]", "?", glob.text), name)
 
 
 def _have_common(one: str, other: str) -> bool:
-    """Whether there is a text that both stand for, with `*` as any text and `?` as any letter."""
+    """Return whether two globs, with `*` as any text and `?` as any character, match a common text."""
     if len(one) * len(other) > MAX_PAIRS:
         return True
     seen, ahead = {(0, 0)}, [(0, 0)]
@@ -365,7 +374,7 @@ def _have_common(one: str, other: str) -> bool:
 
 
 def _open_all(at: set[int], globs: "tuple[Glob | None, ...]") -> set[int]:
-    """The same as `_open`, where `**` may stand for nothing at the end, too."""
+    """Return the reachable positions like `_open`, but `**` may also match nothing at the end."""
     for here in range(len(globs)):
         if here in at and globs[here] is None:
             at.add(here + 1)
@@ -373,7 +382,7 @@ def _open_all(at: set[int], globs: "tuple[Glob | None, ...]") -> set[int]:
 
 
 def _open(at: set[int], globs: tuple[Glob | None, ...]) -> set[int]:
-    """Where else one is when `**` may stand for nothing."""
+    """Return the reachable positions if `**` may match nothing."""
     for here in range(len(globs) - 1):
         if here in at and globs[here] is None:
             at.add(here + 1)

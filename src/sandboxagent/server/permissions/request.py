@@ -1,7 +1,7 @@
 """Read what an agent asks permission for: the tool, its command, the files it names.
 
-Files are named under keys, as keys, in links, and in the texts of patches: what may be a path counts as one. What
-cannot be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).
+Files are named under keys, as keys, in links, and in the texts of patches. Every text that may be a path counts as one.
+An unreadable part is marked as unknown. The module knows nothing of rules. All of it costs steps (`budget.py`).
 """
 
 import posixpath
@@ -27,7 +27,7 @@ from sandboxagent.server.permissions.commands import (
 )
 
 MAX_DEPTH = 20
-"""How deep the arguments of a tool are looked into."""
+"""Maximum depth to which the arguments of a tool are examined."""
 
 _CONTENT_KEYS = frozenset(
     {
@@ -35,7 +35,7 @@ _CONTENT_KEYS = frozenset(
         *("newtext", "before", "after", "diff", "patch", "unifieddiff", "newsource", "oldcontent", "newcontent"),
     }
 )
-"""Arguments that are the content of a file. They are no paths, even if they look like one; but a patch names some."""
+"""Arguments with the content of a file. They are no paths, even if they look like one, but a patch names some."""
 _PATCH_KEYS = frozenset({"diff", "patch", "unifieddiff"})
 _TALK_KEYS = frozenset(
     {
@@ -51,13 +51,13 @@ _MEMBERS = frozenset(
         *("value", "status", "arguments", "input", "raw", "meta"),
     }
 )
-"""What members of arguments are called that are no files."""
+"""Names of members of arguments that are no files."""
 _URL_KEYS = frozenset({"url", "uri", "href", "link", "address"})
 _PATH_WORDS = ("path", "file", "dir", "folder", "cwd")
 _PLACE_KEYS = _URL_KEYS | {"from", "to", "source", "src", "dest", "destination", "dst", "target", "glob", "include"}
 """Arguments that may be paths."""
 _GLOB_KEYS = _PLACE_KEYS | {"globs", "includes", "pattern", "patterns", "match", "matches"}
-"""Arguments that say which files are meant; in a search, a pattern is what is looked for."""
+"""Arguments that select files. In a search, `_SEARCHED` are the text to find instead."""
 _SEARCHED = frozenset({"pattern", "patterns", "match", "matches"})
 _CHANGING_KEYS = _PATCH_KEYS | {
     *("diffs", "patches", "edits", "edit", "changes", "hunk", "hunks", "oldstring", "newstring", "oldstr", "newstr"),
@@ -66,15 +66,15 @@ _CHANGING_KEYS = _PATCH_KEYS | {
     *("replacements", "replacewith", "replaceall", "insert", "insertline", "inserttext", "append", "rename", "renames"),
     *("write", "delete", "remove", "moveto", "movepath", "overwrite"),
 }
-"""Arguments of tools that change something."""
+"""Arguments of tools that change a file."""
 _MODE_KEYS = frozenset({"mode", "openmode", "access", "flags"})
 _WRITING = r"(?is)\s*(?:r?[bt]?\+[bt]?|b?[wax]x?[bt+]*|.*(?:writ|append|edit|modif|creat|delet|remov|trunc|rdwr).*)\s*"
-"""A mode in which a file is opened to change it."""
+"""A mode that opens a file for a change."""
 _SHOWING_KEYS = frozenset({"content", "contents"})
-"""Among these, what the parts are called of what is shown of a call."""
+"""Names of `_CHANGING_KEYS` that mean no change in the shown content of a call."""
 _CHANGE_START = r"\s*(?:\*\*\* Begin Patch|diff --git |Index: |--- |@@ -|<<<<<<< )"
 _PLAIN = r"[\w@%+=:,./~-]*"
-"""Of letters that paths are made of."""
+"""Texts of characters that are usual in paths."""
 _NAMING = (
     r"(?m)^(?:Index: |\*\*\* (?:Add|Update|Delete) File: |\*\*\* Move to: |(?:rename|copy) (?:from|to) |[-+]{3} )(.+)$"
 )
@@ -88,32 +88,32 @@ _BESIDE_COMMANDS = _FOLDER_KEYS | {
     *("command", "cmd", "commands", "script", "args", "description", "timeout", "timeoutms"),
     *("isbackground", "runinbackground", "background", "async", "sessionid"),
 }
-"""Arguments that a command may come with and still be nothing but that command."""
+"""Arguments that may accompany a command without a further effect."""
 _SHAPE = {"name": str, "kind": str, "title": str, "rawInput": dict, "locations": list, "content": list}
 _WITHOUT_COMMAND = frozenset({"read", "edit", "delete", "move", "search", "think", "fetch", "switch_mode"})
 _WITHOUT_PATHS = frozenset({"think", "fetch", "switch_mode"})
 
 
 class Named(Struct):
-    """What is named."""
+    """The files that a request names."""
 
     sure: list[str] = field(default_factory=list[str])
     perhaps: list[str] = field(default_factory=list[str])
     """Texts that may be paths as well."""
     known: bool = True
-    """Whether that is all."""
+    """Whether these are all files."""
     places: list[str] = field(default_factory=list[str])
-    """Those of `perhaps` that stand where a tool is told which files are meant."""
+    """The texts of `perhaps` in arguments that select files."""
     clear: bool = True
-    """Whether each of them is known to be a path, or would be one if it were anything."""
+    """Whether no text may be something that rules about paths do not understand."""
 
 
 def find_names(
     arguments: Object | None, but: frozenset[str], stated: list[str], globs: frozenset[str], work: Work
 ) -> Named:
-    """The files that are named in arguments, but for arguments that are called as in `but`.
+    """Return the files that arguments name, without the arguments whose names are in `but`.
 
-    `stated` are paths that are known from elsewhere; `globs` are arguments that may say which files are meant.
+    `stated` are paths that are known from elsewhere. `globs` are names of arguments that may select files.
     """
     named = Named(list(stated))
     patches: list[str] = []
@@ -126,7 +126,7 @@ def find_names(
         elif value and flat not in _CONTENT_KEYS and flat not in _TALK_KEYS and (depth > 1 or flat not in but):
             _take(named, flat, value)
             named.places += [value] if flat in globs else []
-    # What a patch says of a file that is named anyway is about no other file.
+    # A patch of a file that is named elsewhere adds no further file.
     seen = {*named.sure, *named.perhaps}
     for patch in patches:
         work.spend(len(patch) // 16)
@@ -140,7 +140,7 @@ def find_names(
 
 
 def flat_key(key: str) -> str:
-    """One spelling for `file_path`, `filePath` and `filepath`."""
+    """Return one spelling for `file_path`, `filePath` and `filepath`."""
     return key.replace("_", "").replace("-", "").lower()
 
 
@@ -148,7 +148,7 @@ def _take(named: Named, flat: str, value: str) -> None:
     if any(word in flat for word in _PATH_WORDS):
         named.sure.append(value)
     elif flat in _URL_KEYS and value.lower().startswith(("http://", "https://")):
-        # What a tool gets from there, or sends there, is no matter of paths.
+        # Data that a tool sends to a URL, or fetches from it, is no concern of rules about paths.
         named.clear = False
     else:
         named.perhaps.append(value)
@@ -156,7 +156,7 @@ def _take(named: Named, flat: str, value: str) -> None:
 
 
 def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:
-    """Every text with the key that it stands under. Keys count themselves where they name files."""
+    """Yield each text with its key and depth. Keys that may name files are yielded too."""
     if depth > MAX_DEPTH:
         yield key, "", depth
     elif isinstance(value, str):
@@ -177,9 +177,9 @@ def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[st
 
 
 def _files_among(names: list[str], depth: int) -> list[str]:
-    """The names of members that may be files: where one is no word that we know, none of its neighbours is one."""
+    """Return the names of members that may be files. If one name is unknown, all of its neighbours may be files."""
     if depth == 0:
-        # The arguments of a tool: each has its own.
+        # At the top are the arguments of a tool, each with a name of its own.
         return [name for name in names if not name.replace("_", "").replace("-", "").isalnum()]
     return names if any(not _is_member(flat_key(name)) for name in names) else []
 
@@ -193,7 +193,7 @@ def _is_member(flat: str) -> bool:
 
 
 def _names_in_patch(patch: str) -> Iterator[list[str]]:
-    """Of each name in a patch, what it may mean."""
+    """Yield the possible paths of each name in a patch."""
     both = [half for line in re.findall(_GIT_NAMING, patch) for half in _split_rename(line)]
     for raw in dict.fromkeys([*(name.split("\t")[0].strip() for name in re.findall(_NAMING, patch)), *both]):
         if raw and raw != "/dev/null":
@@ -204,7 +204,7 @@ def _names_in_patch(patch: str) -> Iterator[list[str]]:
 
 
 def _split_rename(line: str) -> list[str]:
-    """The two names of `a/x b/x`, or the text as it is when they cannot be told apart."""
+    """Return the two names of `a/x b/x`, or the text itself if they cannot be separated."""
     before, found, after = line.partition(" b/")
     return [before, f"b/{after}"] if found and " b/" not in after else [line]
 
@@ -214,7 +214,7 @@ def _is_link(path: str) -> bool:
 
 
 def _local_path(link: str) -> str | None:
-    """The path that a link to a file of this machine means; None when it is another kind of link."""
+    """Return the path of a link to a file of this machine; None for any other link."""
     try:
         parts = urlsplit(link)
     except ValueError:
@@ -228,65 +228,65 @@ def _local_path(link: str) -> str | None:
 def _without_scheme(path: str) -> str:
     if not _is_link(path):
         return path
-    # What is no proper link is read as badly as possible; it is known to be unclear.
+    # An invalid link is read in the worst way; it is known to be unclear.
     return _local_path(path) or unquote(path[5:].removeprefix("//"))
 
 
 class Asked(Struct, frozen=True):
-    """What came from an agent, and the session that it is about."""
+    """A request of an agent, and its session."""
 
     params: Object
-    """Of `session/request_permission`."""
+    """The params of `session/request_permission`."""
     agent: str | None
     cwd: str
     directories: tuple[str, ...] = ()
-    """Further ones that the session may use."""
+    """Further directories that the session may use."""
     command_in_title: bool = False
-    """Whether this agent tells a command by the title of its call, and nowhere else."""
+    """Whether this agent sends a command only in the title of its call."""
 
 
 class ToolRequest(Struct, frozen=True, kw_only=True):
-    """One request, as rules see it."""
+    """A request as rules see it."""
 
     agent: str | None
     tool: str | None
-    """Its name; None when the agent does not send it."""
+    """The tool's name; None if the agent does not send it."""
     kind: str | None
-    """What the agent calls it."""
+    """The kind that the agent states."""
     deeds: tuple[str, ...]
-    """What it does besides, by what it carries, as kinds: `edit`, `execute`."""
+    """Further kinds that follow from the content of the call: `edit`, `execute`."""
     parts: tuple[Part, ...]
-    """The command it runs; empty when it is known to run none."""
+    """The parts of its command; empty if it is known to run none."""
     only_command: bool
-    """Whether nothing is asked for besides that command."""
+    """Whether the request is for nothing but that command."""
     paths: tuple[str, ...]
     perhaps_paths: tuple[str, ...]
     """Texts that may be paths as well."""
     places: tuple[str, ...]
-    """Those of them that say which files are meant, perhaps by a glob."""
+    """The texts of `perhaps_paths` that select files, perhaps by a glob."""
     paths_known: bool
-    """Whether these are all paths."""
+    """Whether all paths are known."""
     paths_clear: bool
-    """Whether none of them may be something that no rule about paths understands."""
+    """Whether no text may be something that rules about paths do not understand."""
     arguments: Object | None
-    """`rawInput`; None when there is none that can be read."""
+    """The `rawInput` of the call; None if there is none that can be read."""
     cwd: str
-    """The session's own folder, where relative globs begin."""
+    """The session's directory, to which relative globs refer."""
     directories: tuple[str, ...]
-    """All folders of the session."""
+    """All directories of the session."""
     folder: str
-    """Where relative paths begin."""
+    """The folder to which relative paths refer."""
     folders: tuple[str, ...]
-    """Where they may begin, too: the command goes there."""
+    """All folders to which relative paths may refer, because the command may go there."""
     folders_known: bool
     is_readable: bool
-    """Whether it has the shape of such a request."""
+    """Whether the call has the form of a permission request."""
     is_question: bool
-    """It asks something else than for permission, in the form of a permission."""
+    """Whether it is a question to a person in the form of a permission."""
 
 
 def read_request(asked: Asked, work: Work) -> ToolRequest:
-    """The request in the params of `session/request_permission`; raises TooMuch when reading takes too long."""
+    """Read the params of `session/request_permission`. Raises TooMuch if that takes too long."""
     call = object_at(asked.params, "toolCall")
     kind, raw = text_at(call, "kind"), call.get("rawInput")
     arguments = cast(Object, raw) if isinstance(raw, dict) and raw else None
@@ -336,7 +336,7 @@ def _tool(call: Object) -> str | None:
 def _find_deeds(
     call: Object, kind: str | None, arguments: Object | None, parts: tuple[Part, ...], work: Work
 ) -> list[str]:
-    """What it does, whatever it is called: a read that carries a change is an edit."""
+    """Return the effects of a call, whatever its kind: a read that carries a change is an edit."""
     changes = _changes(arguments, "", 0, _CHANGING_KEYS, work) or _changes(
         call.get("content"), "", 0, _CHANGING_KEYS - _SHOWING_KEYS, work
     )
@@ -345,7 +345,7 @@ def _find_deeds(
 
 
 def _changes(value: object, key: str, depth: int, keys: frozenset[str], work: Work) -> bool:
-    """Whether something says how a file is to change: in arguments, or in what is shown of a call."""
+    """Return whether a value describes a change of a file, in arguments or in the shown content of a call."""
     named = flat_key(key) in keys
     if depth > MAX_DEPTH or (named and value and isinstance(value, bool | str | list | dict)):
         return True
@@ -382,13 +382,13 @@ def _command(call: Object, kind: str | None, arguments: Object | None, work: Wor
     commands = [value for key, value in by_key if key in _COMMAND_KEYS]
     if commands:
         further = [value for key, value in by_key if key == "args"]
-        # More than one such argument is understood by no rule.
+        # No rule understands several such arguments.
         rest = further[0] if len(further) == 1 else further or None
         several = any(key == "commands" for key, _ in by_key)
         return tuple(part for command in commands for part in _parts(command, rest, work, several=several))
     if kind == "execute" or (arguments is None and kind not in _WITHOUT_COMMAND):
-        # The title may be the command; but it may be what a model calls it, too.
-        return (Unread(text_at(call, "title") or "", "the agent does not tell the command"),)
+        # The title may be the command, but it may also be a model's description of it.
+        return (Unread(text_at(call, "title") or "", "the agent does not send the command"),)
     return ()
 
 
@@ -402,14 +402,14 @@ def _parts(command: object, further: object, work: Work, *, several: bool) -> tu
             words = cast(list[str], command)
             if several:
                 return tuple(part for word in words for part in read_text(word, work)) or read_words(words, work)
-            # One text is a line for a shell, several are a program and its arguments.
+            # A single text is a line for a shell, several are a program and its arguments.
             return read_text(words[0], work) if len(words) == 1 else _read_words(words, work)
         case _:
             return (Unread(str(command)[:1000], "the command has a form that is not known"),)
 
 
 def _read_words(words: list[str], work: Work) -> tuple[Part, ...]:
-    """A program and its arguments; and the line that they are to a tool that joins them for a shell."""
+    """Read a program and its arguments, and also the line that they are to a tool that joins them for a shell."""
     parts = read_words(words, work)
     joined = " ".join(words)
     if is_script_of_shell(words) or shlex.join(words) == joined:
@@ -422,7 +422,7 @@ def _all_texts(values: list[object]) -> bool:
 
 
 def _folder(arguments: Object | None, cwd: str) -> tuple[str, bool]:
-    """Where a command is run, and whether that is certain."""
+    """Return the folder in which a command runs, and whether that is certain."""
     named = [value for key, value in (arguments or {}).items() if flat_key(key) in _FOLDER_KEYS and value is not None]
     texts = [value for value in named if isinstance(value, str)]
     plain = len(texts) == len(named) and not any(text.startswith(("~", "$")) or "://" in text for text in texts)
@@ -431,7 +431,7 @@ def _folder(arguments: Object | None, cwd: str) -> tuple[str, bool]:
 
 
 def _find_visited(parts: tuple[Part, ...], start: str) -> tuple[tuple[str, ...], bool]:
-    """Folders that a command may be in while it runs, and whether that is all of them."""
+    """Return the folders in which a command may be while it runs, and whether these are all."""
     folders = [start]
     for part in parts:
         if not isinstance(part, Simple) or not part.words or part.words[0] is None:

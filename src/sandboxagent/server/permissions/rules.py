@@ -1,7 +1,8 @@
 """Read permission rules, check them, and decide a request by them before people are asked.
 
-Amp's `PermissionRule` is understood as well. The policy fails closed: anything unknown, ambiguous or broken goes to a
-human, and what takes too long is rejected. Pure: how links are followed is passed in.
+Amp's `PermissionRule` is understood as well. The policy fails closed: people decide every request that is unknown,
+ambiguous or broken, and a request that takes too long is rejected. The module is pure: the caller passes in how to
+resolve links.
 """
 
 import logging
@@ -39,7 +40,7 @@ Source = Literal["server", "session"]
 
 MAX_RULES = 500
 KINDS = ("read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other")
-"""Of ACP."""
+"""The kinds of tool calls in ACP."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=4096)]
 Texts = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -66,26 +67,26 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 KEYS = {
     "action": '"allow", "reject", "ask" or "delegate", which asks',
-    "tool": "a glob, or a list of some",
-    "kind": f"one of {', '.join(KINDS)}, a glob, or a list of some",
-    "path": "a glob of paths, or a list of some",
-    "command": "the words of a command, or a list of such",
-    "cwd": 'a glob of the folder that a command runs in, "*" for any, or a list of some',
-    "agent": "the id of an agent or a glob, or a list of some",
-    "matches": "a table of arguments and what they are (as Amp has it)",
-    "context": '"thread" or "subagent" (as Amp has it)',
-    "to": "a program (as Amp has it, for delegate; it is not run)",
+    "tool": "a glob, or a list of globs",
+    "kind": f"one of {', '.join(KINDS)}, a glob, or a list of these",
+    "path": "a glob of paths, or a list of globs",
+    "command": "the words of a command, or a list of commands",
+    "cwd": 'a glob of the folder that a command runs in, "*" for any, or a list of globs',
+    "agent": "the id of an agent or a glob, or a list of these",
+    "matches": "a table of arguments and their values (from Amp)",
+    "context": '"thread" or "subagent" (from Amp)',
+    "to": "a program (from Amp, for delegate; it is not run)",
     "reason": "a text",
-    "message": "a text (as Amp has it: the reason)",
+    "message": "a text (from Amp: the reason)",
     "name": "a text",
     "remember": "true or false",
 }
-"""The keys of a rule, and what is expected there."""
+"""The keys of a rule, and a description of their values."""
 _CONDITIONS = ("tool", "kind", "path", "command", "cwd", "agent", "matches")
 
 
 class Mistake(Exception):
-    """What is wrong with a rule: which (from 0), at which key, and why."""
+    """A mistake in a rule: its index (from 0), the wrong key, and the reason."""
 
     def __init__(self, index: int | None, key: str | None, complaint: str) -> None:
         super().__init__(complaint)
@@ -97,18 +98,18 @@ class Rule(Struct, frozen=True):
     """A rule that can be applied."""
 
     number: int
-    """From 1, in its list."""
+    """The number of the rule in its list, from 1."""
     action: Action
     conditions: tuple[Condition, ...]
     source: Source
     name: str | None
     reason: str | None
     remember: bool
-    """Whether to allow is to allow for good, where the agent offers that."""
+    """Whether the rule allows for good, if the agent offers that."""
 
 
 def read_rules(raw: object, source: Source) -> tuple[Rule, ...]:
-    """The rules in decoded TOML or JSON; raises Mistake."""
+    """Read rules from decoded TOML or JSON. Raises Mistake."""
     if not isinstance(raw, list):
         raise Mistake(None, None, "expected a list of rules")
     tables = cast(list[object], raw)
@@ -128,7 +129,7 @@ def _rule(index: int, raw: object, source: Source) -> Rule:
             except ValueError as problem:
                 raise Mistake(index, key, f"{key} {problem}") from None
     if all(isinstance(condition, FolderIs) for condition in conditions):
-        raise Mistake(index, None, 'it has no condition; tool = "*" says that everything is meant')
+        raise Mistake(index, None, 'it has no condition; tool = "*" matches every request')
     where = next((condition.where for condition in conditions if isinstance(condition, FolderIs)), Where())
     conditions = [replace(each, where=where) if isinstance(each, CommandIs) else each for each in conditions]
     action = "ask" if written.action == "delegate" else written.action
@@ -195,7 +196,7 @@ def _cwd(value: object) -> list[Condition]:
     texts = _texts(value)
     if any(set(text) == {"*"} for text in texts):
         return [FolderIs(Where(anywhere=True))]
-    # What is beneath a folder counts anyway, and the folder itself, too.
+    # A folder matches with everything beneath it, so a trailing `/**` adds nothing.
     return [FolderIs(Where(_path_globs(tuple(text.removesuffix("/**") or "/" for text in texts))))]
 
 
@@ -223,12 +224,12 @@ def _command_pattern(text: str) -> CommandPattern:
         raise ValueError(f"{text!r} cannot be read: {problem}") from None
     if not words:
         raise ValueError("is empty")
-    # A star at the end opens what follows, and is no word itself.
+    # A star at the end allows further words, and is no word itself.
     is_open = set(words[-1]) == {"*"}
     return Words(tuple(map(Glob, words[:-1] if is_open and len(words) > 1 else words)), is_open)
 
 
-# Amp's
+# Amp's format
 
 
 def _matches(value: object) -> list[Condition]:
@@ -249,7 +250,7 @@ def _patterns(key: str, expected: object) -> tuple[str, ...]:
     try:
         return _texts(msgspec.convert(expected, Texts))
     except msgspec.ValidationError:
-        raise ValueError(f"{key}: expected a glob or a list of some, got {expected!r:.100}") from None
+        raise ValueError(f"{key}: expected a glob or a list of globs, got {expected!r:.100}") from None
 
 
 def _expected(key: str, expected: object, depth: int) -> object:
@@ -270,7 +271,7 @@ def _expected(key: str, expected: object, depth: int) -> object:
 
 
 def _context(value: object) -> list[Condition]:
-    # Agents do not tell whether they themselves or a helper of theirs asks.
+    # Agents do not say whether they themselves or one of their subagents asks.
     return [Unknowable()]
 
 
@@ -289,46 +290,46 @@ _MAKERS: dict[str, Callable[[object], list[Condition]]] = {
 logger = logging.getLogger(__name__)
 
 QUICK_STEPS = 2_000
-"""Of a decision that is made on the spot: some milliseconds."""
+"""The number of steps of a decision without a thread: they take some milliseconds."""
 
 _SEVERITY: dict[Action, int] = {"allow": 0, "ask": 1, "reject": 2}
 
 
 class _NeedsDisk(Exception):
-    """A path has to be followed, which can take any time."""
+    """A path must be followed, which can take any time."""
 
 
 class Decision(Struct, frozen=True):
-    """What is to be done, and why."""
+    """A decision, and the reason for it."""
 
     action: Action
     why: str
-    """For people: what decided, about which part of a command."""
+    """The rule that decided, and the part of the command it is about, for people."""
     rule: Rule | None = None
-    """The rule that decided; None when none did."""
+    """The rule that decided; None if none did."""
     remember: bool = False
-    """Whether what is allowed may be allowed for good."""
+    """Whether the call may be allowed for good."""
     parts: "tuple[Decision, ...]" = ()
-    """The verdict on each part of a command."""
+    """The decision on each part of a command."""
     doubt: Rule | None = None
-    """A rule that may reject it, and is not sure to be about it."""
+    """A rule that may reject the call, if it is not certain whether it matches."""
 
 
 class Policy(Struct, frozen=True):
-    """The server's rules, and how this machine's paths are read."""
+    """The server's rules, and the way this machine's paths are read."""
 
     rules: tuple[Rule, ...]
     home: str
     resolve: Callable[[str], str]
-    """An absolute path without links in it, whether it exists or not."""
+    """Returns an absolute path without links, whether it exists or not."""
 
     steps: int = STEPS
-    """What one decision may take. What takes more is rejected."""
+    """Maximum number of steps of one decision. A request that needs more is rejected."""
 
     def decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision:
-        """What the server's rules and the session's say; `session_rules` is None when those cannot be read.
+        """Decide a request by the rules of the server and the session. `session_rules` is None if they cannot be read.
 
-        What a rule of the server rejects, no rule of a session allows.
+        If a rule of the server rejects a request, no rule of a session can allow it.
         """
         try:
             return self._decide(asked, session_rules, Work(self.steps, self.resolve))
@@ -339,9 +340,9 @@ class Policy(Struct, frozen=True):
             return Decision("ask", "the rules could not be applied: an internal error")
 
     def decide_for_person(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision:
-        """What they say of what a person does: allow, or reject, also in doubt.
+        """Decide a person's own command: allow it, or reject it, also in doubt.
 
-        What an agent would have to ask a person about, a person has asked for; but not what may be rejected.
+        The person's command counts as the answer to a rule that asks, but not to a rule that may reject.
         """
         if session_rules is None:
             return Decision("reject", "the session's rules cannot be read")
@@ -357,11 +358,11 @@ class Policy(Struct, frozen=True):
         doubt = next((part.doubt for part in decision.parts if part.doubt is not None), None)
         if doubt is None:
             return replace(decision, action="allow")
-        why = f"{_rule_name(doubt)} may be about it, and what may be rejected is not run; write it as plain words"
+        why = f"{_rule_name(doubt)} may reject it, so it is not run; write the command as plain words"
         return Decision("reject", why, doubt)
 
     def decide_at_once(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision | None:
-        """The same where it takes little and needs no disk; else None."""
+        """Decide like `decide` if that takes few steps and no disk access, else return None."""
         try:
             return self._decide(asked, session_rules, Work(min(QUICK_STEPS, self.steps), _refuse))
         except Exception:
@@ -372,7 +373,7 @@ class Policy(Struct, frozen=True):
         request = read_request(asked, work)
         subjects = [Subject(request, part, self.home, work) for part in request.parts or (None,)]
         decisions = tuple(self._judge(subject, session_rules or ()) for subject in subjects)
-        # The worst part decides; of equals the first about which there is a rule.
+        # The strictest part decides; among equal parts, the first one that a rule matches.
         worst = max(decisions, key=lambda decision: (_SEVERITY[decision.action], decision.rule is not None))
         if worst.action == "allow":
             reason = self._why_not(request, session_rules)
@@ -384,12 +385,12 @@ class Policy(Struct, frozen=True):
 
     @staticmethod
     def _why_not(request: ToolRequest, session_rules: tuple[Rule, ...] | None) -> str | None:
-        """What keeps any rule from allowing it."""
+        """Return the reason why no rule may allow the request; None if there is none."""
         if session_rules is None:
             return "the session's rules cannot be read"
         if not request.is_readable:
             return "the request cannot be read"
-        return "it is a question, in the form of a permission" if request.is_question else None
+        return "it is a question in the form of a permission" if request.is_question else None
 
     def _judge(self, subject: Subject, session_rules: tuple[Rule, ...]) -> Decision:
         server = _first(self.rules, subject)
@@ -397,7 +398,7 @@ class Policy(Struct, frozen=True):
             return server.decision(subject)
         session = _first(session_rules, subject)
         chosen = session if session.rule is not None else server
-        # A rule of the session may allow what the server would ask, but not what the server would reject.
+        # A rule of the session may allow a request that the server would ask about, but not one that it would reject.
         doubts = [*session.doubts, *(rule for rule in server.doubts if chosen is server or rule.action == "reject")]
         rejecting = next((rule for rule in (*session.doubts, *server.doubts) if rule.action == "reject"), None)
         if chosen.action == "allow" and doubts:
@@ -411,13 +412,13 @@ def _refuse(path: str) -> str:
 
 
 class _Verdict(Struct, frozen=True):
-    """What one list of rules says of one subject."""
+    """The verdict of one list of rules on one subject."""
 
     rule: Rule | None
     doubts: tuple[Rule, ...]
-    """Rules before it that may be about the subject, and do not allow."""
+    """Earlier rules that may match the subject, and do not allow."""
     unruled: Action
-    """What happens when no rule is about it."""
+    """The action if no rule matches."""
 
     @property
     def action(self) -> Action:
@@ -425,16 +426,16 @@ class _Verdict(Struct, frozen=True):
 
     def decision(self, subject: Subject) -> Decision:
         if self.rule is None:
-            but = f"; one would be, but {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
+            but = f"; an allow rule does not apply: {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
             return Decision(self.action, f"no rule is about {_subject_text(subject)}{but}")
         return Decision(self.action, f"{_rule_name(self.rule)} is about {_subject_text(subject)}", self.rule)
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> _Verdict:
-    """The first rule that fits.
+    """Return the verdict of the first rule that matches.
 
-    A text that was not understood may hold several commands. A rule that is about one of them says nothing of the
-    others, so the rules after it count too, up to one that surely allows all of it; the strictest decides.
+    A text that was not understood may hold several commands. A rule that matches one of them says nothing about the
+    others. So the later rules count too, up to a rule that surely allows the whole text, and the strictest one decides.
     """
     part = subject.part
     is_understood = part is None or isinstance(part, Simple)
@@ -464,7 +465,7 @@ def _rule_name(rule: Rule) -> str:
 
 
 def _subject_text(subject: Subject) -> str:
-    """What was judged, and what keeps a rule about commands from allowing it."""
+    """Describe the subject, and the reason why no rule about commands allows it."""
     part = subject.part
     if part is None:
         return "this request"
@@ -475,4 +476,4 @@ def _subject_text(subject: Subject) -> str:
         return f"{text}, which is not understood: {part.reason}"
     if part.literal is None or not part.bare:
         return f"{text}, which is more than plain words"
-    return text if subject.request.only_command else f"{text}, with which more is asked for"
+    return text if subject.request.only_command else f"{text}, in a request for more than this command"

@@ -1,6 +1,7 @@
 """Split a shell's text into its simple commands, as far as all shells read it alike.
 
-Strict: it stops at the first thing it does not fully understand. bash, dash and zsh read what it accepts alike.
+The parser is strict: it stops at the first text that it does not fully understand. bash, dash and zsh read every text
+that it accepts alike.
 """
 
 import re
@@ -8,7 +9,7 @@ import re
 from msgspec import Struct, field
 
 MAX_DEPTH = 20
-"""How many groups and substitutions may stand inside each other."""
+"""Maximum depth of nested groups and substitutions."""
 MAX_COMMANDS = 200
 
 _BLANKS, _ENDS = " \t", " \t\n;&|<>()"
@@ -26,21 +27,21 @@ _RESERVED = frozenset(
 
 
 class Written(Struct):
-    """A simple command as it is written; what it is fed may stand on later lines."""
+    """A simple command as it is written. Its input may be on later lines."""
 
     words: list[str | None] = field(default_factory=list[str | None])
-    """Without their quotes; None for one that the shell makes something else of."""
+    """The words without their quotes. None for a word that the shell expands."""
     files: list[str | None] = field(default_factory=list[str | None])
-    """What it is redirected to or from, but for /dev/null."""
+    """The files that input or output is redirected to or from, without /dev/null."""
     fed: list[str] = field(default_factory=list[str])
     """Here-documents and here-strings."""
     assigns: bool = False
-    """Whether variables are set before it, or it does nothing else."""
+    """Whether variables are set before the command, or it only sets variables."""
     text: str = ""
 
 
 def read_script(text: str) -> tuple[list[Written], str | None]:
-    """The simple commands in a text, wherever they stand; and why the rest is not understood, if there is one."""
+    """Return the simple commands in a text, at any place, and the reason why the rest is not understood, if any."""
     reader = _Reader(text)
     try:
         reader.script("")
@@ -50,7 +51,7 @@ def read_script(text: str) -> tuple[list[Written], str | None]:
 
 
 class _NotPlain(Exception):
-    """Why a text is not understood."""
+    """The reason why a text is not understood."""
 
 
 class _HereDocument(Struct, frozen=True):
@@ -61,7 +62,7 @@ class _HereDocument(Struct, frozen=True):
 
 
 class _Reader:
-    """Reads a text once, from front to back."""
+    """A parser that reads a text once, from front to back."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -71,7 +72,7 @@ class _Reader:
         self.commands: list[Written] = []
 
     def script(self, until: str) -> None:
-        """Commands up to `until`, which is `)`, `}`, or empty for the end of the text."""
+        """Read commands up to `until`, which is `)`, `}`, or empty for the end of the text."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _NotPlain("it is nested too deeply")
@@ -107,7 +108,7 @@ class _Reader:
             self._skip_blanks()
         if self._next() == "(":
             if self._text.startswith("((", self._at):
-                raise _NotPlain("it computes")
+                raise _NotPlain("it has arithmetic")
             self._at += 1
             self.script(")")
         elif self._begins("{"):
@@ -167,7 +168,7 @@ class _Reader:
         raw = self._text[start : self._at]
         if raw in ("[", "{}"):
             return raw
-        # A user's home; or, in zsh, the path of a program.
+        # `~name` is a user's home, and in zsh `=name` is the path of a program.
         if raw[0] == "=" or (raw[0] == "~" and raw[1:2] not in ("", "/")):
             return None
         return "".join(letters) if known else None
@@ -209,11 +210,11 @@ class _Reader:
         return "" if here == "\n" else here
 
     def _dollar(self, letters: list[str], *, quoted: bool) -> bool:
-        """After a dollar sign: True when it stands for itself."""
+        """Read the text after a dollar sign. Returns True if the sign stands for itself."""
         here = self._next()
         if here == "(":
             if self._text.startswith("((", self._at):
-                raise _NotPlain("it computes")
+                raise _NotPlain("it has arithmetic")
             self._check_line("\n")
             self._at += 1
             self.script(")")
@@ -222,7 +223,7 @@ class _Reader:
         if parameter is not None:
             self._at = parameter.end()
             return False
-        # The backslash may hide what follows on the next line.
+        # A backslash may hide text on the next line.
         if here in ("{", "[", "\\") or (here in ("'", '"') and not quoted):
             raise _NotPlain(f"it has ${here}")
         letters.append("$")
@@ -232,7 +233,7 @@ class _Reader:
 
     def _redirect(self, command: Written, operator: str) -> None:
         if operator == "&>":
-            # What bash takes for one thing is the end of a command to dash.
+            # bash reads `&>` as one redirection, dash as the end of a command.
             raise _NotPlain("it has &>")
         self._skip_blanks()
         start = self._at
@@ -256,7 +257,7 @@ class _Reader:
                 pass
 
     def _read_documents(self) -> None:
-        """What the line before has announced."""
+        """Read the here-documents that the previous line has announced."""
         documents, self._documents = self._documents, []
         for document in documents:
             lines: list[str] = []
@@ -265,7 +266,7 @@ class _Reader:
             body = "\n".join(lines)
             if not document.quoted and re.search(r"[$`\\]", body):
                 raise _NotPlain("a here-document has expansions")
-            # An empty one is still something that is fed.
+            # An empty here-document counts as input too.
             document.command.fed.append(body + "\n")
 
     def _line(self, strips: bool) -> str:
@@ -299,7 +300,7 @@ class _Reader:
                 return
 
     def _skip_gap(self) -> None:
-        """Blanks, comments and ends of lines."""
+        """Skip blanks, comments and ends of lines."""
         while True:
             self._skip_blanks()
             if self._next() == "#":

@@ -1,8 +1,8 @@
-"""List how else a text that names a file may be read: other names, several names, a glob, no file.
+"""List other readings of a text that names a file: other names, several names, a glob, no file.
 
 An agent's own tool reads the text, and tools differ: one decodes `%2e`, one expands `{a,b}`, one takes `~root` for a
-folder. What a text may be taken for counts, too; where that cannot be known, the text is not certain. Knows nothing of
-rules.
+folder. Every possible reading counts. If the readings cannot be known, the text is not certain. The module knows
+nothing of rules.
 """
 
 import re
@@ -14,41 +14,41 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 MAX_OTHERS = 16
-"""Other names of one text that are looked at; with more of them nothing is certain."""
+"""Maximum number of other names of a text that are examined. A text with more names is not certain."""
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:.*"
 _ELSEWHERE = r"`|\$[\w{(]|%[A-Za-z_]\w*%|&#?\w+;|[<>]\(|://"
-"""What some other program fills in, or a link."""
+"""Text that another program fills in, or a link."""
 _GLUE = r"[^\w./~+%*?-]+"
 _BETWEEN = r"[,;|=&]|(?<=\s)(?=[/~.])"
-"""Between the names of a list. A name may have blanks: what comes after one counts if it leads elsewhere."""
+"""Separators between the names of a list. A name may have blanks: the text after one counts if it leads elsewhere."""
 _WILD = r"[*?\[]"
 _CHOICE = r"\{[^{}]*(?:,|\.\.)|[@!+?*]\(|\|"
-"""Braces that stand for several texts, and what else is a choice in some shell."""
+"""Braces that stand for several texts, and other forms of a choice in any shell."""
 _OUTWARD = r"(?:^|[{(,|/])(?:\.\.(?:[/},)|]|$)|~|/)"
-"""In a choice: what may begin elsewhere."""
+"""The beginning of an alternative that may lead elsewhere."""
 
 
 class Spelling(Struct, frozen=True):
-    """What a text may be read as, besides the name of a file that it is."""
+    """The readings of a text besides the file of that name."""
 
     others: tuple[str, ...]
-    """Other names that it may be taken for."""
+    """Other names that a tool may take it for."""
     listed: tuple[str, ...]
-    """Names in it, where it may be a list of some."""
+    """The names in it, if it may be a list of names."""
     pieces: tuple[str, ...]
-    """Everything in it that may be a name."""
+    """All parts of it that may be names."""
     is_certain: bool
-    """Whether it is a path on this machine at all, for any tool."""
+    """Whether it is a path on this machine for every tool."""
     is_glob: bool
-    """Whether it is more likely a glob than a name, and stands for files that are not known."""
+    """Whether it is more likely a glob than a name, so that it stands for unknown files."""
     is_wild: bool
     """Whether it may be a glob."""
 
 
 @lru_cache(1024)
 def read_spelling(text: str) -> Spelling:
-    """What there is to know about a text."""
+    """Return all readings of a text."""
     others, certain = _find_others(text)
     listed = [name for piece in re.split(_BETWEEN, text) if (name := piece.strip())]
     choice = re.search(_CHOICE, text) is not None
@@ -69,7 +69,7 @@ def _is_local(text: str) -> bool:
 
 
 def _find_others(text: str) -> tuple[list[str], bool]:
-    """Other spellings, and spellings of those; and whether these are all."""
+    """Return the other spellings, including spellings of those, and whether these are all."""
     found, ahead = {text: None}, [text]
     while ahead:
         for other in _respell(ahead.pop()):
@@ -83,11 +83,11 @@ def _find_others(text: str) -> tuple[list[str], bool]:
 
 def _respell(text: str) -> Iterator[str]:
     yield text.strip()
-    # Quotes, and what stands before a name that is mentioned, or goes into a program.
+    # Without quotes, and without signs that precede a mentioned name or redirect it into a program.
     yield text.strip("'\"").lstrip("@<>!")
-    # Windows has no name that ends in a dot.
+    # On Windows, no name ends in a dot.
     yield text.rstrip(". ") if text.strip("./ ") else text
-    # Letters that look different and are taken for these; and those that cannot be seen.
+    # With characters that are normalized to others, and without invisible ones.
     yield unicodedata.normalize("NFKC", text)
     yield "".join(letter for letter in text if letter.isprintable())
     yield text.partition("\0")[0]
@@ -100,26 +100,26 @@ def _respell(text: str) -> Iterator[str]:
         yield text.replace("\\", "")
     for sign in "#?:":
         if sign in text[1:]:
-            # A place in the file, or in a link; a stream of it.
+            # The text before a line number, a fragment, a query or a stream name.
             yield text[: text.index(sign, 1)]
 
 
 Shape = tuple[str | None, ...]
 """The names of a path that may be a glob.
 
-In each, `*` is any text and `?` any letter; None is any names, or no name at all.
+In each name, `*` is any text and `?` any character. None is any number of names, also zero.
 """
 
 
 def split_fixed(path: str) -> tuple[str, str]:
-    """An absolute path up to the last folder whose name is certain, and the rest."""
+    """Split an absolute path after the last folder whose name is certain."""
     wild = re.search(rf"{_WILD}|\{{|[@!+]\(|\|", path)
     end = len(path) if wild is None else path.rfind("/", 0, wild.start()) + 1
     return path[:end] or "/", path[end:]
 
 
 def shape_of(folder: str, rest: str) -> Shape | None:
-    """What a glob in a folder may stand for; None for anything anywhere."""
+    """Return the paths that a glob in a folder may match; None for any path anywhere."""
     names = tuple(name for name in folder.split("/") if name)
     if re.search(_CHOICE, rest):
         return None if re.search(_OUTWARD, rest) else (*names, None)
@@ -135,6 +135,6 @@ def _name_shapes(name: str) -> list[str | None]:
     single = re.sub(r"\[!?\]?[^\]]*\]", "?", name)
     if "*" not in single:
         return [single]
-    # To some tools a star is more than one name.
+    # Some tools let a star match several names.
     before, after = single.partition("*")[0], single.rpartition("*")[2]
     return [None, f"*{after}"] if after else [f"{before}*", None] if before else [None]
