@@ -161,7 +161,7 @@ def test_no_bytes_make_it_fail_in_another_way(tmp_path_factory: pytest.TempPathF
         taken(data, tmp_path_factory.mktemp("any"))
 
 
-def test_what_goes_wrong_with_the_pieces_is_reported_as_it_is(tmp_path: Path) -> None:
+def test_error_of_the_source_is_raised_as_it_is(tmp_path: Path) -> None:
     async def broken() -> AsyncGenerator[bytes]:
         yield archive(member("one", b"1" * 5000))[:600]
         raise ConnectionLost("gone")

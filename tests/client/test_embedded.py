@@ -165,7 +165,7 @@ def test_options_are_flags(run_here: Run, place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["token", "no_token", "data_dir", "data-dir", "embedded"])
-def test_what_start_itself_gives_is_no_option(name: str) -> None:
+def test_options_that_start_sets_itself_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         asyncio.run(EmbeddedServer.start(options={name: "x"}))
 

@@ -30,7 +30,7 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         _ = sandboxagent.client.SandboxAgnet  # type: ignore[attr-defined]
 
 
-def test_the_package_itself_has_the_client_and_its_errors_and_loads_them_when_they_are_used() -> None:
+def test_package_root_exports_client_and_errors_lazily() -> None:
     program = """
 import sys
 import sandboxagent

@@ -260,7 +260,7 @@ def _has_both_families() -> bool:
     return len({info[0] for info in socket.getaddrinfo("localhost", 80)}) > 1
 
 
-def test_what_comes_before_a_response_is_passed_over_and_values_of_one_header_are_joined() -> None:
+def test_informational_response_is_skipped_and_repeated_header_joined() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await head_of(reader)
         assert head.startswith("GET /v1/%C3%A4?a%20b=1&c=d%26e HTTP/1.1\r\n")

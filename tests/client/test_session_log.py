@@ -103,7 +103,7 @@ def test_the_prompt_of_another_stands_before_what_its_agent_says() -> None:
     run(main())
 
 
-def test_it_stands_before_what_was_decided_in_its_turn() -> None:
+def test_prompt_stands_before_decisions_of_its_turn() -> None:
     async def main() -> None:
         decided = notification("_sandboxagent/session/decision", kind="permission", outcome="answered", by={})
         log = Log((4, prompt("hi")), (5, turn("started", 4)), (6, decided), (7, says("yes")))
@@ -114,7 +114,7 @@ def test_it_stands_before_what_was_decided_in_its_turn() -> None:
     run(main())
 
 
-def test_it_is_shown_also_when_the_log_ends_at_the_start_of_the_turn() -> None:
+def test_prompt_is_shown_when_the_log_ends_at_the_start_of_its_turn() -> None:
     """What the stream showed of it was let go, and the agent thinks."""
 
     async def main() -> None:
@@ -128,7 +128,7 @@ def test_it_is_shown_also_when_the_log_ends_at_the_start_of_the_turn() -> None:
     run(main())
 
 
-def test_it_is_shown_also_when_the_reader_falls_behind_right_after_the_start() -> None:
+def test_prompt_is_shown_when_the_reader_falls_behind_after_the_start() -> None:
     async def main() -> None:
         log = Log((4, prompt("hi")), (5, turn("started", 4)), (7, says("yes")))
         updates, feed = log.updates()
@@ -139,7 +139,7 @@ def test_it_is_shown_also_when_the_reader_falls_behind_right_after_the_start() -
     run(main())
 
 
-def test_it_is_shown_once_when_the_stream_shows_it_after_the_log() -> None:
+def test_prompt_in_log_and_stream_is_shown_once() -> None:
     async def main() -> None:
         log = Log((4, prompt("hi")), (5, turn("started", 4)))
         updates, feed = log.updates()
@@ -156,7 +156,7 @@ def test_it_is_shown_once_when_the_stream_shows_it_after_the_log() -> None:
 
 
 @pytest.mark.parametrize("kind", ["available_commands_update", "current_mode_update", "usage_update"])
-def test_an_echo_of_the_agent_stands_for_it_also_after_what_says_nothing_of_the_turn(kind: str) -> None:
+def test_agents_echo_replaces_the_prompt_even_after_unrelated_updates(kind: str) -> None:
     async def main() -> None:
         incidental = notification("session/update", update={"sessionUpdate": kind})
         echo = says("hi", "user_message_chunk")

@@ -111,7 +111,7 @@ def test_ctrl_c_loses_nothing(server: Server) -> None:
     assert done.stdout == "['a', 'interrupted', 'b']\n", done.stderr
 
 
-def test_a_handler_that_still_waits_for_a_person_does_not_keep_the_script_from_ending(server: Server) -> None:
+def test_waiting_handler_does_not_keep_the_script_from_ending(server: Server) -> None:
     asked, never = threading.Event(), threading.Event()
 
     def decide(request: PermissionRequest) -> Answer:
@@ -169,7 +169,7 @@ def test_an_async_handler_is_refused() -> None:
         pass
 
 
-def test_one_except_is_enough(server: Server) -> None:
+def test_one_except_clause_catches_every_failure(server: Server) -> None:
     failures: list[SandboxAgentError] = []
 
     def fail(call: Callable[[], object]) -> None:

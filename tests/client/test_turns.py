@@ -55,7 +55,7 @@ def test_a_turn_can_be_awaited_for_its_end_alone(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("result", "reason"), [({"stopReason": "tired"}, "tired"), ({}, None)])
-def test_a_stop_reason_that_upstream_does_not_know_is_one_all_the_same(
+def test_stop_reason_unknown_to_upstream_is_passed_on(
     server: Server, result: dict[str, str], reason: str | None
 ) -> None:
     async def scenario() -> None:

@@ -57,7 +57,7 @@ def test_everything_goes_over_one_socket(small: Server) -> None:
     run(main())
 
 
-def test_prompts_that_are_sent_at_once_run_in_the_order_of_sending_also_when_the_socket_is_cut(small: Server) -> None:
+def test_concurrent_prompts_run_in_send_order_when_the_socket_is_cut(small: Server) -> None:
     async def main() -> None:
         async with (
             proxy(small.url) as between,
