@@ -426,7 +426,7 @@ class _Verdict(Struct, frozen=True):
 
     def decision(self, subject: Subject) -> Decision:
         if self.rule is None:
-            but = f"; an allow rule does not apply: {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
+            but = f"; no allow rule applies: {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
             return Decision(self.action, f"no rule is about {_subject_text(subject)}{but}")
         return Decision(self.action, f"{_rule_name(self.rule)} is about {_subject_text(subject)}", self.rule)
 
