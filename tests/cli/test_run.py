@@ -118,7 +118,7 @@ def test_files_go_with_the_prompt(run: Talking, tmp_path: Path) -> None:
         (("mock", "x", "--yes", "--no"), "--yes and --no exclude each other"),
         (
             ("mock", "x", "--session", "a", "--cwd", "."),
-            "--cwd is for a new session, and --session names one that is there",
+            "--cwd is for a new session, but --session names an existing one",
         ),
         (("mock", "x", "--env", "NOT_SET"), "--env: NOT_SET is not set here; set it, or give --env NOT_SET=VALUE"),
         ((), "the following arguments are required: AGENT; try: sandbox-agent run --help"),
@@ -229,7 +229,7 @@ def test_continue_says_when_there_is_nothing_to_continue(run: Talking, tmp_path:
         "--session and --continue exclude each other"
     )
     assert run.refused("run", "mock", "x", "-c", "--permission-mode", "plan", code=2) == (
-        "--permission-mode is for a new session, and --continue names one that is there"
+        "--permission-mode is for a new session, but --continue names an existing one"
     )
 
 
@@ -404,7 +404,7 @@ def test_a_session_is_gone_on_with_by_the_beginning_of_its_id(run: Talking) -> N
     session = next(each for each in run.sessions() if each["sessionId"] == id)
     assert session["mode"] == "plan"
     assert session["metadata"]["title"] == "My task"
-    assert other == f"session {id} is one of mock, not of scripted"
+    assert other == f"session {id} belongs to mock, not to scripted"
 
 
 def test_a_session_is_in_the_directory_where_one_is(run: Talking, tmp_path: Path) -> None:

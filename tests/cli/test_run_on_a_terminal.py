@@ -329,7 +329,7 @@ def test_a_conversation_goes_on_until_you_leave(run: Talking) -> None:
         assert terminal.expect_end() == 0
         assert terminal.is_as_it_was
         assert "❯ hello\n\nYou said: hello\n\nSay help" in str(terminal.screen)
-        assert "go on with: sandbox-agent run mock --session mock-" in str(terminal.screen)
+        assert "continue with: sandbox-agent run mock --session mock-" in str(terminal.screen)
 
 
 def test_small_commands_are_understood(run: Talking) -> None:
@@ -348,7 +348,7 @@ def test_small_commands_are_understood(run: Talking) -> None:
         terminal.type("/mode\r")
         terminal.expect("* plan")
         terminal.type("/cancel\r")
-        terminal.expect("no turn runs")
+        terminal.expect("no turn is running")
         terminal.type("//help\r")
         terminal.expect("I am the mock agent")
         terminal.type("/quit\r")
@@ -427,7 +427,7 @@ def test_folded_work_is_shown_whole_on_demand(run: Talking) -> None:
         terminal.expect("✔ Run\n  line 0\n  line 1\n  … 22 more lines · /show 1 shows all\n  line 24\n")
         terminal.expect("\ndone\n")
         terminal.type("/show 7\r")
-        terminal.expect("nothing is folded under 7")
+        terminal.expect("no folded text has the number 7")
         terminal.type("/show\r")
         terminal.expect("  line 1\n  line 2\n")
         terminal.expect("  line 29\n❯")

@@ -279,7 +279,7 @@ def test_own_decision_and_cancel_are_not_shown() -> None:
         ),
         (
             read_item("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}),
-            ["earlier events are no longer kept"],
+            ["earlier events were deleted from the log"],
         ),
         (update(sessionUpdate="current_mode_update", currentModeId="plan"), ["mode: plan"]),
         (update(sessionUpdate="nobody_knows_this", x=1), []),

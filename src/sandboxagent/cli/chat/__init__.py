@@ -1,10 +1,10 @@
 """Converse with an agent in a terminal: `sandbox-agent run` and `sandbox-agent attach`.
 
-What an agent does becomes blocks (`render.py`), blocks become text on a stream (`screen.py`). What a person types
-comes through `input.py`. Imported when one of the two commands runs, and by nothing else.
+The agent's actions become blocks (`render.py`), and blocks become text on a stream (`screen.py`). Typed text comes
+through `input.py`. Only these two commands import the package.
 """
 
 from sandboxagent.client import ClientError
 
 FAILURES = (ClientError, ValueError)
-"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
+"""Exceptions of SDK calls. A ValueError comes from an answer that does not follow ACP."""

@@ -1,6 +1,6 @@
-"""Render speech, notes, changes of a text and tool calls as harmless text of a given width.
+"""Render speech, notes, diffs and tool calls as text of a given width that is safe for a terminal.
 
-Of a tool call: how it stands, and the work it did: a command, changes of files, output. Pure.
+A tool call has its status, and its work: a command, changes of files, output. Pure.
 """
 
 import re
@@ -35,7 +35,7 @@ _JOINERS = "\u200c\u200d"
 
 
 class Span(NamedTuple):
-    """A text in one style, by its name in `output.py`."""
+    """A text in one style, which is a name of a style in `output.py`."""
 
     text: str
     style: str = ""
@@ -46,20 +46,20 @@ Line: TypeAlias = Sequence[Span]
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A piece of what the agent or a person says, or what the agent thinks, as it comes."""
+    """A piece of text as it streams in: of the agent, of its thoughts, or of a person."""
 
     who: Literal["agent", "thought", "person"]
     text: str
     new: bool = False
-    """Another message begins here."""
+    """Whether this piece begins another message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Whole lines about something other than words.
+    """Whole lines that are not part of a message.
 
-    With a `key`, it takes the place of the note with the same key while that is the last thing on the screen. When
-    something else has come after that, `brief` is written instead.
+    A note with a `key` replaces the note with the same key while that is the last text on the screen. After other text,
+    `brief` is written instead of `lines`.
     """
 
     lines: Sequence[Line]
@@ -71,19 +71,19 @@ Block: TypeAlias = Spoken | Note
 
 
 def note(text: str, style: str = "", mark: Span | None = None) -> Note:
-    """A text of any number of lines, with a mark in front of the first."""
+    """Make a note of a text, with one style and a mark before its first line."""
     first, *more = text.splitlines() or [""]
     before = [] if mark is None else [mark, Span(" ")]
     return Note([[*before, Span(first, style)], *([Span(line, style)] for line in more)])
 
 
 def plain(line: Line) -> str:
-    """Its text alone."""
+    """Return the text of a line without its styles."""
     return "".join(span.text for span in line)
 
 
 def cut(line: Line, width: int) -> Line:
-    """As much of a line as fits into so many columns; an ellipsis stands for the rest."""
+    """Cut a line to that many columns, with an ellipsis in place of the rest."""
     if cell_len(plain(line)) <= width:
         return line
     room = width - 1
@@ -99,7 +99,7 @@ def cut(line: Line, width: int) -> Line:
 
 
 def wrap_line(line: Line, width: int) -> list[Line]:
-    """All of a line, in as many lines as it needs; those after the first begin where it begins."""
+    """Wrap a line to that many columns. Further rows are indented two columns more than the first."""
     text = plain(line)
     indent = " " * min(len(text) - len(text.lstrip(" ")) + 2, width // 2)
     rows: list[list[Span]] = [[]]
@@ -119,7 +119,7 @@ def wrap_line(line: Line, width: int) -> list[Line]:
 
 
 def _beginning(text: str, width: int, start: int = 0) -> str:
-    """As much of a text as fits, from a letter on; what comes after that is not looked at."""
+    """Return the part of a text from `start` that fits into the columns. It never looks at the text after that part."""
     for index in range(start, len(text)):
         width -= cell_len(text[index])
         if width < 0:
@@ -128,30 +128,30 @@ def _beginning(text: str, width: int, start: int = 0) -> str:
 
 
 def spoken(text: str) -> str:
-    """A text of an agent that is written as it comes: harmless, with lines that end in a plain newline."""
+    """Return streamed text that is safe for a terminal, with line ends as plain newlines."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
     if lines.isprintable():
         return lines
-    # Some scripts and most emoji are made with joiners, which do a terminal no harm.
+    # Keep joiners: some scripts and most emoji need them, and terminals do not act on them.
     return "".join(letter if letter in _JOINERS else harmless(letter) for letter in lines)
 
 
 def visible(text: str) -> str:
-    """A text that must not hide anything, as plain lines."""
+    """Return a text as plain lines, with escapes for unprintable characters, where nothing must stay hidden."""
     return escaped(text.replace("\r\n", "\n").expandtabs(4))
 
 
 def join_facts(facts: Iterable[str], by: str = " · ") -> str:
-    """Those that say something."""
+    """Join the texts that are not empty."""
     return by.join(fact for fact in facts if fact)
 
 
 CONTEXT = 2
-"""Unchanged lines that are shown around a change."""
+"""Number of unchanged lines around a change in a diff."""
 
 
 def count_changes(old: str | None, new: str) -> tuple[int, int]:
-    """How many lines are new, and how many are gone."""
+    """Return the numbers of added and removed lines."""
     before, after = (old or "").splitlines(), new.splitlines()
     spans, exact = find_changes(before, after, Effort())
     if not exact:
@@ -161,7 +161,7 @@ def count_changes(old: str | None, new: str) -> tuple[int, int]:
 
 
 def diff_lines(old: str | None, new: str) -> list[str]:
-    """The change line by line, each with `+`, `-` or a space in front; what is far from a change is left out."""
+    """Return a diff by lines, each with `+`, `-` or a space in front, without lines far from any change."""
     before, after = (old or "").splitlines(), new.splitlines()
     spans, exact = find_changes(before, after, Effort())
     lines = [] if exact else [" … too much has changed to compare it line by line"]
@@ -182,9 +182,9 @@ def _shorten_unchanged(same: Sequence[str]) -> list[str]:
 
 
 MAX_COMMAND, MAX_CHANGES = 6, 20
-"""Lines of a command and of a change that are shown before you ask for all."""
+"""Lines of a command and of a change that are shown before the user asks for all."""
 MAX_OUTPUT, ENOUGH = (2, 6), {"read": (3, 0), "fetch": (3, 0), "search": (6, 0)}
-"""Lines at the beginning and at the end of an output that are shown; fewer of what the agent only read."""
+"""Lines at the start and at the end of an output that are shown; fewer for kinds of tools that only read."""
 MAX_LINE = 500
 """Characters of a line that are shown."""
 DIFF_STYLES = {"+": "green", "-": "red", " ": "dim"}
@@ -192,12 +192,12 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
 
 Path = Callable[[str], str]
-"""A path as it is shown."""
+"""Shortens a path for people."""
 
 
 @dataclass(slots=True)
 class ShownCall:
-    """What is known of a tool call by now."""
+    """The state of a tool call by its updates so far."""
 
     title: str = ""
     kind: str | None = None
@@ -213,11 +213,11 @@ class ShownCall:
 
     @property
     def output(self) -> str:
-        """What it says: for people, else what the tool gave."""
+        """The tool's output: the text for people, else the raw output."""
         return "\n".join(self.texts) or _find_output(self.raw_output)
 
     def update(self, change: ToolCallStart | ToolCallProgress | ToolCallUpdate) -> None:
-        """Take over what an update says."""
+        """Apply an update."""
         self.title = change.title or self.title
         self.kind = change.kind or self.kind
         self.status = change.status or self.status
@@ -230,7 +230,7 @@ class ShownCall:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What a call did: all of it, and as much as is shown before you ask for all."""
+    """The lines about a call's work: all of them, and those shown before the user asks for all."""
 
     all: Sequence[Line]
     few: Sequence[Line]
@@ -241,10 +241,13 @@ class WorkDone:
 
 
 def work_of(call: ShownCall, path: Path, hint: str, *, seen: bool = False) -> WorkDone:
-    """The work of a call; `hint` says how to see what is folded. What was asked about was `seen` then."""
+    """Return the lines about a call's work. `hint` says how to see the folded ones.
+
+    `seen`: a permission request has already shown the command and the changes.
+    """
     command = [] if seen or _is_title(call) else command_lines(call.raw_input)
     changes = [] if seen else change_lines(call.edits, path, named=len(call.edits) > 1)
-    # A change says more than the words about it.
+    # The diff says more than the agent's text about it.
     output = [] if call.edits and call.status != "failed" else output_lines(call.output)
     parts = [
         (command, (MAX_COMMAND, 0)),
@@ -256,9 +259,9 @@ def work_of(call: ShownCall, path: Path, hint: str, *, seen: bool = False) -> Wo
 
 
 def fold(lines: Sequence[Line], head: int, tail: int, hint: str) -> list[Line]:
-    """The beginning and the end of what is long, and between them how much is left out and how to see it."""
+    """Return the start and the end of long lists of lines, with the number of hidden lines between, and the hint."""
     more = len(lines) - head - tail
-    if more <= 1:  # The word about it would take as much room.
+    if more <= 1:  # The line about hidden lines would take as much space.
         return [_short(line) for line in lines]
     between: Line = [Span(f"  {ELLIPSIS} {more} more lines{f' · {hint}' if hint else ''}", "dim")]
     end = lines[len(lines) - tail :]
@@ -274,7 +277,7 @@ def _short(line: Line) -> Line:
 
 
 def command_lines(raw: object) -> list[Line]:
-    """The command that is run, if it is one: as it is, whatever it contains."""
+    """Return the command of a tool call's raw input with everything in it visible; no lines if it has none."""
     told = object_at(raw)
     for name in ("command", "cmd"):
         words = list_at(told, name)
@@ -286,7 +289,7 @@ def command_lines(raw: object) -> list[Line]:
 
 
 def change_lines(edits: Sequence[FileEditToolCallContent], path: Path, *, named: bool = True) -> list[Line]:
-    """Changes of files, line by line; each under the name of its file, if that is not known anyway."""
+    """Return the diffs of files. With `named`, each has the name of its file above it."""
     lines: list[Line] = []
     for edit in edits:
         if named:
@@ -299,14 +302,14 @@ def change_lines(edits: Sequence[FileEditToolCallContent], path: Path, *, named:
 
 
 def output_lines(text: str) -> list[Line]:
-    """What a program wrote, as a terminal would show it at the end; no colours, and nothing that moves the cursor."""
+    """Return a program's output as a terminal would show it at the end, without colours and cursor movements."""
     text = _COLOURS.sub("", unfenced(text)).replace("\r\n", "\n")
     rows = [row.rstrip("\r").rpartition("\r")[2].expandtabs(4) for row in text.strip("\n").split("\n")]
     return [[Span(f"  {spoken(row).rstrip()}", "dim")] for row in rows] if text.strip() else []
 
 
 def content(block: ContentBlock) -> str:
-    """A block of content as text."""
+    """Return a block of content as text."""
     match block:
         case TextContentBlock():
             return block.text
@@ -321,7 +324,7 @@ def content(block: ContentBlock) -> str:
 
 
 def _find_output(raw: object) -> str:
-    """The output of a tool among what its agent has of it."""
+    """Find the output in an agent's raw output, whose members differ from agent to agent."""
     if isinstance(raw, str):
         return raw
     told = object_at(raw)

@@ -25,9 +25,9 @@ from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
 from sandboxagent.protocol.errors import MissingNode, SettingsError
 
 MAX_COMPARED = 1000
-"""Sessions among which the newest is looked for."""
+"""Maximum number of sessions that are compared to find the newest."""
 REPORT_INTERVAL = 10.0
-"""Seconds between two words about a server that cannot be reached."""
+"""Seconds between two messages about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
 """Log messages to hide: they are expected, or shown in another way."""
 Say = Callable[[str], None]
@@ -35,34 +35,36 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ServerTarget:
-    """The server that a run will talk to; without an address, a private one that is started for it."""
+    """The server that a run uses; without an address, a private one to start."""
 
     address: ServerAddress | None
     settings: Settings
     here: bool
-    """Whether the server surely sees the files of this machine."""
+    """Whether the server certainly sees the files of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectedServer:
-    """A client of the server that was chosen."""
+    """A connected client of the chosen server."""
 
     client: SandboxAgent
     here: bool
 
 
 def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
-    """The server that is named, the one on the data directory, or one that is started there in the background.
+    """Choose the named server, else the one on the data directory; if none runs there, start one in the background.
+
+    With --no-daemon, choose a private server.
 
     Raises:
-        SettingsError: what the arguments say makes no sense.
-        StartFailed: the data directory has a server that cannot be used, or none starts.
+        SettingsError: the arguments are invalid or contradict each other.
+        StartFailed: the server on the data directory cannot be used, or none starts.
     """
     settings = settings_of(arguments, os.environ, (*SERVER_OPTIONS, "agents_dir"))
     alone = arguments.switch("no_daemon")
     if alone and is_named(arguments.values, os.environ):
         raise SettingsError(
-            f"--no-daemon starts a server, and --endpoint or {ENDPOINT_VARIABLE} names one that is there"
+            f"--no-daemon starts a private server; it cannot be used with --endpoint or {ENDPOINT_VARIABLE}"
         )
     if alone:
         _check_free(settings)
@@ -85,9 +87,9 @@ def _check_free(settings: Settings) -> None:
 
 @asynccontextmanager
 async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[ConnectedServer]:
-    """A client for as long as the block lasts.
+    """Connect a client to the server, or start the private one, for the time of the block.
 
-    Raises ClientError: the server does not start, or does not let us in.
+    Raises ClientError if the server does not start or refuses the connection.
     """
     async with AsyncExitStack() as stack:
         if choice.address is None:
@@ -116,7 +118,7 @@ async def _connect(stack: AsyncExitStack, url: str, token: str | None, handlers:
 
 async def _start(stack: AsyncExitStack, settings: Settings, handlers: Handlers) -> SandboxAgent:
     places = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
-    # What it reports is seen only when it fails: then the last lines should be about that.
+    # Its log is shown only when it fails. The last lines should then be about the failure.
     options = {**places, "quiet": True, "log_level": "warning"}
     return await stack.enter_async_context(
         SandboxAgent.start(
@@ -130,7 +132,7 @@ async def _start(stack: AsyncExitStack, settings: Settings, handlers: Handlers) 
 
 
 async def find_named_session(client: SandboxAgent, name: str) -> SessionInfo:
-    """The session with this id or alias, or the only one whose id or alias begins like this. Raises ClientError."""
+    """Return the session with this id or alias, or the only one that begins with it. Raises ClientError."""
     api = Api(client.url, client.token)
     try:
         return read_session(await find_session(api, name))
@@ -139,7 +141,7 @@ async def find_named_session(client: SandboxAgent, name: str) -> SessionInfo:
 
 
 async def find_newest_session(client: SandboxAgent, cwd: str, agent: str | None) -> SessionInfo:
-    """The session of a directory in which something happened last, of those that take a prompt. Raises ClientError."""
+    """Return the last used session of a directory that accepts prompts. Raises ClientError."""
     found: list[SessionInfo] = []
     async for info in client.sessions.list(cwd):
         if agent in (None, info.agent) and (info.resumable or not info.ended):
@@ -153,7 +155,7 @@ async def find_newest_session(client: SandboxAgent, cwd: str, agent: str | None)
 
 
 async def find_agent(agents: Agents, agent: str) -> Agent | None:
-    """An agent; None where several nodes may have it, and the gateway chooses one when the session is made."""
+    """Return an agent; None at a gateway with several nodes, which chooses one only for the new session."""
     try:
         return await agents.get(agent)
     except ServerProblem as problem:
@@ -163,7 +165,7 @@ async def find_agent(agents: Agents, agent: str) -> Agent | None:
 
 
 async def install_agent(agents: Agents, agent: str, *, quiet: bool) -> None:
-    """Have an agent installed, if it is not, and show how far that is."""
+    """Install an agent on the server unless it is installed, and show the progress."""
     known = await find_agent(agents, agent)
     if known is None or known.installed:
         return
@@ -190,11 +192,11 @@ class Reports(logging.Handler):
         self._next = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Without a traceback: you use the program, and need not read it."""
+        """Show a log message, without a traceback: users of the program need not read it."""
         try:
             self._show(record)
         except Exception:
-            # What cannot be shown must not end the work that it is about, such as giving an answer once more.
+            # A failure here must not end the work that logged, such as a retry of an answer.
             self.handleError(record)
 
     def _show(self, record: logging.LogRecord) -> None:
@@ -203,11 +205,11 @@ class Reports(logging.Handler):
             self._warn(one_line(told))
         elif told.startswith("the stream broke") and record.created >= self._next:
             self._next = record.created + REPORT_INTERVAL
-            self._say("the connection to the server broke; trying to reach it")
+            self._say("the connection to the server broke; reconnecting")
 
     @contextmanager
     def installed(self) -> Generator[None]:
-        """Take all reports of this process for as long as the block lasts."""
+        """Show all log messages of this process for the time of the block."""
         reports, rest, silent = logging.getLogger("sandboxagent.client"), logging.getLogger(), logging.NullHandler()
         level = reports.level
         rest.addHandler(silent)

@@ -1,4 +1,4 @@
-"""Follow one prompt and its turn, or a session that continues, while lines are typed."""
+"""Follow one prompt and its turn, or a whole session while the user types."""
 
 import asyncio
 import signal
@@ -34,11 +34,11 @@ from sandboxagent.protocol.decode import read
 from sandboxagent.protocol.envelope import Object, list_at, object_at, text_at
 
 CANCEL_TIMEOUT = 5.0
-"""Seconds that an agent has to end a turn that is cancelled."""
+"""Seconds that an agent has to end a cancelled turn."""
 
 
 class OneShot:
-    """A prompt under way."""
+    """One prompt and its turn, for a run that ends with the turn."""
 
     def __init__(
         self, client: SandboxAgent, session: Session, own: OwnPrompts, view: View, interrupts: Interrupts
@@ -51,7 +51,7 @@ class OneShot:
         self._cancelling: asyncio.Task[None] | None = None
 
     async def run(self, prompt: str, files: Sequence[str], *, as_json: bool) -> int:
-        """Send it and show what comes; gives the exit code."""
+        """Send the prompt and show its turn. Return the exit code."""
         lines = JsonLines(self._client, self._session, self._own) if as_json else None
         if lines is not None:
             await lines.begin()
@@ -64,7 +64,7 @@ class OneShot:
             self._interrupts.on = lambda _: False
             work.cancel()
             if not self._is_over(work):
-                # The output goes nowhere any more, so what the agent does is of no use.
+                # Nobody reads the output any more, so the turn is useless.
                 with suppress(TimeoutError, *FAILURES):
                     async with asyncio.timeout(CANCEL_TIMEOUT):
                         await turn.cancel()
@@ -105,7 +105,7 @@ class OneShot:
         return end
 
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:
-        """The first signal asks the agent to end; it has a few seconds."""
+        """Ask the agent to end its turn, which it must do within `CANCEL_TIMEOUT`. This handles the first signal."""
         self._interrupts.received = number
         self._view.say("cancelling; press Ctrl-C again to exit at once")
         self._cancelling = asyncio.create_task(self._ask_to_end(turn, work))
@@ -128,7 +128,7 @@ class OneShot:
 
 
 def tell_agents(failure: Failure, view: View) -> None:
-    """Say how a turn has failed; on a terminal, what the agent has said of it itself is not said again."""
+    """Print a turn's failure. On a terminal, do not repeat an error that the agent has already printed."""
     if view.screen.stream.isatty() and is_mentioned_in(failure, view.showing.said):
         complain("the turn failed with the error that the agent reports above")
     else:
@@ -136,27 +136,27 @@ def tell_agents(failure: Failure, view: View) -> None:
 
 
 LATE_ANSWER_TIMEOUT = 5.0
-"""Seconds that the answer to a prompt may take after the end of its turn."""
+"""Seconds after the end of a turn until the response to its prompt must arrive."""
 TURN_END_TIMEOUT = 0.5
-"""Seconds in which the end of a failed turn arrives."""
+"""Seconds to wait for the end of a failed turn."""
 
 TURNS_SHOWN = 10
-"""Past turns that are shown when you go on with a session."""
+"""Number of past turns to show when the user continues a session."""
 BEGINNING = 500
-"""Events in which a session's beginning is looked for."""
+"""Maximum number of events that are searched for the agent's commands, from the session's start on."""
 
 COMMANDS = {
     "/help": "list the commands",
     "/model": "list the models; /model NAME switches",
     "/mode": "list the modes; /mode NAME switches",
-    "/show": "show all of what was folded last; /show NUMBER that one",
+    "/show": "show the last folded text in full; /show NUMBER an earlier one",
     "/cancel": "cancel the running turn",
     "/quit": "exit, like Ctrl-D",
 }
 
 
 class _Sent:
-    """A prompt of ours; `ended` once the end of its turn has arrived."""
+    """A prompt that was sent here. `ended` is set when the end of its turn has arrived."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -165,7 +165,7 @@ class _Sent:
 
 
 class Conversation:
-    """What one person sees and says of a session."""
+    """One person's view of a session, and the prompts that this person sends."""
 
     def __init__(self, session: Session, own: OwnPrompts, view: View, updates: Updates) -> None:
         self._session = session
@@ -174,12 +174,12 @@ class Conversation:
         self._own = own
         self._sent: list[_Sent] = []
         self._current: _Sent | None = None
-        """The prompt whose turn runs, if it is ours."""
+        """The prompt of the running turn, if it was sent here."""
         self._turn_id: str | None = None
         self._failing = Tasks()
         self._files: Sequence[str] = ()
         self.busy = False
-        """A turn runs."""
+        """Whether a turn runs."""
         self.is_cancelling = False
 
     def attach(self, files: Sequence[str]) -> None:
@@ -189,10 +189,9 @@ class Conversation:
     # Watching
 
     async def watch(self, *, revive: bool = False) -> SessionEnded | None:
-        """Show what happens, until the session ends; gives how that was.
+        """Show the session until it ends, and return its end.
 
-        With `revive`, it goes on when the session can be brought back by a prompt; so it does when the server was
-        stopped, which may come back.
+        With `revive`, or if the server was stopped, it goes on after an end from which a prompt resumes the session.
         """
         async for item in self._updates:
             await self._live(item)
@@ -204,12 +203,12 @@ class Conversation:
         return None
 
     async def replay(self, after: int, before: int) -> None:
-        """Show a part of the past."""
+        """Show the events between two positions of the log."""
         async for event in self._session.history(after, before):
             await self._show_past(event)
 
     async def resume(self, before: int) -> None:
-        """Show the end of the past of a session that you go on with, and say if there is more of it."""
+        """Show the last turns of a session that the user continues, and say whether there are earlier ones."""
         past = await last_turns(self._session, TURNS_SHOWN, before)
         if past.is_cut:
             self._say(f"earlier turns are left out; sandbox-agent attach {self._session.id} --all shows them")
@@ -217,7 +216,7 @@ class Conversation:
             await self._show_past(event)
 
     async def learn(self, before: int) -> None:
-        """Learn what the agent said when the session began: it sends its commands only once."""
+        """Read the agent's commands from the start of the log: an agent sends them only once."""
         count = 0
         async for event in self._session.history(0, before):
             item = _item(event)
@@ -232,7 +231,7 @@ class Conversation:
         if isinstance(item, TurnStarted):
             prompt = await prompt_of(self._session, item.turn_id)
             self._view.screen.show(self._view.showing.prompt(_blocks(prompt)))
-        # What an agent repeats of a prompt is the same once more.
+        # Skip the agent's repetition of the prompt, which was shown just before.
         if item is not None and not isinstance(item, UserMessageChunk):
             await self._live(item)
 
@@ -249,7 +248,7 @@ class Conversation:
             case TurnEnded():
                 await self._ended(item)
             case UserMessageChunk():
-                # What was typed here is on the screen already.
+                # A prompt that was typed here is on the screen already.
                 if self._current is None:
                     self._show(item)
             case SessionEnded():
@@ -260,7 +259,7 @@ class Conversation:
 
     async def _ended(self, item: TurnEnded) -> None:
         if self._turn_id not in (None, item.turn_id):
-            return  # It was cancelled before its turn came.
+            return  # A queued prompt was cancelled; it is not the running turn.
         if self._current is None:
             self._show(item)
         else:
@@ -270,7 +269,7 @@ class Conversation:
         self.settle()
 
     def settle(self) -> None:
-        """No turn runs."""
+        """Note that no turn runs."""
         self._current = self._turn_id = None
         self._set_busy(False)
 
@@ -278,7 +277,7 @@ class Conversation:
         self._view.screen.show(self._view.showing.blocks(item))
 
     async def _tell_end(self, sent: _Sent) -> None:
-        """Show what only the sender of a prompt learns: the turn's usage, or the details of its failure."""
+        """Show the facts that only the sender of a prompt gets: the turn's usage, or the details of its failure."""
         sent.ended.set()
         try:
             async with asyncio.timeout(LATE_ANSWER_TIMEOUT):
@@ -305,7 +304,7 @@ class Conversation:
     # Talking
 
     async def talk(self) -> None:
-        """Take what is typed, until you leave."""
+        """Handle typed lines until the user leaves."""
         terminal = self._view.terminal
         assert terminal is not None
         mark = f"{self._view.marks.person} "
@@ -322,11 +321,11 @@ class Conversation:
             await self._obey(text)
 
     def _words(self) -> list[tuple[str, str]]:
-        """What the tab key completes."""
+        """Return the words that the tab key completes, with their descriptions."""
         return [*COMMANDS.items(), *self._agents_words()]
 
     def _agents_words(self) -> list[tuple[str, str]]:
-        """The agent's own commands as they are typed: two slashes for one that is called as ours."""
+        """Return the agent's own commands as typed: with two slashes if a command here has the same name."""
         own = ((f"/{name}", text) for name, text in self._view.showing.commands)
         return [(f"/{word}" if word in COMMANDS else word, text) for word, text in own]
 
@@ -343,7 +342,7 @@ class Conversation:
             if word in commands:
                 await commands[word](rest.strip())
             else:
-                # Two slashes are for commands of the agent that are called as ours.
+                # Two slashes are for a command of the agent with the same name as one here.
                 self._send(text.removeprefix("/") if text.startswith("//") else text)
         except FAILURES as failure:
             self._say(sentence(failure))
@@ -361,7 +360,7 @@ class Conversation:
             self._view.screen.status(f"{self._session.agent} is at work …")
 
     async def _watch_start(self, sent: _Sent) -> None:
-        """Report a refused prompt: it has no turn that would show the failure."""
+        """Report a refused prompt, which has no turn to show the failure."""
         failure, stop_reason = None, None
         try:
             stop_reason = (await sent.turn).stop_reason
@@ -369,7 +368,7 @@ class Conversation:
             failure = failed
         if failure is None and stop_reason != "cancelled":
             return
-        # What has arrived of it may still have to be shown.
+        # Events of its turn may still be on their way.
         with suppress(TimeoutError):
             async with asyncio.timeout(TURN_END_TIMEOUT):
                 await (sent.started if failure is None else sent.ended).wait()
@@ -380,7 +379,7 @@ class Conversation:
             self._set_busy(self._turn_id is not None)
 
     async def cancel(self) -> None:
-        """End the turn that runs, and what waits behind it."""
+        """Cancel the running turn and the queued prompts."""
         self.is_cancelling = True
         with suppress(*FAILURES):
             await self._session.cancel()
@@ -389,7 +388,7 @@ class Conversation:
         if self.busy:
             await self.cancel()
         else:
-            self._say("no turn runs")
+            self._say("no turn is running")
 
     async def _help(self, _: str) -> None:
         agents = self._agents_words()
@@ -403,7 +402,7 @@ class Conversation:
     async def _unfold(self, number: str) -> None:
         lines = self._view.showing.folded(int(number) if number.isdecimal() else None)
         if not lines or (number and not number.isdecimal()):
-            self._say(f"nothing is folded under {one_line(number)}" if number else "nothing is folded")
+            self._say(f"no folded text has the number {one_line(number)}" if number else "there is no folded text")
             return
         self._view.screen.tell(Note(lines))
 
@@ -446,7 +445,7 @@ def _command_line(word: str, text: str, width: int) -> Line:
 
 
 def _item(event: LogEvent | Gap) -> SessionItem | None:
-    """What an event of the log tells everyone; None for what is between two."""
+    """Return the item of a log event; None for requests, responses and messages of clients."""
     if isinstance(event, Gap):
         return event
     if event.direction == "fromClient" or "id" in event.envelope:
@@ -455,7 +454,7 @@ def _item(event: LogEvent | Gap) -> SessionItem | None:
 
 
 def _blocks(params: Object) -> Sequence[ContentBlock]:
-    """The content of a prompt; nothing of what cannot be read."""
+    """Return the content of a prompt; empty if it cannot be decoded."""
     text = text_at(params, "content")
     blocks = list_at(params, "prompt") if text is None else [{"type": "text", "text": text}]
     try:

@@ -1,4 +1,4 @@
-"""Turn forms of agents into fields that can be typed, and read the typed text.
+"""Turn the forms of agents into fields for typing, and parse the typed text.
 
 Pure.
 """
@@ -12,12 +12,12 @@ _YES, _NO = ("y", "yes", "true"), ("n", "no", "false")
 
 
 class Unfit(ValueError):
-    """A text means nothing in its field; the sentence says what would."""
+    """A typed text that is invalid for its field. The message says which text is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """One thing to fill in."""
+    """One field of a form."""
 
     name: str
     kind: str
@@ -27,14 +27,14 @@ class FormField:
     required: bool
     default: object
     choices: Sequence[tuple[object, str]]
-    """Values and what they are called."""
+    """Allowed values with their labels."""
     limits: Object
 
     @property
     def hint(self) -> str:
-        """How it is filled in."""
+        """A description of valid text, such as `y or n`."""
         if self.kind == "array":
-            return "numbers, such as 1,2" if self.choices else "texts with commas between them"
+            return "numbers, such as 1,2" if self.choices else "texts, separated by commas"
         if self.choices:
             return "a number"
         match self.kind:
@@ -48,7 +48,7 @@ class FormField:
                 return text_at(self.limits, "format") or ""
 
     def value(self, typed: str) -> object:
-        """What a text means; None when it is empty and need not be given. Raises Unfit."""
+        """Parse a typed text; None when it is empty and the field is optional. Raises Unfit."""
         if not typed:
             if self.required:
                 raise Unfit("this one is required")
@@ -99,7 +99,7 @@ class FormField:
 
 
 def fields(schema: Object) -> list[FormField]:
-    """The fields of a form, in their order."""
+    """Return the fields of a form, in their order."""
     required = list_at(schema, "required")
     return [_field(name, object_at(each), name in required) for name, each in object_at(schema, "properties").items()]
 

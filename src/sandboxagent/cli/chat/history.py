@@ -1,4 +1,4 @@
-"""Read a session's log: past turns, the present, which prompts are ours."""
+"""Read a session's log: past turns, its end, and which prompts this client has sent."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,30 +13,30 @@ from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 from sandboxagent.protocol.methods import PROMPT, TURN
 
 SERVER = "daemon"
-"""What has ended a session when its server was stopped."""
+"""`terminatedBy` of a session that ended because its server was stopped."""
 MAX_EVENTS, MAX_BYTES = 5000, 4 << 20
-"""How much of a session's past is shown again when you go on with it."""
+"""Maximum number and bytes of past events that are shown when the user continues a session."""
 WINDOW = 1000
-"""Positions that are looked at first; then four times as many, and so on."""
+"""Number of positions in the first search from the end. Each further search is four times as large."""
 
 
 class OwnPrompts:
-    """The prompts that were sent through a client, in their order."""
+    """The prompts that this client has sent, in order."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._running = False
 
     def watch(self, client: SandboxAgent) -> None:
-        """See what is sent through a client, and what comes."""
+        """Observe the messages of a client."""
         client.tap(self._saw)
 
     def runs(self) -> bool:
-        """Whether the turn that runs is one of ours."""
+        """Whether the running turn began with a prompt of this client."""
         return self._running
 
     def number(self, name: str | None) -> int | None:
-        """Its number among ours, from 0; None for one that another client sent."""
+        """Return a prompt's number among this client's, from 0; None for another client's prompt."""
         return None if name is None else self._numbers.get(name)
 
     def _saw(self, direction: str, envelope: Object, _: int | None) -> None:
@@ -51,19 +51,19 @@ class OwnPrompts:
 
 
 class Live:
-    """Begins when it is made."""
+    """The updates of a session from its creation on, and the position where they begin in the log."""
 
     def __init__(self, client: SandboxAgent, session: Session) -> None:
         self._client = client
         self._session = session
         self._first: int | None = None
-        """The position of the first event that came since."""
+        """The position of the first event since then."""
         self.updates: Updates = session.updates()
         self._stop = client.tap(self._saw)
 
     async def boundary(self) -> int:
-        """The position before which everything is history, and from which on everything is among the updates."""
-        # The answer comes after all that was in the log before it: what has not come by then comes later.
+        """Return the position that separates history, before it, from the live updates, which begin there."""
+        # The response arrives after all earlier events. An event that has not arrived by then comes later.
         end = await end_of_log(self._client, self._session)
         self._stop()
         return end + 1 if self._first is None else self._first
@@ -74,14 +74,14 @@ class Live:
 
 
 async def end_of_log(client: SandboxAgent, session: Session) -> int:
-    """The position after which everything is new."""
+    """Attach to a session. Return the position after which all of its events are new."""
     attached = await client.request("_sandboxagent/session/attach", {"sessionId": session.id})
     position = attached.get("position")
     return position if isinstance(position, int) else 0
 
 
 async def before_last(session: Session, turns: int, end: int) -> int:
-    """The position before the last so many turns that began before `end`; 0 when there are not so many."""
+    """Return the position before the last `turns` turns that began before `end`; 0 if there are fewer."""
     begun: list[int] = []
     size, last = WINDOW, end - 1
     while turns and end > 1:
@@ -95,16 +95,16 @@ async def before_last(session: Session, turns: int, end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The end of a session's past, to be shown again."""
+    """The last events of a session, to show again."""
 
     events: Sequence[LogEvent | Gap]
     is_cut: bool
-    """Something came before."""
+    """Whether there are earlier events."""
 
 
 async def last_turns(session: Session, turns: int, end: int) -> Past:
-    """The last so many turns before `end`; fewer, when they are large."""
-    # One more is read, to know whether there is one.
+    """Return the last `turns` turns before `end`; fewer when they exceed `MAX_EVENTS` or `MAX_BYTES`."""
+    # Read one turn more, to know whether there are earlier ones.
     after = await before_last(session, turns + 1, end)
     kept: deque[tuple[LogEvent | Gap, int]] = deque()
     begun = size = 0
@@ -116,13 +116,13 @@ async def last_turns(session: Session, turns: int, end: int) -> Past:
         while leaves or len(kept) > MAX_EVENTS or (size > MAX_BYTES and len(kept) > 1):
             first, cost = kept.popleft()
             begun, size, is_cut = begun - _begins(first), size - cost, True
-            # The rest of a turn leaves with its beginning.
+            # A turn is dropped as a whole.
             leaves = begun > turns or (begun == turns and not _begins(kept[0][0]))
     return Past([event for event, _ in kept], is_cut)
 
 
 async def prompt_of(session: Session, turn_id: str) -> Object:
-    """What was sent to begin a turn, which is named after its position; empty when that is no longer kept."""
+    """Return the params of the prompt that began a turn, by the position in the turn's id; empty if it was deleted."""
     at = turn_id.removeprefix("turn-")
     if at.isdecimal():
         async for event in session.history(int(at) - 1, int(at) + 1):
@@ -132,12 +132,12 @@ async def prompt_of(session: Session, turn_id: str) -> Object:
 
 
 def _begins(event: LogEvent | Gap) -> TypeGuard[LogEvent]:
-    """Whether a turn starts here."""
+    """Whether a turn starts with this event."""
     if isinstance(event, Gap) or event.envelope.get("method") != TURN:
         return False
     return text_at(event.envelope, "params", "state") == "started"
 
 
 def is_end(envelope: Object) -> bool:
-    """Whether a session ends here; with a server that was stopped, it may come back."""
+    """Whether a session ends with this envelope. After a stop of the server, it may continue."""
     return envelope.get("method") == methods.ENDED and text_at(envelope, "params", "terminatedBy") != SERVER

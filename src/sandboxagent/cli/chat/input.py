@@ -21,45 +21,45 @@ if TYPE_CHECKING:
     from prompt_toolkit.layout import Container
 
 IGNORE_TIMEOUT = 0.7
-"""Seconds for which a question does not listen that came up while you typed something else."""
+"""Seconds for which a question ignores keys if it appeared while the user was typing."""
 MAX_PASTE = 1 << 20
-"""Characters; what is pasted beyond is dropped."""
+"""Maximum number of characters of a paste. The rest is dropped."""
 MAX_AHEAD = 1000
-"""Lines that may be typed before they are read."""
+"""Maximum number of lines that can be typed ahead."""
 _AS_IT_WAS = "\x1b[?2004l\x1b[?25h\x1b[?7h\x1b[0m"
 _CHUNK = 4096
 
 
 Words = Callable[[], Iterable[tuple[str, str]]]
-"""Commands that can be typed, and what they are for."""
+"""Returns commands that can be typed, with their descriptions."""
 MAX_OFFERED = 8
-"""Commands that are offered at a time."""
+"""Maximum number of commands that are offered at a time."""
 
 
 class Keyboard:
-    """The keyboard of a person who looks at a screen."""
+    """The keyboard of the terminal that shows a screen."""
 
     def __init__(self, keyboard: TextIO, screen: Screen) -> None:
         self._keyboard = keyboard
         self._screen = screen
         self._users = 0
         self._modes: list[object] | None = None
-        """How the terminal was before."""
+        """The terminal's settings before."""
         self._prompt: _Prompt | _PlainLines | None = None
         self._completions: Words = lambda: ()
         self._history: InputHistory | None = None
 
     def complete(self, words: "Words") -> None:
-        """Offer these while the standing line begins with a slash."""
+        """Offer these words while the input line begins with a slash."""
         self._completions = words
 
     def remember(self, history: InputHistory) -> None:
-        """Let the arrow keys bring back what was typed in earlier runs, and keep what is typed in this one."""
+        """Let the arrow keys bring back lines of earlier runs, and store the lines of this run."""
         self._history = history
 
     @asynccontextmanager
     async def held(self) -> AsyncGenerator[None]:
-        """Listen all the time, so that what is typed ahead becomes a part of the next line."""
+        """Read all the time, so that text that is typed ahead becomes part of the next line."""
         self._users += 1
         try:
             if self._users == 1:
@@ -72,7 +72,7 @@ class Keyboard:
 
     @asynccontextmanager
     async def dialog(self) -> AsyncGenerator[None]:
-        """Ask something: what is typed from here on belongs to it, and nothing that was typed before."""
+        """Take the input for a question for the time of the block. Text that was typed before is not taken."""
         if self._prompt is None:
             with suppress(termios.error):
                 termios.tcflush(self._keyboard.fileno(), termios.TCIFLUSH)
@@ -85,7 +85,7 @@ class Keyboard:
             self._prompt.end_dialog()
 
     async def line(self, mark: str, *, standing: bool = False) -> str:
-        """What is typed, up to the enter key. Raises EOFError for Ctrl-D, and when the terminal is gone."""
+        """Return a typed line. Raises EOFError for Ctrl-D, and when the terminal is gone."""
         async with self.held():
             assert self._prompt is not None
             typed = await self._prompt.line(mark, standing=standing)
@@ -94,16 +94,16 @@ class Keyboard:
         return typed
 
     def set_busy(self, busy: bool) -> None:
-        """Whether something is going on, so that an empty line need not be seen."""
+        """Set whether a turn runs. During a turn, an empty input line is hidden."""
         if self._prompt is not None:
             self._prompt.set_busy(busy)
 
     def interrupted(self) -> bool:
-        """Ctrl-C was pressed: whether there was something typed to be thrown away."""
+        """Discard the typed text after Ctrl-C. Return whether there was any."""
         return self._prompt is not None and self._prompt.throw_away()
 
     def restore(self) -> None:
-        """Give the terminal back as it was, when there is no time for more."""
+        """Restore the terminal's settings at once, when the program exits without cleaning up."""
         if self._modes is None:
             return
         with suppress(termios.error):
@@ -133,7 +133,7 @@ class Keyboard:
 
 
 class _Prompt:
-    """What is typed stands below everything else, and is edited there."""
+    """An editable input line below all other text."""
 
     def __init__(self, keyboard: TextIO, screen: Screen, words: Words, history: InputHistory | None) -> None:
         from prompt_toolkit.buffer import Buffer
@@ -141,9 +141,9 @@ class _Prompt:
 
         self._screen = screen
         self._lines: asyncio.Queue[str | None] = asyncio.Queue(MAX_AHEAD)
-        """Standing lines; None for Ctrl-D."""
+        """Lines that were typed into the input line; None for Ctrl-D."""
         self._answer: asyncio.Future[str | None] | None = None
-        """What a dialog waits for."""
+        """The answer that a dialog waits for."""
         self._mark = self._question = ""
         self._in_dialog = self._busy = False
         self._deaf_until = 0.0
@@ -161,7 +161,7 @@ class _Prompt:
     async def begin(self) -> None:
         self._screen.put_below(self)
         self._running = asyncio.create_task(self._run())
-        # Drawn once, so that what is written from here on is above it.
+        # Let it draw once, so that all further text is written above it.
         await asyncio.sleep(0)
 
     async def end(self) -> None:
@@ -173,7 +173,7 @@ class _Prompt:
 
     async def _run(self) -> None:
         try:
-            # Signals are for those who know what runs.
+            # `Interrupts` handles signals.
             await self._app.run_async(handle_sigint=False)
         except EOFError:
             pass  # The terminal is gone.
@@ -184,7 +184,7 @@ class _Prompt:
                 self._lines.put_nowait(None)
 
     async def line(self, mark: str, *, standing: bool) -> str | None:
-        """What is typed; None for the end of input."""
+        """Return a typed line; None for the end of input."""
         if standing:
             self._mark = mark
             self._app.invalidate()
@@ -208,7 +208,7 @@ class _Prompt:
     def begin_dialog(self) -> None:
         self._in_dialog = True
         if self._standing.text:
-            # You are in the middle of a sentence, and have not read the question yet.
+            # The user is typing something else, and has not read the question yet.
             self._deaf_until = asyncio.get_running_loop().time() + IGNORE_TIMEOUT
 
     def end_dialog(self) -> None:
@@ -229,7 +229,7 @@ class _Prompt:
     # For the screen
 
     def print_above(self, text: str) -> None:
-        """Write whole lines above what is typed."""
+        """Write whole lines above the input line."""
         if self._app.is_running:
             self._app.renderer.erase()
         self._screen.stream.write(text)
@@ -237,7 +237,7 @@ class _Prompt:
         self._app.invalidate()
 
     def refresh(self) -> None:
-        """What is shown above the line has changed."""
+        """Redraw, because the text above the input line has changed."""
         self._app.invalidate()
 
     # Keys
@@ -303,7 +303,7 @@ class _Prompt:
         from prompt_toolkit.output.vt100 import Vt100_Output
 
         output = Vt100_Output.from_pty(self._screen.stream, term=os.environ.get("TERM"))
-        # The answer would be read as keys by the program that comes after this one.
+        # No query of the cursor's position: the program after this one would read the terminal's response as keys.
         output.enable_cpr = False
         return Application(
             Layout(self._container(), focused_element=self._standing),
@@ -336,7 +336,7 @@ class _Prompt:
         )
 
     def _offered(self) -> "StyleAndTextTuples":
-        """The commands to choose from, a line for each, around the one that is chosen."""
+        """Return the commands to choose from, one per row, around the chosen one."""
         state = self._standing.complete_state
         if state is None:
             return []
@@ -359,7 +359,7 @@ class _Prompt:
 
 
 def _window(buffer: "Buffer", mark: Callable[[], str]) -> "Container":
-    """A line after a mark; its further rows are indented."""
+    """Make a window with an input line after a mark. Its further rows are indented."""
     from prompt_toolkit.layout import BufferControl, Window
 
     def prefix(line: int, wraps: int) -> str:
@@ -373,7 +373,7 @@ def _completer(words: Words) -> "Completer":
     from prompt_toolkit.document import Document
 
     class Commands(Completer):
-        """Those that begin with all that is typed."""
+        """Completes words that start with the typed text."""
 
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             typed = document.text
@@ -406,7 +406,7 @@ def _paste(event: "KeyPressEvent") -> None:
 
 
 class _PlainLines:
-    """Whole lines, of a terminal on which the cursor cannot be moved: there the kernel lets you edit them."""
+    """Whole lines from a terminal without cursor movements, on which the kernel lets the user edit them."""
 
     def __init__(self, keyboard: TextIO, screen: Screen) -> None:
         self._fd = keyboard.fileno()
@@ -430,7 +430,7 @@ class _PlainLines:
             typed = await self._lines.get()
             if not (standing and self._in_dialog):
                 return typed
-            # It was meant for the question.
+            # A question is open: this line answers it.
             with suppress(asyncio.QueueFull):
                 self._lines.put_nowait(typed)
             await asyncio.sleep(0)
@@ -444,10 +444,10 @@ class _PlainLines:
             self._ask(self._mark)
 
     def set_busy(self, busy: bool) -> None:
-        """Nothing is hidden here."""
+        """Do nothing: no line is hidden here."""
 
     def throw_away(self) -> bool:
-        """The kernel has what is typed, and throws it away itself."""
+        """Return False: the kernel holds the typed text, and discards it on Ctrl-C."""
         return False
 
     def _ask(self, mark: str) -> None:

@@ -1,4 +1,4 @@
-"""Keep what you typed in earlier runs, in a bounded file of your own."""
+"""Keep the typed lines of earlier runs in a bounded file that only the user can read."""
 
 import fcntl
 import os
@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 
 NAME = "input-history"
-"""Its name in the data directory."""
+"""Name of the file in the data directory."""
 MAX_ENTRIES, MAX_BYTES = 1000, 1 << 20
 MAX_TEXT_BYTES = 1 << 16
-"""Bytes of a text that is kept; one that is longer was pasted."""
+"""Maximum number of bytes of an entry. A longer text was pasted, and is not kept."""
 
 
 class InputHistory:
-    """The file; without it, or where it cannot be trusted, there is no past and nothing is kept."""
+    """The typed lines of all runs, in a file. If it cannot be used or trusted, none are loaded and none kept."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._last: str | None = None
 
     def load(self) -> list[str]:
-        """All that is kept, oldest first."""
+        """Return the entries, oldest first."""
         with suppress(OSError):
             descriptor = self._open(os.O_RDONLY)
             try:
@@ -35,7 +35,7 @@ class InputHistory:
         return []
 
     def add(self, text: str) -> None:
-        """Keep a text; not one that begins with a space, and not the same one twice."""
+        """Add an entry, unless it begins with a space, is too long, or is the same as the one before."""
         line = msgspec.json.encode(text) + b"\n"
         if not text.strip() or text.startswith(" ") or text == self._last or len(line) > MAX_TEXT_BYTES:
             return
@@ -51,7 +51,7 @@ class InputHistory:
                 os.close(descriptor)
 
     def _open(self, flags: int) -> int:
-        """The file, which must be ours and is read by us alone. Raises OSError."""
+        """Open the file, which must belong to the user, and make it private. Raises OSError."""
         descriptor = os.open(self._path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         try:
             _claim(descriptor)
@@ -84,7 +84,7 @@ def _texts(data: bytes) -> list[str]:
 
 
 def _shorten(descriptor: int) -> None:
-    """Forget the oldest. Another run may write meanwhile: all append, so no line is cut in two."""
+    """Drop the oldest entries. Another run may write at the same time; appending never cuts its line in two."""
     with suppress(BlockingIOError):
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         kept = b"".join(msgspec.json.encode(text) + b"\n" for text in _texts(_tail(descriptor)))

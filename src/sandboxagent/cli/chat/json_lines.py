@@ -1,4 +1,4 @@
-"""Write a turn as JSON lines."""
+"""Print a turn as JSON lines."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from sandboxagent.protocol.envelope import Object, object_at, text_at
 
 
 class JsonLines:
-    """What is written of one turn."""
+    """Prints one turn as JSON lines."""
 
     def __init__(self, client: SandboxAgent, session: Session, own: OwnPrompts) -> None:
         self._client = client
@@ -27,11 +27,11 @@ class JsonLines:
         self._text: list[str] = []
 
     async def begin(self) -> None:
-        """Note where the log ends before the prompt."""
+        """Note the end of the log before the prompt."""
         self._at = await end_of_log(self._client, self._session)
 
     async def write(self, turn: Turn) -> TurnEnded:
-        """Write what comes, up to the end of the turn."""
+        """Print the events of the turn until it ends."""
         ended = asyncio.ensure_future(_end(turn))
         following = self._session.follow(self._at)
         try:
@@ -42,7 +42,7 @@ class JsonLines:
                     self._event(event.result())
                 else:
                     event.cancel()
-            # What has come meanwhile.
+            # Print the events that have arrived in the meantime.
             async for each in self._session.history(self._at):
                 self._event(each)
             return await ended
@@ -50,13 +50,13 @@ class JsonLines:
             ended.cancel()
 
     def end(self, end: TurnEnded) -> None:
-        """The last line."""
+        """Print the last line, with the turn's result."""
         told = {} if end.response is None else to_json(end.response)
         result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **told}
         write_line({"result": result})
 
     def fail(self, failure: Failure) -> None:
-        """The last line, too."""
+        """Print the last line of a failed turn, with the error."""
         write_line({"error": {**document(failure), **self._facts()}})
 
     def _facts(self) -> Object:
@@ -82,12 +82,12 @@ class JsonLines:
 
 
 def gap(item: Gap) -> Object:
-    """What is no longer kept, as the stream reports it."""
+    """Return the notification of a gap, as the stream has it."""
     return {"jsonrpc": "2.0", "method": methods.GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
 
 
 def write_line(document: Object) -> None:
-    """One line, at once."""
+    """Print one line and flush it."""
     write_json(msgspec.json.encode(document))
     sys.stdout.flush()
 

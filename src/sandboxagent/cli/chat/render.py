@@ -1,6 +1,6 @@
-"""Turn the events of a session into blocks to be shown.
+"""Turn the events of a session into blocks for the screen.
 
-Pure. Keeps what it needs to tell changes from repetitions: tool calls, plans, whose turn it is.
+Pure. It keeps the state that tells changes from repetitions: tool calls, plans and the last speaker.
 """
 
 from collections.abc import Sequence
@@ -50,11 +50,11 @@ from sandboxagent.protocol.envelope import Object, text_at
 
 _NAMES = (CLIENT, "sandbox-agent-python")
 MAX_FILES = 3
-"""Files of one tool call that are named on its line."""
+"""Maximum number of a tool call's files that its line names."""
 
 
 class Marks(NamedTuple):
-    """Signs in front of lines."""
+    """Characters at the start of lines."""
 
     pending: str = "○"
     in_progress: str = "●"
@@ -65,7 +65,7 @@ class Marks(NamedTuple):
 
 
 ASCII = Marks("o", "*", "+", "x", ">", "?")
-"""For streams that have no others."""
+"""Marks for streams that are not UTF-8."""
 
 _STYLES = {"pending": "dim", "in_progress": "yellow", "completed": "green", "failed": "red"}
 STOPPED = {
@@ -74,50 +74,50 @@ STOPPED = {
     "max_tokens": "stopped: the answer reached the model's length limit",
     "max_turn_requests": "stopped: the agent reached its limit of model requests per turn",
 }
-"""The notes about turns that did not end normally."""
+"""Notes about turns that did not end normally, by stop reason."""
 
 
 Shown = Literal["hidden", "folded", "whole"]
 MAX_SAID = 10_000
-"""Letters of what an agent says that are kept, to tell whether it repeats itself."""
+"""Maximum number of characters of the agent's text that are kept, to notice an error that repeats it."""
 MAX_KEPT = 4 << 20
-"""Letters of folded work that are kept, to be shown when you ask for it."""
+"""Maximum number of characters of folded text that are kept for `/show`."""
 
 
 class Showing:
-    """The state of what was shown of one session.
+    """The state of the text shown of one session.
 
-    With `static`, nothing can be redrawn: only the end of a tool call is shown. `work` is how much of what tool calls
-    do is shown below their lines.
+    With `static`, nothing can be redrawn, so a tool call is shown only at its end. `work` says how much of a tool
+    call's work is shown below its line.
     """
 
     def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "", work: Shown = "folded") -> None:
         self.cwd = cwd
-        """The session's directory: what is in it is shown without."""
+        """The session's directory. Paths inside of it are shown relative to it."""
         self.unfolds = False
-        """Whether `/show` can be typed."""
+        """Whether the user can type `/show`."""
         self._marks = marks
         self._static = static
         self._work = work
         self._calls: dict[str, ShownCall] = {}
         self._asked: set[str] = set()
-        """Calls whose work was shown with a question."""
+        """Ids of calls whose work a permission request has shown."""
         self._folded: dict[int, Sequence[Line]] = {}
-        """All lines of what was folded, by its number."""
+        """Folded texts in full, by their numbers."""
         self._foldings = 0
         self._plans: dict[str, Sequence[PlanEntry]] = {}
         self._message: tuple[str, str | None] | None = None
-        """Who speaks, and in which message."""
+        """The kind and the id of the last message."""
         self.said = ""
-        """The end of what the agent has said in this turn."""
+        """The end of the agent's text in this turn."""
         self.answered_here = 0
-        """Answers that you gave here and whose decisions are still to come: those are not shown."""
+        """Number of answers given here whose decisions have not arrived. Such decisions are not shown."""
         self.spending = Spending()
         self.commands: list[tuple[str, str]] = []
         """Names and descriptions of the agent's own commands."""
 
     def blocks(self, item: SessionItem) -> list[Block]:
-        """What to show of an item."""
+        """Return the blocks to show for an item."""
         match item:
             case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
                 return self._chunk(item)
@@ -155,11 +155,11 @@ class Showing:
             case SessionEnded():
                 return [note(describe_end(item), "dim")]
             case Gap():
-                return [note("earlier events are no longer kept", "dim")]
+                return [note("earlier events were deleted from the log", "dim")]
             case _:
                 return []
 
-    # What is said
+    # Messages
 
     def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk | UserMessageChunk) -> list[Block]:
         message = item.session_update, item.message_id
@@ -175,16 +175,16 @@ class Showing:
                 return [self._prompt(item.content, new=new)]
 
     def prompt(self, blocks: Sequence[ContentBlock]) -> list[Block]:
-        """What was said to the agent."""
+        """Return the blocks of a prompt."""
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
 
     def _prompt(self, block: ContentBlock, *, new: bool) -> Spoken:
-        # What is no text stands on a line of its own.
+        # Content other than text gets a line of its own.
         before = f"{self._marks.person} " if new else "" if isinstance(block, TextContentBlock) else "\n"
         return Spoken("person", (before + content(block)).replace("\n", "\n  "), new)
 
-    # What is done
+    # Tool calls and plans
 
     def _tool_call(self, item: ToolCallStart | ToolCallProgress) -> list[Block]:
         was = self._calls.get(item.tool_call_id)
@@ -200,7 +200,7 @@ class Showing:
         return [Note(lines, key=call_key(item.tool_call_id), brief=lines if call.is_over else [])]
 
     def _work_of(self, id: str, call: ShownCall) -> Sequence[Line]:
-        """What is shown below the line of a call that is over."""
+        """Return the lines to show below the line of a finished call."""
         if self._work == "hidden":
             return []
         number = self._foldings + 1
@@ -220,15 +220,15 @@ class Showing:
             del self._folded[next(iter(self._folded))]
 
     def folded(self, number: int | None) -> Sequence[Line]:
-        """All of what was folded under this number, or last; nothing when that is not kept."""
+        """Return a folded text in full, by its number or the last one; empty if it is not kept."""
         return self._folded.get(self._foldings if number is None else number, ())
 
     def asked(self, id: str) -> None:
-        """The work of a call was shown with a question: it is not shown again."""
+        """Note that a permission request has shown a call's work, so that it is not shown again."""
         self._asked.add(id)
 
     def line(self, call: ShownCall) -> Line:
-        """A tool call on one line: how it stands, what it is, and what it changes."""
+        """Return a tool call as one line: status, title, kind and changed files."""
         mark = getattr(self._marks, call.status)
         spans = [Span(mark, _STYLES[call.status]), Span(f" {one_line(call.title) or call.kind or 'tool call'}")]
         if call.kind not in (None, "other"):
@@ -246,12 +246,12 @@ class Showing:
         return spans
 
     def path(self, path: str) -> str:
-        """A path as it is seen from the session's directory."""
+        """Return a path for people, relative to the session's directory if it is inside of it."""
         inside = bool(self.cwd) and PurePath(path).is_relative_to(self.cwd)
         return one_line(str(PurePath(path).relative_to(self.cwd)) if inside else path)
 
     def unfinished(self) -> list[Block]:
-        """Tool calls that have not come to an end, for when their turn has: the last word about them."""
+        """Forget all tool calls at the end of a turn. Return the unfinished ones if they were not shown before."""
         lines = [self.line(call) for call in self._calls.values() if not call.is_over]
         self._calls.clear()
         self._asked.clear()
@@ -284,7 +284,7 @@ class Showing:
             case plan:
                 return [note(f"plan: {one_line(plan.uri)}", "dim")]
 
-    # What is decided
+    # Decisions
 
     def _decision(self, item: Decision) -> list[Block]:
         who = decider(item.by)
@@ -304,7 +304,7 @@ class Showing:
         return [note(f"{about}{word} {who}{reason}", "dim", mark)]
 
     def end(self, item: TurnEnded) -> list[Block]:
-        """How a turn ended, unless that is as it should be."""
+        """Return the blocks for the end of a turn: unfinished calls, and a note if it did not end normally."""
         rest = self.unfinished()
         if item.error is not None:
             message = one_line(text_at(item.error, "message") or "the turn failed")
@@ -315,12 +315,12 @@ class Showing:
 
 
 def call_key(id: str) -> str:
-    """The key of the line of a tool call, which a question about it takes over."""
+    """Return the key of a tool call's line. A permission request for the call uses the same key."""
     return f"call {id}"
 
 
 def decider(by: Object) -> str | None:
-    """Who settled a request, for people; None when that goes without saying."""
+    """Say who or what decided a request; None for a decision that needs no explanation."""
     match by.get("kind"):
         case "rule":
             name = text_at(by, "name")
@@ -337,36 +337,36 @@ def decider(by: Object) -> str | None:
 
 
 def describe_end(item: SessionEnded) -> str:
-    """How a session ended; if it can be resumed, only its agent has stopped."""
+    """Say how a session ended. If it can be resumed, only its agent has stopped."""
     if item.reason in FINAL or item.reason == "closed":
         return f"the session was {item.reason}"
     return f"the agent has stopped: {one_line(item.message or item.reason)}"
 
 
 class Spending:
-    """What a session and its last turn have used up, as far as the agent says."""
+    """The usage of a session and of its last turn, as far as the agent reports it."""
 
     def __init__(self) -> None:
         self.usage: UsageUpdate | None = None
-        """Of the whole session."""
+        """The usage of the whole session."""
         self._before: Cost | None = None
-        """What the session had cost when the turn began; None when that is not known."""
+        """The session's cost when the turn began; None if unknown."""
         self._is_new = False
-        """This is the first turn: nothing was spent before."""
+        """Whether this is the first turn of a new session, before which the cost was zero."""
         self._turns = 0
 
     def begin_session(self) -> None:
-        """The session is new: nothing was spent before."""
+        """Note that the session is new, so that its cost is zero."""
         self._is_new = True
 
     def begin_turn(self) -> None:
-        """Note what was spent until now."""
+        """Note the session's cost at the start of a turn."""
         self._before = None if self.usage is None else self.usage.cost
         self._turns += 1
         self._is_new = self._is_new and self._turns == 1
 
     def describe(self, response: PromptResponse | None) -> str:
-        """What the turn has used up, and then the session: tokens and cost of one stand together."""
+        """Return the usage of the turn and then of the session, each with tokens and cost."""
         turn, session = [self._tokens(response), self._cost_of_turn()], [self._cost(), self._context()]
         groups = {"this turn": join_facts(turn, ", "), "session": join_facts(session, ", ")}
         return join_facts(f"{name}: {facts}" for name, facts in groups.items() if facts)

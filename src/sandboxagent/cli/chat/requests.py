@@ -1,4 +1,4 @@
-"""Ask permissions, questions and forms at the terminal, or answer them by flags."""
+"""Ask for permissions, answers and forms at the terminal, or answer requests by flags."""
 
 import asyncio
 import sys
@@ -48,18 +48,18 @@ from sandboxagent.protocol.acp import (
 from sandboxagent.protocol.envelope import Object, text_at
 
 MAX_LINES = 16
-"""Lines of a command or a change that are shown before you ask for all."""
+"""Lines of a command or a change that are shown before the user asks for all."""
 MAX_TITLE = 40
-"""Columns of a field's title that may stand before the answer; a longer one stands above."""
+"""Maximum number of columns of a field's title on the line of its answer. A longer title has its own line above."""
 MAX_TRIES = 2
-"""How often you are asked for a permission; if you choose nothing, it is rejected."""
+"""Number of times that a permission is asked. Without a choice, it is rejected."""
 _WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
-"""What people type besides: it never allows or rejects more than this once."""
+"""Words that people also type. They allow or reject this request only, never more."""
 _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
 
 
 class TerminalAsking:
-    """The handlers of a client whose person sits at a terminal."""
+    """Handlers that ask the person at a terminal."""
 
     def __init__(self, terminal: Keyboard, screen: Screen, showing: Showing, marks: Marks) -> None:
         self._terminal = terminal
@@ -67,22 +67,22 @@ class TerminalAsking:
         self._showing = showing
         self._mark = Span(marks.asks, "yellow")
         self._turn = asyncio.Lock()
-        """One after the other."""
+        """Held by the request that is asked, so that requests are asked one after the other."""
         self._client: SandboxAgent | None = None
         self._leaving = False
         self._ready = asyncio.Event()
         self._ready.set()
 
     def pause(self) -> None:
-        """Ask nothing yet: there is something to be read first."""
+        """Hold requests back until `resume`, so that the user can read the session first."""
         self._ready.clear()
 
     def resume(self) -> None:
-        """Ask what there is to ask."""
+        """Ask the requests that were held back."""
         self._ready.set()
 
     def leave(self) -> None:
-        """Questions end with us from here on."""
+        """Note that the program ends: cancelled requests are not reported from here on."""
         self._leaving = True
 
     def use(self, client: SandboxAgent) -> None:
@@ -92,7 +92,7 @@ class TerminalAsking:
     # Permissions
 
     async def permission(self, request: PermissionRequest) -> Answer:
-        """Ask twice; no choice is a rejection."""
+        """Ask for a permission, at most `MAX_TRIES` times. Without a choice, reject it."""
         async with self._alone():
             lines = describe_request(request, self._showing)
             self._show(request, lines)
@@ -115,7 +115,7 @@ class TerminalAsking:
         call = ShownCall()
         call.update(request.tool_call)
         self._showing.asked(request.tool_call.tool_call_id)
-        # The mark says that we ask, and not how the call stands.
+        # The mark says that this is a question, in place of the call's status.
         head = [self._mark, *list(self._showing.line(call))[1:]]
         rows = self._rows(lines)
         few = rows if len(rows) <= MAX_LINES + 1 else rows[:MAX_LINES]
@@ -139,7 +139,7 @@ class TerminalAsking:
     # Questions
 
     async def question(self, request: QuestionRequest) -> Answer | None:
-        """Ask each question; answers that the server does not take are asked for again."""
+        """Ask each question. If the server refuses the answers, ask again."""
         async with self._alone():
             while True:
                 try:
@@ -155,7 +155,7 @@ class TerminalAsking:
                     return None
 
     async def _answer(self, question: Question) -> list[str]:
-        """The ids of what was chosen, or a text; nothing when it is left open."""
+        """Return the ids of the chosen options, or a typed text; empty if the user gives none."""
         header = f"{one_line(question.header)}: " if question.header else ""
         options = [
             [
@@ -184,7 +184,7 @@ class TerminalAsking:
     # Forms
 
     async def elicitation(self, request: ElicitationRequest) -> Answer | None:
-        """Go through a form field by field, or lead to an address."""
+        """Ask for each field of a form, or show the address to open."""
         async with self._alone():
             try:
                 if request.mode == "url":
@@ -219,7 +219,7 @@ class TerminalAsking:
                 return None
 
     async def _field(self, field: FormField, before: object) -> object:
-        """What you type for a field; None when you leave it out."""
+        """Return the value for a field; None when the user leaves it out."""
         default = field.default if before is None else before
         self._tell(_about(field))
         mark = _mark(field, default)
@@ -233,7 +233,7 @@ class TerminalAsking:
                 self._say(str(unfit))
 
     async def _taken(self, reply: Awaitable[None]) -> bool:
-        """Whether the server takes an answer; one that comes too late is as good."""
+        """Return whether the server has accepted an answer; True also for one that came too late."""
         self._showing.answered_here += 1
         try:
             await reply
@@ -246,7 +246,7 @@ class TerminalAsking:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None]:
-        """Ask one question at a time, and say so if one is withdrawn meanwhile."""
+        """Ask one request at a time, and say so if it is cancelled in the meantime."""
         async with self._turn:
             await self._ready.wait()
             try:
@@ -264,13 +264,13 @@ class TerminalAsking:
         self._screen.tell(Note(self._rows(lines), key=key))
 
     def _rows(self, lines: Sequence[Line]) -> list[Line]:
-        """Nothing of what is asked may be cut off at the edge."""
+        """Wrap all lines, because nothing in a question may be cut off at the edge."""
         width = self._screen.width - 1
         return [row for line in lines for row in wrap_line(line, width)]
 
 
 class Answers:
-    """Handlers that decide by themselves, and say so."""
+    """Handlers that decide without asking, and show each decision."""
 
     def __init__(self, screen: Screen, showing: Showing, marks: Marks, why: str) -> None:
         self._screen = screen
@@ -279,7 +279,7 @@ class Answers:
         self._why = why
 
     def allow(self, request: PermissionRequest) -> Answer:
-        """Allow it once, if the agent offers just that."""
+        """Allow it once, if the agent offers that, else reject it."""
         answer = request.allow()
         chosen = text_at(answer.result, "outcome", "optionId")
         kinds = {option.option_id: option.kind for option in request.options}
@@ -290,17 +290,17 @@ class Answers:
         return answer
 
     def reject(self, request: PermissionRequest) -> Answer:
-        """Do not allow it."""
+        """Reject a permission request."""
         self._tell(request, "rejected")
         return request.reject()
 
     def reject_question(self, request: QuestionRequest) -> Answer:
-        """Leave it unanswered."""
+        """Reject a question."""
         self._say(f"{one_line(request.prompt) or 'a question'}: rejected", good=False)
         return request.reject()
 
     def decline(self, request: ElicitationRequest) -> Answer:
-        """Leave a form as it is."""
+        """Decline a form."""
         self._say(f"{one_line(request.message) or 'a form'}: declined", good=False)
         return request.decline()
 
@@ -315,7 +315,7 @@ class Answers:
 
 
 def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None:
-    """The ids behind numbers that were typed, or the text itself; None for a number that there is not."""
+    """Return the ids for typed numbers, or the text itself; None for a number that no option has."""
     if not typed:
         return []
     parts = [part.strip() for part in typed.split(",")] if several else [typed]
@@ -328,7 +328,7 @@ def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None
 
 
 def describe_request(request: PermissionRequest, showing: Showing) -> list[Line]:
-    """What an agent wants to do: the command, the changes, or else its own words."""
+    """Return the lines about a permission request: the command and the changes, or else the raw input."""
     call = request.tool_call
     lines = command_lines(call.raw_input)
     where = text_at(call.raw_input, "cwd") or text_at(call.raw_input, "workdir")
@@ -349,13 +349,13 @@ def describe_request(request: PermissionRequest, showing: Showing) -> list[Line]
 
 
 def _assign_keys(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
-    """Each with its key, if there is only one of its kind."""
+    """Pair each option with its key, which is empty if several options have the same kind."""
     kinds = [option.kind for option in options]
     return [(_KEYS[option.kind] if kinds.count(option.kind) == 1 else "", option) for option in options]
 
 
 def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]:
-    """What can be typed."""
+    """Return the options by each text that can be typed: keys, numbers and words."""
     keyed = _assign_keys(options)
     by_key = {key: option for key, option in keyed if key}
     by_word = {word: option for option in by_key.values() for word in _WORDS.get(option.kind, ())}
@@ -363,12 +363,12 @@ def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]
 
 
 def _list_keys(choices: Iterable[str]) -> list[str]:
-    """The keys and numbers among what can be typed."""
+    """Return the keys and numbers among the texts that can be typed."""
     return [each for each in choices if not any(each in words for words in _WORDS.values())]
 
 
 def _about(field: FormField) -> list[Line]:
-    """What stands above a field: what it is for, and what there is to choose from."""
+    """Return the lines above a field: its title if that is long, its description and its choices."""
     title = [] if _is_short(field) else [[Span(f"  {one_line(field.title)}", "bold")]]
     about = [[Span(f"  {line}", "dim")] for line in spoken(field.description).splitlines()]
     return [
@@ -379,7 +379,7 @@ def _about(field: FormField) -> list[Line]:
 
 
 def _mark(field: FormField, default: object) -> str:
-    """What stands before the answer."""
+    """Return the text before a field's answer."""
     facts = join_facts(["required" if field.required and default is None else "", field.hint], ", ")
     title = one_line(field.title if _is_short(field) else field.name[:MAX_TITLE])
     return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
@@ -403,7 +403,7 @@ Given = Awaitable[Answer | None] | Answer | None
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of it; without a terminal you cannot be asked."""
+    """The parts of the terminal interface. Without a terminal, nobody can be asked."""
 
     screen: Screen
     showing: Showing
@@ -413,12 +413,12 @@ class View:
     quiet: bool
 
     def say(self, text: str) -> None:
-        """A word about what the program does, for people alone."""
+        """Show a message about the program's work, on a terminal only."""
         if not self.quiet and self.screen.stream.isatty():
             self.screen.show([note(harmless(text), "dim")])
 
     def warn(self, text: str) -> None:
-        """A word that counts also in a pipe."""
+        """Show a warning, in a pipe too."""
         if self.screen.stream.isatty():
             self.screen.tell(note(f"sandbox-agent: {harmless(text)}", "yellow"))
         else:
@@ -426,16 +426,16 @@ class View:
             complain(harmless(text))
 
     def restore(self) -> None:
-        """Leave the terminal as it was, when there is no time for more."""
+        """Restore the terminal at once, when the program exits without cleaning up."""
         if self.terminal is not None:
             self.terminal.restore()
 
     def listening(self) -> AbstractAsyncContextManager[None]:
-        """Take all that is typed from here on, for a conversation."""
+        """Take all input for a conversation, for the time of the block."""
         return nullcontext() if self.terminal is None else self.terminal.held()
 
     def handlers(self, answering: Answering, *, only: Callable[[], bool] = lambda: True) -> Handlers:
-        """The handlers for permissions, questions and forms; other clients answer what arrives while not `only`."""
+        """Return handlers for permissions, questions and forms. Requests while not `only` are left to other clients."""
         who = self._handlers(answering)
         return Handlers(_while(only, who.permission), _while(only, who.question), _while(only, who.elicitation))
 
@@ -456,12 +456,12 @@ def _while(only: Callable[[], bool], handler: Callable[[R], Given] | None) -> Ca
 
 
 def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
-    """A view on the streams of this process: JSON lines leave stdout to themselves."""
+    """Make the view on the streams of this process. With JSON lines, nothing else goes to stdout."""
     words = sys.stderr if as_json else sys.stdout
     notes = sys.stdout if words.isatty() and not as_json else sys.stderr
     screen = Screen(words, notes, quiet=quiet or as_json)
     marks = Marks() if is_unicode(notes) else ASCII
-    # A log of what was done has a line for each step.
+    # A pipe gets one line for each step.
     work = "whole" if verbose else "folded" if notes.isatty() else "hidden"
     showing = Showing(marks, static=not screen.moves, work=work)
     terminal = Keyboard(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
@@ -470,6 +470,6 @@ def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
 
 
 def has_keyboard() -> bool:
-    """Whether you can type. A process without stdin has None there."""
+    """Whether the user can type. In a process without stdin, `sys.stdin` is None."""
     keyboard: object = sys.stdin
     return keyboard is not None and sys.stdin.isatty()

@@ -1,4 +1,4 @@
-"""Run an agent from the request to its end, and attach to a session that exists."""
+"""Run an agent from the arguments to the exit code, and attach to an existing session."""
 
 import asyncio
 import os
@@ -39,31 +39,31 @@ from sandboxagent.core.settings import load
 from sandboxagent.protocol.errors import SettingsError
 
 DISCARD_TIMEOUT = 5.0
-"""Seconds that the end of a session may take which is not used."""
+"""Seconds to terminate and delete a session that could not be used."""
 MAX_STDIN_BYTES = 16 * 1024 * 1024
-"""Bytes that are read from stdin."""
+"""Maximum number of bytes that are read from stdin."""
 STDIN_TIMEOUT = 3.0
-"""Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
+"""Seconds to wait for the first byte of a pipe if there is a prompt already: nobody may ever close the pipe."""
 _OF_A_NEW_SESSION = ("cwd", "node", "permission_mode", "env")
 
 
-# --- what is wanted ---------------------------------------------------------------------------------------------------
+# --- the arguments ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run."""
+    """The arguments of one run, with its prompt."""
 
     agent: str | None
-    """None: any."""
+    """The agent; None with --continue or --session for the session's own."""
     prompt: str | None
-    """None: there is a person to talk to."""
+    """The prompt; None for a conversation at the terminal."""
     session: str | None
     newest: bool
-    """Continue the newest session that there is."""
+    """Whether to continue the newest session."""
     cwd: str | None
     node: str | None
-    """Of a fleet; None: the gateway chooses."""
+    """The node of a fleet; None if the gateway chooses."""
     model: str | None
     mode: str | None
     permission_mode: str | None
@@ -76,20 +76,20 @@ class RunRequest:
 
 
 def read_request(arguments: ParsedArguments) -> RunRequest:
-    """What the arguments say, and stdin. Raises SettingsError."""
+    """Read the request from the arguments and stdin. Raises SettingsError."""
     session, newest = arguments.word("session"), arguments.switch("continue")
     if session is not None and newest:
         raise SettingsError("--session and --continue exclude each other")
     for name in _OF_A_NEW_SESSION:
         if arguments.values.get(name) is not None and (session is not None or (newest and name != "cwd")):
             raise SettingsError(
-                f"--{name.replace('_', '-')} is for a new session, and {'--continue' if newest else '--session'} names "
-                "one that is there"
+                f"--{name.replace('_', '-')} is for a new session, but {'--continue' if newest else '--session'} names "
+                "an existing one"
             )
     agent, given = arguments.word("agent"), arguments.word("prompt")
     goes_on = newest or session is not None
     if goes_on and given is None and agent is not None and not _is_agent(agent, arguments):
-        agent, given = None, agent  # It is the prompt: `run -c yes`.
+        agent, given = None, agent  # The word is the prompt, as in `run -c yes`.
     if agent is None and not goes_on:
         raise SettingsError("the following arguments are required: AGENT; try: sandbox-agent run --help")
     if arguments.switch("yes") and arguments.switch("no"):
@@ -119,7 +119,7 @@ def read_request(arguments: ParsedArguments) -> RunRequest:
 
 
 def _is_agent(word: str, arguments: ParsedArguments) -> bool:
-    """Whether an agent may be called so: this machine knows its own, and not those of a server elsewhere.
+    """Whether a word can be the name of an agent. For a server elsewhere, any word can: its agents are unknown here.
 
     Raises SettingsError.
     """
@@ -136,20 +136,20 @@ def _is_agent(word: str, arguments: ParsedArguments) -> bool:
 
 
 def absolute_path(path: str) -> str:
-    """A path of this machine, absolute. No link is resolved: the agent is where the user believes to be."""
+    """Make a path absolute without resolving links, so that the agent runs where the user expects it."""
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def session_directory(given: str | None, *, local: bool) -> str:
-    """The directory of a new session. Raises SettingsError."""
+    """Return the directory of a new session. Raises SettingsError."""
     path = absolute_path(given or ".")
     if local and not Path(path).is_dir():
-        raise SettingsError(f"--cwd: {path} is no directory")
+        raise SettingsError(f"--cwd: {path} is not a directory")
     return path
 
 
 def read_environment(given: list[str]) -> dict[str, str] | None:
-    """The variables of a new session. Raises SettingsError."""
+    """Return the environment variables of a new session. Raises SettingsError."""
     found: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -162,16 +162,16 @@ def read_environment(given: list[str]) -> dict[str, str] | None:
 
 
 def find_attachments(files: list[str], *, local: bool) -> list[str]:
-    """The files of a prompt. Raises SettingsError."""
+    """Return the absolute paths of a prompt's attachments. Raises SettingsError."""
     paths = [each if each.startswith("file://") else absolute_path(each) for each in files]
     missing = [path for path in paths if local and not path.startswith("file://") and not Path(path).exists()]
     if missing:
-        raise SettingsError(f"--attach-file: there is no {missing[0]}")
+        raise SettingsError(f"--attach-file: {missing[0]} does not exist")
     return paths
 
 
 def _read_prompt(given: str | None) -> str | None:
-    """The argument, and what comes through a pipe; None when there is neither and you can type."""
+    """Return the prompt from the argument and a pipe; None when there is neither, at a terminal."""
     if given == "-":
         return _read_stdin()
     if has_keyboard():
@@ -185,7 +185,7 @@ def _read_prompt(given: str | None) -> str | None:
 
 
 def _stdin_has_input() -> bool:
-    """Whether something comes from stdin, or its end, before we have waited for too long."""
+    """Whether stdin has data or has ended. Wait up to `STDIN_TIMEOUT` for a pipe. False for a device."""
     try:
         kind = os.fstat(0).st_mode
     except OSError:
@@ -208,11 +208,11 @@ def _read_stdin() -> str:
     return data.decode(errors="replace")
 
 
-# --- what is done -----------------------------------------------------------------------------------------------------
+# --- the work ---------------------------------------------------------------------------------------------------------
 
 
 def start_run(arguments: ParsedArguments) -> int:
-    """Do what is wished for; gives the exit code."""
+    """Run `sandbox-agent run`. Return the exit code."""
     wanted = read_request(arguments)
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
@@ -235,7 +235,7 @@ async def _run(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts:
 
 
 def _remember(arguments: ParsedArguments, seen: View) -> None:
-    """Have what was typed in earlier runs at hand."""
+    """Let the terminal bring back lines of earlier runs."""
     flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
     if seen.terminal is not None:
         with suppress(SettingsError):  # The search for a server reports it.
@@ -243,7 +243,7 @@ def _remember(arguments: ParsedArguments, seen: View) -> None:
 
 
 async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -> int:
-    """The exit code of the work, or of its failure, which is printed."""
+    """Return the exit code of the work. If it fails, print the failure."""
     try:
         return await work
     except FAILURES as failure:
@@ -262,7 +262,7 @@ def _report(failure: Failure, *, as_json: bool) -> int:
 
 async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts: Interrupts) -> int:
     own = OwnPrompts()
-    # In a session that others use, too, one prompt answers for itself alone.
+    # With a prompt, answer only the requests of its own turn: other clients may use the session, too.
     only = (lambda: True) if wanted.prompt is None else own.runs
     async with served(choice, seen.handlers(wanted.answering, only=only)) as server:
         own.watch(server.client)
@@ -287,7 +287,7 @@ async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, in
         if wanted.session is not None or wanted.newest:
             await conversation.resume(before)
             if not (await session.info()).running:
-                # A turn that a server's end has cut off has no end in the log.
+                # A turn that the server's end cut off has no end in the log.
                 conversation.settle()
         if seen.asking is not None:
             seen.asking.resume()
@@ -295,7 +295,7 @@ async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, in
 
 
 async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
-    """A session with the requested settings, all of them. Raises ClientError."""
+    """Create a session with all requested settings. Raises ClientError."""
     client, agent = server.client, wanted.agent
     assert agent is not None
     cwd = session_directory(wanted.cwd, local=server.here)
@@ -322,7 +322,7 @@ async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
 
 
 async def _discard(client: SandboxAgent, session: Session) -> None:
-    """Leave nothing of a session in which nothing was said."""
+    """Terminate and delete a session without prompts."""
     with suppress(TimeoutError, *FAILURES):
         async with asyncio.timeout(DISCARD_TIMEOUT):
             await client.sessions.terminate(session.id)
@@ -330,7 +330,7 @@ async def _discard(client: SandboxAgent, session: Session) -> None:
 
 
 async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) -> Session:
-    """The session that is named, or the newest one."""
+    """Attach to the session that is named, or to the newest one."""
     client = server.client
     known = None if wanted.agent is None else await find_agent(client.agents, wanted.agent)
     agent = wanted.agent if known is None else known.id
@@ -339,10 +339,10 @@ async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
     else:
         info = await find_named_session(client, wanted.session)
         if agent not in (None, info.agent):
-            raise SettingsError(f"session {info.session_id} is one of {info.agent}, not of {wanted.agent}")
+            raise SettingsError(f"session {info.session_id} belongs to {info.agent}, not to {wanted.agent}")
     seen.screen.status(f"starting {info.agent} …")
     if seen.asking is not None and wanted.prompt is None:
-        # What waits there is asked when what led to it has been shown.
+        # Show the last turns before asking the requests that wait.
         seen.asking.pause()
     session = await client.sessions.attach(info.session_id)
     await _choose_model_and_mode(session, wanted)
@@ -352,7 +352,7 @@ async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
 
 
 async def _choose_model_and_mode(session: Session, wanted: RunRequest) -> None:
-    """Set the model and the mode. Raises RequestError, which names those that there are."""
+    """Set the model and the mode. Raises RequestError, which lists the valid ones."""
     if wanted.model is not None:
         await session.set_model(wanted.model)
     if wanted.mode is not None:
@@ -363,7 +363,7 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
     cancelling: set[asyncio.Task[None]] = set()
 
     def interrupted(number: signal.Signals) -> bool:
-        """Ctrl-C throws away what is typed, then cancels the turn, then leaves."""
+        """Handle Ctrl-C: discard the typed text, else cancel the turn, else leave."""
         assert seen.terminal is not None
         if number is not signal.SIGINT or conversation.is_cancelling:
             return False
@@ -389,11 +389,11 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         for task in (watching, talking, *cancelling):
             task.cancel()
         await asyncio.gather(watching, talking, *cancelling, return_exceptions=True)
-        seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")
+        seen.say(f"continue with: sandbox-agent run {session.agent} --session {session.id}")
 
 
 def start_attaching(arguments: ParsedArguments) -> int:
-    """Do what is wished for; gives the exit code."""
+    """Run `sandbox-agent attach`. Return the exit code."""
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
@@ -421,7 +421,7 @@ async def _show_session(
     # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()
     if seen.asking is not None:
-        # What waits there is asked when what led to it has been shown.
+        # Show the last turns before asking the requests that wait.
         seen.asking.pause()
     async with served(choice, handlers) as server:
         info = await find_named_session(server.client, arguments.word("session") or "")
@@ -444,7 +444,7 @@ async def _show_session(
             seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-C leaves")
         await conversation.replay(after, before)
         if not info.running:
-            # A turn that a server's end has cut off has no end in the log.
+            # A turn that the server's end cut off has no end in the log.
             conversation.settle()
         if seen.asking is not None:
             seen.asking.use(server.client)
@@ -453,7 +453,7 @@ async def _show_session(
 
 
 async def _print_envelopes(session: Session, info: SessionInfo, after: int, before: int) -> int:
-    """Every envelope of the log as a line."""
+    """Print every envelope of the log as a line. Return the exit code."""
     if info.ended:
         async for event in session.history(after):
             write_line(gap(event) if isinstance(event, Gap) else event.envelope)

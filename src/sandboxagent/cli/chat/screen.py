@@ -1,6 +1,6 @@
-"""Write rendered blocks to streams, and write again what may still change.
+"""Write rendered blocks to streams, and rewrite text that still changes.
 
-rich draws Markdown.
+rich renders Markdown.
 """
 
 import os
@@ -23,9 +23,9 @@ _FENCE = re.compile(r" {0,3}(```|~~~)")
 
 
 def split_blocks(text: str) -> tuple[list[str], str]:
-    """The blocks that are complete, such as paragraphs and pieces of code, and the rest.
+    """Split Markdown into complete blocks, such as paragraphs and code blocks, and the incomplete rest.
 
-    A block ends with an empty line that is followed by one which is not indented: what is indented belongs to it.
+    A block ends with an empty line before a line without indentation, because indented lines belong to the block.
     """
     blocks: list[str] = []
     begun: list[str] = []
@@ -47,7 +47,7 @@ def split_blocks(text: str) -> tuple[list[str], str]:
 
 @lru_cache(maxsize=2)
 def render(text: str, width: int) -> str:
-    """A text in colours, on rows of so many columns. What is not complete is asked for again and again."""
+    """Render Markdown with colours on rows of that many columns. An incomplete block is rendered again and again."""
     from rich.color import ColorSystem
 
     console = _console()
@@ -69,13 +69,13 @@ def _parse(text: str) -> "Markdown":
     from markdown_it import MarkdownIt
 
     markdown = _markdown_type()(text, hyperlinks=False, code_theme="ansi_dark")
-    # Without HTML: tags are words of the agent like all others.
+    # No HTML: tags in an agent's text are shown as text.
     parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
     markdown.parsed = parser.parse(text)
     for token in markdown.parsed:
         for child in token.children or ():
             if child.type == "softbreak":
-                child.type = "hardbreak"  # Agents mean their line ends.
+                child.type = "hardbreak"  # Agents mean line breaks as such.
     return markdown
 
 
@@ -95,14 +95,14 @@ def _markdown_type() -> "type[Markdown]":
     from rich.syntax import Syntax
 
     class LeftHeading(Heading):
-        """A heading where people look for it, without a box."""
+        """A heading at the left, without a box."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             self.text.justify = "left"
             yield self.text
 
     class PlainCode(CodeBlock):
-        """Code that can be copied: no box, no background."""
+        """A code block without a box or a background, so that it can be copied."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
             code = str(self.text).rstrip()
@@ -125,21 +125,21 @@ _SPEECH = {"agent": "", "thought": "dim", "person": "bold"}
 _CLEAR_LINE, _CLEAR_BELOW = "\r\x1b[K", "\r\x1b[J"
 DEFAULT_WIDTH, DEFAULT_HEIGHT = 80, 24
 ROOM_BELOW = 8
-"""Rows of the terminal that what is live leaves to what is typed."""
+"""Rows of the terminal that text above the input line leaves to the input."""
 
 
 def moves(stream: TextIO) -> bool:
-    """Whether it is a terminal on which the cursor can be moved."""
+    """Whether the stream is a terminal with cursor movements."""
     return stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
 
 
 def is_unicode(stream: TextIO) -> bool:
-    """Whether it takes all letters."""
+    """Whether the stream's encoding has all characters."""
     return (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf8sig")
 
 
 def width_of(stream: TextIO) -> int:
-    """Its columns."""
+    """Return the number of the stream's columns."""
     try:
         told = int(os.environ.get("COLUMNS") or 0) or os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -148,7 +148,7 @@ def width_of(stream: TextIO) -> int:
 
 
 def height_of(stream: TextIO) -> int:
-    """Its rows."""
+    """Return the number of the stream's rows."""
     try:
         return os.get_terminal_size(stream.fileno()).lines or DEFAULT_HEIGHT
     except (OSError, ValueError):
@@ -156,24 +156,24 @@ def height_of(stream: TextIO) -> int:
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:
-    """A text in a colour, where the stream takes colours and you want them."""
+    """Return a text in a style, if the stream takes colours and the user has not switched them off."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style and is_drawn(stream) else text
 
 
 class _Output:
-    """One stream: what was written last, so that blocks are apart and lines whole."""
+    """One stream, with the state of its last text that separates blocks and keeps lines whole."""
 
     def __init__(self, stream: TextIO, *, spaced: bool) -> None:
         self.stream = stream
         self.moves = moves(stream)
         self._gap = 2 if spaced else 1
-        """How many newlines are between two blocks."""
+        """Number of newlines between two blocks."""
         self._newlines = 2
-        """How many there are at the end of what was written; before anything, none is needed."""
+        """Number of newlines at the end of the text so far. It starts with enough for the first block."""
         self._block: str | None = None
         self._key: str | None = None
         self._rows = 0
-        """Of the last note, if it can be rewritten."""
+        """Number of rows of the last note, if that can be rewritten."""
         self._seen: set[str] = set()
 
     @property
@@ -181,48 +181,48 @@ class _Output:
         return self._newlines > 0
 
     def speech(self, piece: Spoken) -> str:
-        """What to write for it."""
+        """Return the text to write for a piece of speech."""
         begins = piece.new or self._block != piece.who
         before = self.begin(piece.who) if begins else ""
-        # What an agent says goes through a pipe as it is; on a terminal, it must do no harm.
+        # A pipe gets the agent's text unchanged. A terminal gets it without control characters.
         text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
         if begins and self.stream.isatty():
             text = text.lstrip("\n")
         return before + paint(self.wrote(text), _SPEECH[piece.who], self.stream)
 
     def note(self, piece: Note, *, in_place: bool) -> str:
-        """What to write for it: in place of the last one, if it has the same key and that can be done."""
+        """Return the text to write for a note. It replaces the last note if that has the same key and is visible."""
         again = in_place and piece.key is not None and piece.key == self._key and self.moves
-        again = again and self._rows < height_of(self.stream)  # What has scrolled away stays as it is.
+        again = again and self._rows < height_of(self.stream)  # Rows that have scrolled away cannot be rewritten.
         lines = piece.lines if again else self.lines_of(piece)
         back = f"\x1b[{self._rows}A{_CLEAR_BELOW}" if again else ""
         if not lines:
             return ""
-        # A note that follows typed input is about that input.
+        # No gap: a note after typed input is about that input.
         before = back or ("" if self._block in ("note", "typed") and self.at_start else self.begin("note"))
         self._block, self._newlines = "note", 1
         if piece.key is not None:
             self._seen.add(piece.key)
         self._key, self._rows = piece.key, len(lines)
-        # What can be taken back has to be as many rows as it has lines.
+        # Cut lines that may be rewritten: each must take exactly one row.
         return before + "".join(f"{self.line(line, whole=piece.key is None)}\n" for line in lines)
 
     def lines_of(self, piece: Note) -> Sequence[Line]:
-        """What to show of a note now: less when it was shown before."""
+        """Return the lines to show: the brief ones if a note with the same key was shown before."""
         return piece.brief if piece.brief is not None and piece.key in self._seen else piece.lines
 
     def line(self, line: Line, *, whole: bool = False) -> str:
-        """A line in its colours; as much of it as there is room for, unless you want all of it."""
+        """Return a line in its colours, cut at the width unless `whole`."""
         shown = cut(line, width_of(self.stream) - 1) if self.moves and not whole else line
         return "".join(paint(text, style, self.stream) for text, style in shown)
 
     @property
     def is_after_words(self) -> bool:
-        """Whether what is typed now should be a row apart."""
+        """Whether there should be a gap before the input line."""
         return self._block not in (None, "note", "typed") and self._newlines < self._gap
 
     def end_line(self) -> str:
-        """What brings it to the beginning of a line."""
+        """Return the text that ends the current line."""
         self._key = None
         if self.at_start:
             return ""
@@ -230,22 +230,22 @@ class _Output:
         return "\n"
 
     def is_in(self, block: str) -> bool:
-        """Whether the last thing written is of this kind."""
+        """Whether the last block is of this kind."""
         return self._block == block
 
     def wrote(self, text: str) -> str:
-        """Take note of how a text ends that is a part of the block."""
+        """Count the newlines at the end of a text that is written as part of the block, and return the text."""
         ends = len(text) - len(text.rstrip("\n"))
         if text:
             self._newlines = ends if ends < len(text) else self._newlines + ends
         return text
 
     def typed(self) -> None:
-        """A line was typed."""
+        """Note that a line was typed."""
         self._block, self._newlines, self._key = "typed", 1, None
 
     def begin(self, block: str) -> str:
-        """What is between the last block and one of another kind."""
+        """Start a block, and return the newlines before it."""
         missing = max(0, self._gap - self._newlines)
         self._block, self._key = block, None
         self._newlines += missing
@@ -253,19 +253,19 @@ class _Output:
 
 
 class Below(Protocol):
-    """What stands below everything that is written: a line that is being typed."""
+    """The input line below all other text."""
 
     def print_above(self, text: str) -> None:
-        """Write whole lines above it."""
+        """Write whole lines above the input line."""
         ...
 
     def refresh(self) -> None:
-        """What is live has changed."""
+        """Redraw, because the live text has changed."""
         ...
 
 
 class Screen:
-    """What people see."""
+    """The output for people: the agent's text on one stream, and all other text on the same or another one."""
 
     def __init__(self, words: TextIO, notes: TextIO, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -273,19 +273,19 @@ class Screen:
         self._notes = self._words if notes is words else _Output(notes, spaced=notes.isatty())
         self._below: Below | None = None
         self._status = ""
-        """What is being waited for."""
+        """The text that says what the program waits for."""
         self._block = ""
-        """The agent's words, or a thought, that are not written for good: more of the block may come."""
+        """Text of the last speaker that may still change, because more of its block may come."""
         self._speaker: Spoken | None = None
-        """Whose they are."""
+        """The last piece of that text, with its speaker."""
         self._shown = ""
-        """How much of them is on the screen, to be taken back."""
+        """The part of that text on the screen, which is erased before it is written again."""
         self._pending: Note | None = None
-        """A note that may still change, while something is typed below."""
+        """A note that may still change, while there is an input line."""
 
     @property
     def stream(self) -> TextIO:
-        """Where people are asked."""
+        """The stream on which the user is asked."""
         return self._notes.stream
 
     @property
@@ -297,7 +297,7 @@ class Screen:
         return width_of(self.stream)
 
     def show(self, blocks: Iterable[Block]) -> None:
-        """Write blocks; when it is quiet, the agent's words alone."""
+        """Write blocks. With `quiet`, write only the agent's text."""
         for piece in blocks:
             if isinstance(piece, Spoken):
                 if piece.who == "agent" or not self._quiet:
@@ -310,7 +310,7 @@ class Screen:
         self._note(note, may_change=False)
 
     def status(self, text: str) -> None:
-        """Say what is being waited for; it goes with the next thing that is written."""
+        """Show what the program waits for, until the next text is written."""
         if self._quiet or not self.moves or not self._notes.at_start:
             return
         self._status = text
@@ -320,20 +320,20 @@ class Screen:
             self._below.refresh()
 
     def finish(self) -> None:
-        """Bring everything to an end."""
+        """Complete all text, at the end of the program."""
         self.end_lines()
 
     def end_lines(self) -> None:
-        """Let what was said so far be whole lines: programs that read line by line wait for the end of one."""
+        """Complete the text so far and end its lines, because programs in a pipe wait for the end of a line."""
         self._settle()
         for output in (self._words, self._notes):
             self._put(output, output.end_line())
 
-    # While something can be typed
+    # With an input line
 
     @property
     def live(self) -> str:
-        """What may still change, for the rows above what is typed: as much of its end as there is room for."""
+        """The text that may still change, for the rows above the input line: as much of its end as fits."""
         parts: list[str] = []
         if self._pending is not None:
             parts += [self._notes.line(line) for line in self._notes.lines_of(self._pending)]
@@ -347,21 +347,21 @@ class Screen:
 
     @property
     def is_after_words(self) -> bool:
-        """Whether what is typed should be a row apart from what stands above it."""
+        """Whether there should be a gap between the text and the input line."""
         return bool(self._block.strip()) or self._notes.is_after_words
 
     def put_below(self, below: Below) -> None:
-        """From here on something is typed below."""
+        """Put an input line below the text."""
         self.end_lines()
         self._below = below
 
     def take_away(self) -> None:
-        """Nothing is typed any more."""
+        """Remove the input line."""
         self._settle()
         self._below = None
 
     def type_line(self, mark: str, text: str) -> None:
-        """A line was typed: it becomes a part of what was."""
+        """Write a line that was typed into the input line above it."""
         self._settle()
         before = self._notes.begin("typed") if self._notes.is_after_words else self._notes.end_line()
         indented = spoken(text).replace("\n", "\n  ")
@@ -369,11 +369,11 @@ class Screen:
         self._notes.typed()
 
     def typed(self) -> None:
-        """A line was typed, and is on the screen already."""
+        """Note that a line was typed, which the terminal shows already."""
         self._notes.typed()
 
     def ask(self, mark: str) -> None:
-        """Let something be typed after a mark, where the cursor cannot be moved."""
+        """Write a mark, after which the user types, on a terminal without cursor movements."""
         self._settle()
         self._put(self._notes, self._notes.end_line() + mark)
 
@@ -410,7 +410,7 @@ class Screen:
             self._put(output, output.begin(piece.who))
         whole, rest = self._parts(self._block + text, piece)
         if whole and not self._fits(output):
-            # What has scrolled away stays as it is.
+            # Rows that have scrolled away cannot be rewritten.
             unseen = (self._block + text)[len(self._shown) : -len(rest) or None]
             self._put(output, output.wrote(unseen))
             self._shown = ""
@@ -425,7 +425,7 @@ class Screen:
             self._shown = rest
 
     def _parts(self, text: str, piece: Spoken) -> tuple[list[str], str]:
-        """What can be written for good, with line ends, and what can not."""
+        """Split a text into parts that are final, with their line ends, and the rest."""
         if piece.who == "agent" and is_drawn(self._words.stream):
             whole, rest = split_blocks(text)
             return [f"{block}\n\n" for block in whole], rest
@@ -441,7 +441,7 @@ class Screen:
         return paint(block, _SPEECH[piece.who], output.stream)
 
     def _take_back(self, output: _Output) -> None:
-        """Take away what is on the screen of a block that will be rewritten."""
+        """Erase the incomplete block from the screen, before it is written again."""
         if not self._shown:
             return
         width = width_of(output.stream)
@@ -450,7 +450,7 @@ class Screen:
         self._shown = ""
 
     def _settle(self) -> None:
-        """Write for good what might have changed."""
+        """Write the text that could still have changed in its final form."""
         self._clear_status()
         pending, self._pending = self._pending, None
         if pending is not None:
@@ -470,7 +470,7 @@ class Screen:
             self._put(output, text + (output.end_line() if below else ""))
 
     def _fits(self, output: _Output) -> bool:
-        """Whether everything to take back is still on the screen."""
+        """Whether the whole incomplete block is still on the screen."""
         return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
 
     def _clear_status(self) -> None:

@@ -11,20 +11,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles signals that ask the program to end; `on` decides, and returns False to end now."""
+    """Handles signals that ask the program to end. `on` decides about them, and returns False to end the work."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
         self.on: Callable[[signal.Signals], bool] = lambda _: False
         self.restore: Callable[[], None] = lambda: None
-        """Leaves the terminal as it was found, for when there is no time for anything else."""
+        """Restores the terminal, for an exit without other cleaning up."""
         self.received: signal.Signals | None = None
-        """By what it was ended."""
+        """The signal that ended the work."""
 
     def tell(self, number: signal.Signals) -> None:
-        """A signal has come."""
+        """Handle a signal."""
         if self.received is not None:
-            # The second time means now. What an embedded server has started ends with it, and it with us.
+            # The second signal ends the program at once. An embedded server ends with it, and its agents with that.
             self.restore()
             with suppress(OSError):
                 sys.stdout.flush()
@@ -33,20 +33,20 @@ class Interrupts:
             self.leave(number)
 
     def leave(self, number: signal.Signals = signal.SIGINT) -> None:
-        """End what runs."""
+        """Cancel the work."""
         self.received = number
         self._end()
 
 
 def run(work: Callable[[Interrupts], Coroutine[object, object, int]]) -> int:
-    """Run something to its end; gives its exit code, or 128 and the number of the signal that ended it."""
+    """Run a coroutine to its end. Return its exit code, or 128 plus the number of the signal that ended it."""
 
     async def watched() -> int:
         loop = asyncio.get_running_loop()
         task: asyncio.Task[int] | None = None
         interrupts = Interrupts(lambda: task.cancel() if task is not None else None)
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored, as under nohup.
                 loop.add_signal_handler(number, interrupts.tell, number)
         task = asyncio.create_task(work(interrupts))
         try:
