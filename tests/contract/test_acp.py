@@ -128,7 +128,9 @@ def test_a_session_has_its_events_and_answers_on_its_own_stream_once_that_is_ope
 
 
 @pytest.mark.requirement("14.answers-on-streams")
-def test_what_a_load_replays_is_on_the_sessions_stream_before_its_answer_is_on_the_connections(acp: Server) -> None:
+def test_load_replays_on_the_session_stream_before_it_is_answered(acp: Server) -> None:
+    """The answer comes on the stream of the connection."""
+
     async def main() -> None:
         async with Acp(acp) as first, first.get() as stream:
             session = await first.session(stream)

@@ -30,7 +30,7 @@ async def pid_of(client: Client, session: str) -> int:
 
 
 @pytest.mark.requirement("6.death-waiting")
-def test_every_request_that_waits_on_a_dead_agent_gets_an_error_with_exit_code_and_stderr(crashing: Server) -> None:
+def test_requests_waiting_on_a_dead_agent_fail_with_exit_code_and_stderr(crashing: Server) -> None:
     async def main() -> None:
         async with Client(crashing, "one") as client, client.stream() as stream:
             session = await client.new_session()
@@ -188,7 +188,7 @@ def test_a_prompt_to_a_resumable_session_starts_a_new_process_and_resumes_it_fir
 
 
 @pytest.mark.requirement("6.death-resume")
-def test_an_agent_that_can_only_load_is_asked_to_load_and_no_client_sees_the_past_twice(crashing: Server) -> None:
+def test_session_of_a_load_only_agent_is_loaded_without_repeating_the_past(crashing: Server) -> None:
     async def main() -> None:
         async with Client(crashing, "loads") as client:
             session = await client.new_session()
@@ -208,7 +208,7 @@ def test_an_agent_that_can_only_load_is_asked_to_load_and_no_client_sees_the_pas
 
 
 @pytest.mark.requirement("6.death-resume")
-def test_prompts_sent_at_once_to_a_dead_session_share_one_resumption_and_keep_their_order(crashing: Server) -> None:
+def test_concurrent_prompts_to_a_dead_session_share_one_resume_in_order(crashing: Server) -> None:
     async def main() -> None:
         async with Client(crashing, "four") as client, client.stream() as stream:
             session = await client.new_session()
@@ -514,7 +514,7 @@ def test_an_http_view_of_an_isolated_session_does_not_name_its_env(server: Serve
 
 
 @pytest.mark.requirement("6.late-updates")
-def test_what_an_agent_says_of_a_session_that_has_ended_reaches_only_who_is_attached_to_it(server: Server) -> None:
+def test_update_of_an_ended_session_reaches_attached_clients_only(server: Server) -> None:
     async def main() -> None:
         async with (
             Client(server) as owner,

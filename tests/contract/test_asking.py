@@ -170,9 +170,7 @@ def test_an_answer_under_an_id_that_was_asked_of_others_only_is_refused(server: 
 
 
 @pytest.mark.requirement("5.pending-waits")
-def test_with_no_client_attached_a_request_waits_is_listed_and_goes_to_the_next_client_that_attaches(
-    server: Server,
-) -> None:
+def test_request_without_attached_client_waits_listed_for_the_next_one(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()
@@ -208,9 +206,7 @@ def test_with_no_client_attached_a_request_waits_is_listed_and_goes_to_the_next_
 
 @pytest.mark.requirement("5.pending-waits")
 @pytest.mark.parametrize("how", ["load", "resume", "attach"])
-def test_a_client_that_attaches_while_a_request_is_open_is_asked_and_learns_when_it_is_answered(
-    server: Server, how: str
-) -> None:
+def test_client_attaching_during_a_request_is_asked_and_told_of_its_end(server: Server, how: str) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, a.stream() as seen_a, b.stream() as seen_b:
             session = await a.new_session()

@@ -181,7 +181,7 @@ def test_a_model_that_has_another_name_in_models_is_set_by_that_name_too(shapes:
 
 
 @pytest.mark.requirement("6.set-any-way")
-def test_an_option_may_be_named_by_its_category_and_what_else_was_said_reaches_the_agent(shapes: Server) -> None:
+def test_option_named_by_category_is_set_and_other_params_reach_the_agent(shapes: Server) -> None:
     async def main() -> None:
         async with Client(shapes, "claude") as client:
             session = (await make(client))["sessionId"]

@@ -108,7 +108,8 @@ def test_an_emptied_log_is_kept_aside_and_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("6.damage")
-def test_a_damaged_write_ahead_log_is_reported_until_it_is_acknowledged_and_positions_go_on(tmp_path: Path) -> None:
+def test_damaged_write_ahead_log_is_reported_until_acknowledged(tmp_path: Path) -> None:
+    """Sessions stay listed, and new positions are higher than all earlier ones."""
     with Server(directory=tmp_path) as server:
 
         async def before() -> tuple[list[str], list[Json]]:

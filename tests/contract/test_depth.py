@@ -103,7 +103,7 @@ def test_a_line_of_an_agent_has_the_same_limit_and_its_neighbours_arrive(deep: S
 
 
 @pytest.mark.requirement("12.depth")
-def test_what_is_as_deep_as_it_may_be_is_shown_in_every_list_also_after_a_restart(tmp_path: Path) -> None:
+def test_metadata_of_maximum_depth_is_in_every_list_and_after_a_restart(tmp_path: Path) -> None:
     async def look(client: Client, session: str) -> None:
         one = (await client.http.get(f"/v1/sessions/{session}")).json()
         [listed] = (await client.http.get("/v1/sessions")).json()["sessions"]

@@ -59,9 +59,7 @@ async def texts_of(client: Client, session: str) -> list[str]:
 
 
 @pytest.mark.requirement("6.disk-full")
-def test_a_full_disk_refuses_prompts_with_507_and_after_room_is_made_all_that_was_acknowledged_is_there(
-    small_disk: Path,
-) -> None:
+def test_full_disk_refuses_prompts_with_507_and_loses_nothing_acknowledged(small_disk: Path) -> None:
     acknowledged: list[str] = []
 
     def body(client: Client, session: str, text: str) -> Json:

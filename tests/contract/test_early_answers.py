@@ -76,7 +76,7 @@ def test_a_body_without_end_is_answered_while_it_comes(
 
 @pytest.mark.requirement("3.answer-early")
 @refused("a file that is too large", "an envelope that is too large")
-def test_a_client_that_sends_without_end_and_never_looks_is_stopped_and_finds_the_answer(
+def test_client_that_sends_endlessly_is_stopped_and_finds_the_answer(
     strict: Server, start: str, status: int, slug: str, headers: tuple[str, ...]
 ) -> None:
     with Wire(strict) as wire:
@@ -112,7 +112,8 @@ def test_a_socket_goes_on_when_little_of_a_body_was_left(strict: Server) -> None
 
 
 @pytest.mark.requirement("3.answer-early")
-def test_who_would_wait_for_a_100_and_is_refused_need_not_say_whether_it_sends_the_body(strict: Server) -> None:
+def test_refusal_of_a_request_that_expects_100_closes_the_socket(strict: Server) -> None:
+    """The client may send its body or not: the server takes neither for the next request."""
     with Wire(strict) as wire:
         wire.send(wire.request("PUT /v1/fs/file?path=/etc/new", "Content-Length: 10", "Expect: 100-continue"))
         response = wire.response()

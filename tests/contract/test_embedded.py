@@ -84,9 +84,7 @@ def test_it_ends_with_its_stdin_and_so_does_everything_it_has_started_or_written
 
 @pytest.mark.requirement("11.embedded-stdin")
 @pytest.mark.parametrize("how", ["plain", "fork"])
-def test_after_a_kill_of_the_program_everything_is_gone_also_when_a_fork_of_it_holds_the_pipe(
-    place: Place, how: str
-) -> None:
+def test_killed_program_leaves_nothing_even_when_its_fork_holds_the_pipe(place: Place, how: str) -> None:
     with Host(place, how) as host:
         pids = busy(host)
         assert host.fork is None or alive(host.fork)

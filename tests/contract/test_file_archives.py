@@ -255,7 +255,7 @@ def test_links_out_are_links_and_what_is_no_directory_is_refused(files: Filing, 
 
 @pytest.mark.requirement("13.archives-at-once")
 @pytest.mark.requirement("13.archive-is-whole")
-def test_only_so_many_are_under_way_and_who_goes_away_makes_room(files: Filing) -> None:
+def test_concurrent_archives_are_bounded_and_a_client_that_leaves_makes_room(files: Filing) -> None:
     with (files.root / "large").open("wb") as file:
         file.truncate(100 * MIB)
     target = f"/v1/fs/archive?path={files.root}"

@@ -176,7 +176,7 @@ def test_a_directory_that_is_swapped_for_a_link_never_leads_out(files: Filing) -
 
 
 @pytest.mark.requirement("13.confined")
-def test_a_tree_that_is_deleted_while_its_directories_become_links_takes_nothing_outside_along(files: Filing) -> None:
+def test_deleting_a_tree_whose_directories_become_links_spares_the_outside(files: Filing) -> None:
     for turn in range(ROUNDS):
         tree = files.root / f"tree{turn}"
         for number in range(5):

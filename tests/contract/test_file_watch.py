@@ -138,7 +138,7 @@ def test_more_than_the_buffer_holds_is_a_gap(files: Filing) -> None:
 
 
 @pytest.mark.requirement("13.watch-limits")
-def test_only_so_many_are_open_and_who_leaves_makes_room(files: Filing) -> None:
+def test_open_watches_are_bounded_and_a_client_that_leaves_makes_room(files: Filing) -> None:
     with watch(files), watch(files):
         problem(files.http.get("/watch", params={"path": str(files.root)}), 429, "too-many")
 

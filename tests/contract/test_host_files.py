@@ -127,7 +127,9 @@ def test_the_server_answers_under_the_agents_id_without_asking_and_keeps_both(se
 
 
 @pytest.mark.requirement("5.host-methods")
-def test_a_session_whose_id_was_taken_reads_under_the_agents_own_and_is_logged_under_ours(server: Server) -> None:
+def test_session_with_a_taken_id_reads_files_under_the_agents_own_id(server: Server) -> None:
+    """The log names the session by the server's id."""
+
     async def main() -> None:
         async with Client(server, "twin") as a, Client(server, "twin2") as b:
             await a.new_session()

@@ -339,7 +339,7 @@ def test_session_cancel_also_answers_an_elicitation_that_belongs_to_the_prompt(s
 
 
 @pytest.mark.requirement("5.pending-waits", "5.elicitation-request-id")
-def test_an_elicitation_whose_client_has_gone_is_delivered_to_the_next_client_that_attaches(server: Server) -> None:
+def test_elicitation_of_a_gone_client_goes_to_the_next_that_attaches(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()

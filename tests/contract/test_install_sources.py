@@ -93,7 +93,7 @@ def test_packages_of_pypi_and_archives_are_installed_too(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.registry-first")
-def test_what_only_the_registry_has_needs_it(shelf: Shelf, tmp_path: Path) -> None:
+def test_agent_known_to_the_registry_alone_needs_the_registry(shelf: Shelf, tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         client = bare(server)
         async with client.http:
@@ -210,9 +210,7 @@ def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shel
 
 
 @pytest.mark.requirement("9.running-install")
-def test_an_agent_that_runs_goes_on_with_what_it_was_started_from_and_the_next_start_is_the_new_one(
-    shelf: Shelf,
-) -> None:
+def test_running_agent_keeps_its_version_and_the_next_start_takes_the_new(shelf: Shelf) -> None:
     id = shelf.box()
 
     async def main() -> None:

@@ -72,7 +72,7 @@ def is_file(path: str) -> bool:
 
 
 @pytest.mark.requirement("9.already-installed", "9.install-versions")
-def test_what_is_installed_is_not_installed_again_unless_another_version_is_asked_for(shelf: Shelf) -> None:
+def test_installed_agent_is_kept_unless_another_version_is_asked_for(shelf: Shelf) -> None:
     id = shelf.put()
     shelf.index.npm(f"{id}-package", "2.0.0")
 
@@ -92,7 +92,7 @@ def test_what_is_installed_is_not_installed_again_unless_another_version_is_aske
 
 
 @pytest.mark.requirement("9.already-installed")
-def test_what_is_installed_is_installed_again_when_that_is_asked_for(shelf: Shelf) -> None:
+def test_installed_agent_is_installed_again_on_request(shelf: Shelf) -> None:
     id = shelf.box()
 
     async def main() -> None:

@@ -182,7 +182,7 @@ def test_a_session_of_opencode_is_there_for_other_clients(server: Server) -> Non
 
 
 @pytest.mark.requirement("6.names-unique")
-def test_an_agent_that_chooses_what_opencode_calls_another_session_or_a_draft_gets_neither(server: Server) -> None:
+def test_agent_cannot_claim_the_opencode_id_of_a_session_or_draft(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client, opencode(server) as program:
             session = await client.new_session(title="not to be taken")

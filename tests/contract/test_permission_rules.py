@@ -432,7 +432,7 @@ def test_all_attached_clients_learn_that_no_answer_came(hurried: Server, method:
         (("--agent-memory", "300KiB"), 200 << 10, "--agent-memory"),
     ],
 )
-def test_a_request_beyond_what_may_wait_is_rejected_and_every_attached_client_learns_why(
+def test_request_over_a_pending_limit_is_rejected_and_clients_learn_why(
     flags: tuple[str, str], size: int, flag: str
 ) -> None:
     async def main(server: Server) -> None:

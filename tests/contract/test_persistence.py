@@ -202,7 +202,7 @@ def test_a_kill_costs_at_most_the_updates_of_the_last_50_milliseconds() -> None:
 
 
 @pytest.mark.requirement("6.chaos")
-def test_killed_again_and_again_mid_turn_nothing_acknowledged_is_missing_and_nothing_is_there_twice() -> None:
+def test_repeated_kills_mid_turn_neither_lose_nor_repeat_acknowledged_prompts() -> None:
     """Four senders prompt as fast as they can, half of them with respond-async, and the server is killed under them."""
     accepted: list[str] = []
     finished: list[str] = []

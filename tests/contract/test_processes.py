@@ -218,9 +218,7 @@ def test_nothing_is_left_of_a_server_that_crashed_while_a_keeper_was_stopped(pid
 
 
 @pytest.mark.requirement("10.next-server-sweeps")
-def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_one_starts(
-    pids: Pids, tmp_path: Path
-) -> None:
+def test_leftovers_of_a_server_killed_with_its_keepers_end_at_the_next_start(pids: Pids, tmp_path: Path) -> None:
     async def main(server: Server) -> int:
         async with Client(server) as client:
             return await start(client, await client.new_session(), pids, ESCAPED | {"clear_env": True})

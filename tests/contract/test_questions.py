@@ -365,7 +365,7 @@ def test_a_permission_that_is_a_question_is_asked_as_one(
 
 
 @pytest.mark.requirement("7.dialects")
-def test_a_permission_of_such_an_agent_is_still_one(particular: Server) -> None:
+def test_permission_of_an_agent_with_its_own_dialect_is_still_one(particular: Server) -> None:
     async def main() -> None:
         async with Speaking(particular, QUESTIONS, "own") as client, client.stream() as events:
             session = await client.new_session()

@@ -85,7 +85,7 @@ def test_a_gap_at_the_very_end_of_a_log_is_announced_too() -> None:
 
 
 @pytest.mark.requirement("4.no-false-gap")
-def test_a_loss_of_others_is_no_gap_of_mine() -> None:
+def test_loss_of_another_clients_events_is_no_gap() -> None:
     async def main(server: Server) -> None:
         async with Client(server) as loser, Client(server) as client:
             session = await loser.new_session()
@@ -116,7 +116,7 @@ def test_what_is_too_old_is_announced() -> None:
 
 
 @pytest.mark.requirement("4.gap")
-def test_what_a_deleted_session_takes_with_it_is_announced_to_those_who_were_attached() -> None:
+def test_events_lost_with_a_deleted_session_are_announced_to_its_clients() -> None:
     async def main(server: Server) -> None:
         async with Client(server) as owner, Client(server) as guest:
             doomed, other = await owner.new_session(), await owner.new_session()

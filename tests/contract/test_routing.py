@@ -190,7 +190,7 @@ def test_results_and_errors_of_unknown_methods_come_back_as_the_agent_gave_them(
 
 
 @pytest.mark.requirement("5.routing")
-def test_a_request_goes_to_its_sessions_agent_else_to_the_named_one_else_to_the_default(server: Server) -> None:
+def test_request_is_routed_by_session_then_named_agent_then_default(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a:
             session = await a.new_session(agent="other")
@@ -256,9 +256,7 @@ def test_a_notification_for_an_unknown_session_is_taken_and_goes_nowhere(server:
 
 @pytest.mark.requirement("5.load-unknown")
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_loading_a_session_we_never_saw_is_the_agents_to_decide_and_it_joins_the_inventory(
-    server: Server, method: str
-) -> None:
+def test_load_of_an_unknown_session_is_left_to_the_agent_and_listed(server: Server, method: str) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, a.stream() as seen_a, b.stream() as seen_b:
             session = mark()
@@ -291,7 +289,7 @@ def test_a_session_that_the_agent_does_not_know_either_does_not_join_the_invento
 
 
 @pytest.mark.requirement("5.notification-without-session")
-def test_a_notification_without_a_session_goes_to_every_connection_of_its_agent_and_no_other(server: Server) -> None:
+def test_notification_without_session_reaches_exactly_its_agents_connections(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, Client(server, "other") as c, Client(server, "other") as d:
             await d.new_session(agent="scripted")

@@ -106,7 +106,7 @@ def test_an_agent_that_cannot_delete_hinders_only_what_could_go_on(agents: Serve
 
 
 @pytest.mark.requirement("6.delete-ended")
-def test_an_agent_that_refuses_keeps_what_could_be_resumed_and_not_what_was_terminated(agents: Server) -> None:
+def test_refusal_to_delete_keeps_a_resumable_but_no_terminated_session(agents: Server) -> None:
     async def main() -> None:
         async with Client(agents, "refuses") as client:
             session = await client.new_session()
@@ -122,7 +122,7 @@ def test_an_agent_that_refuses_keeps_what_could_be_resumed_and_not_what_was_term
 
 
 @pytest.mark.requirement("6.delete-ended")
-def test_a_session_of_an_agent_that_is_there_no_more_is_deleted_when_it_was_terminated() -> None:
+def test_session_of_a_removed_agent_is_deleted_once_terminated() -> None:
     async def before(server: Server) -> str:
         async with Client(server, "passing") as client:
             return await client.new_session()

@@ -102,7 +102,7 @@ def test_of_two_sessions_begun_at_once_only_one_gets_the_alias(server: Server) -
 
 
 @pytest.mark.requirement("6.names-unique")
-def test_an_agent_that_answers_with_another_sessions_alias_or_id_gets_none_of_its_requests(server: Server) -> None:
+def test_agent_claiming_another_sessions_alias_or_id_gets_none_of_its_requests(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client, Client(server, "impostor") as other, client.stream() as stream:
             alias = "somebody else's"
@@ -308,7 +308,7 @@ def test_metadata_never_shadows_the_servers_own_facts(server: Server) -> None:
 
 
 @pytest.mark.requirement("6.attach-result")
-def test_attach_gives_the_session_what_is_pending_and_the_position_the_stream_goes_on_from(server: Server) -> None:
+def test_attach_answers_session_pending_requests_and_stream_position(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as owner, Client(server, "other") as guest, owner.stream() as stream:
             session = await owner.new_session()

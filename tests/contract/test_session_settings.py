@@ -65,7 +65,7 @@ def test_the_answer_to_session_new_shows_the_model_and_mode_that_were_set(server
 
 
 @pytest.mark.requirement("6.new-model-mode")
-def test_a_wish_that_the_agent_cannot_fulfil_does_not_cost_the_session(server: Server) -> None:
+def test_unavailable_model_in_session_new_is_a_warning_only(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "plain") as client:
             made = await client.result("session/new", new_params(server, model="large"))

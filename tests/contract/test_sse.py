@@ -251,7 +251,7 @@ def test_the_last_id_replays_nothing_and_goes_live(server: Server) -> None:
 
 
 @pytest.mark.requirement("4.replay")
-def test_a_replay_has_nothing_from_before_the_connection_attached_or_after_it_detached(server: Server) -> None:
+def test_replay_has_only_events_from_while_the_connection_was_attached(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as owner, Client(server) as guest:
             session = await owner.new_session()
@@ -289,7 +289,7 @@ def test_a_replay_has_nothing_that_was_for_others(server: Server) -> None:
 
 
 @pytest.mark.requirement("4.replay")
-def test_what_an_agent_said_outside_sessions_before_a_connection_met_it_is_not_replayed(server: Server) -> None:
+def test_replay_omits_sessionless_messages_from_before_meeting_the_agent(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "other") as native, Client(server) as stranger:
             session = await native.new_session()
@@ -330,7 +330,7 @@ def test_a_last_event_id_that_is_no_event_is_400_and_leaves_the_live_stream_alon
 
 
 @pytest.mark.requirement("4.live-after-replay")
-def test_a_client_that_reconnects_all_the_time_during_a_flood_gets_everything_once_and_in_order(server: Server) -> None:
+def test_constant_reconnects_during_a_flood_deliver_each_event_once_in_order(server: Server) -> None:
     async def main() -> None:
         count, choose = 8_000, random.Random(4)
         async with Client(server) as client:

@@ -214,7 +214,7 @@ def test_a_server_says_in_its_data_directory_where_it_listens_as_long_as_it_does
 
 
 @pytest.mark.requirement("11.notice")
-def test_a_token_that_was_given_is_not_in_it(tmp_path: Path) -> None:
+def test_record_of_a_server_does_not_hold_a_given_token(tmp_path: Path) -> None:
     place = tmp_path / "data" / "server.json"
     with Server(directory=tmp_path):
         told = json.loads(place.read_text())

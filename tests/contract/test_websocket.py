@@ -406,7 +406,9 @@ def test_a_permission_is_asked_and_answered_on_one_socket(acp: Server) -> None:
 
 
 @pytest.mark.requirement("14.ws-silent")
-def test_hundreds_of_sockets_that_never_say_initialize_trouble_no_client_and_are_closed() -> None:
+def test_sockets_without_initialize_are_closed() -> None:
+    """Hundreds of such sockets disturb no other client."""
+
     async def main(server: Server) -> None:
         place = urlsplit(server.url)
         head = (
