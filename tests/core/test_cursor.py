@@ -346,7 +346,7 @@ def test_page_that_cannot_be_read_is_read_again() -> None:
     run(scenario())
 
 
-def test_readers_that_wait_side_by_side_get_what_comes_in_turn_and_all_learn_of_the_end() -> None:
+def test_concurrent_readers_take_turns_and_all_learn_of_the_end() -> None:
     async def scenario() -> None:
         log = QuickLog(20)
         first, cancelled, last = (asyncio.ensure_future(log.cursor.next()) for _ in range(3))

@@ -32,7 +32,7 @@ def leave(directory: Path, about: ServerRecord) -> None:
     (directory / RECORD).write_bytes(msgspec.json.encode(about))
 
 
-def test_what_a_server_says_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
+def test_record_of_a_server_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
         assert read_server_record(tmp_path) is None
         with write_server_record(tmp_path, mine()):
@@ -65,7 +65,8 @@ def test_a_record_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> 
         assert read_server_record(tmp_path) is None
 
 
-def test_links_in_place_of_a_record_and_of_what_becomes_one_are_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_links_in_place_of_server_records_are_replaced_and_not_followed(tmp_path: Path) -> None:
+    """Both the record and the file that becomes the record are replaced."""
     precious, data = tmp_path / "precious", tmp_path / "data"
     precious.write_text("precious")
     data.mkdir()

@@ -89,9 +89,7 @@ def test_the_agents_directory_follows_the_data_directory(load_with: Load, tmp_pa
     assert load_with(data_dir=tmp_path, agents_dir=tmp_path / "x").agents_dir == tmp_path / "x"
 
 
-def test_an_embedded_server_is_somewhere_else_than_the_users_own_but_shares_its_agents(
-    load_with: Load, tmp_path: Path
-) -> None:
+def test_embedded_server_ignores_the_users_address_but_shares_agents(load_with: Load, tmp_path: Path) -> None:
     file = f'port = 1\nhost = "0.0.0.0"\ndata_dir = "{tmp_path}"\ntoken = "users-own"\nmax_body = 5'
     environ = {"SANDBOX_AGENT_PORT": "2", "SANDBOX_AGENT_TOKEN": "secret"}
 
@@ -115,9 +113,7 @@ def test_the_log_is_smaller_in_memory_unless_its_size_is_given(load_with: Load) 
     assert load_with(no_persist=True, log_max_bytes="5k").log_max_bytes == 5 * 1024
 
 
-def test_people_run_commands_from_opencode_unless_there_are_roots_or_it_is_turned_off(
-    load_with: Load, tmp_path: Path
-) -> None:
+def test_opencode_shell_is_on_unless_roots_are_set_or_it_is_turned_off(load_with: Load, tmp_path: Path) -> None:
     assert load_with().opencode_shell == "on"
     assert load_with(fs_root=[str(tmp_path)]).opencode_shell == "off"
     assert load_with({"SANDBOX_AGENT_FS_ROOT": str(tmp_path)}).opencode_shell == "off"
@@ -155,9 +151,7 @@ def test_a_switch_in_the_environment_is_a_word(load_with: Load, word: str, meani
     assert load_with({"SANDBOX_AGENT_NO_PERSIST": word}).no_persist is meaning
 
 
-def test_a_list_is_repeated_as_a_flag_split_at_commas_in_the_environment_and_a_list_in_the_file(
-    load_with: Load,
-) -> None:
+def test_list_is_a_repeated_flag_comma_separated_variable_or_file_list(load_with: Load) -> None:
     expected = ("a.example", "b.example")
 
     assert load_with(allow_host=["a.example", "b.example"]).allow_host == expected
@@ -217,9 +211,7 @@ def test_a_wrong_value_names_the_flag_the_value_and_what_is_expected(
     ("name", "value"),
     [("creds", "box.nk"), ("node", "box"), ("label", ["zone=eu"]), ("join_proxy", "http://proxy:3128")],
 )
-def test_a_flag_about_a_fleet_that_is_not_joined_is_named_with_the_one_that_is_missing(
-    load_with: Load, name: str, value: object
-) -> None:
+def test_fleet_flag_without_join_is_an_error_that_names_both(load_with: Load, name: str, value: object) -> None:
     with pytest.raises(SettingsError) as wrong:
         load_with(**{name: value})
 

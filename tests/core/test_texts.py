@@ -90,11 +90,11 @@ def test_the_changes_make_the_new_text_of_the_old_one(old: list[str], new: list[
 
 
 @given(LINES, LINES, st.integers(0, 60))
-def test_they_do_so_when_there_is_no_time_to_find_them_all(old: list[str], new: list[str], steps: int) -> None:
+def test_changes_make_the_new_text_even_with_too_little_effort(old: list[str], new: list[str], steps: int) -> None:
     assert applied(old, new, Effort(steps))[0] == new
 
 
-def test_what_both_have_stays() -> None:
+def test_lines_that_both_texts_have_stay() -> None:
     old = [f"{number}" for number in range(100)]
     new = [line for line in old if line not in ("5", "50")] + ["more"]
 
