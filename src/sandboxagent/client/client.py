@@ -67,9 +67,10 @@ class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
     """Whether an operator has set `labels` and limited which agents the node may have. Otherwise the node itself
     reports both."""
     limited: str = ""
-    """Which reports of the node the fleet has refused lately, and why; empty if none."""
+    """Which facts, sessions or events of the node gateways have refused lately, and why; empty if none."""
     set_aside: str = ""
-    """Why gateways ignore the node for a while: it sends too many messages. Empty if they do not ignore it."""
+    """Why gateways ignore the node for a while: it sends too many or invalid messages. Empty if they do not ignore
+    it."""
 
 
 class _Nodes(Struct):

@@ -1,1 +1,1 @@
-"""Connect gateways and nodes: streams that are appended to, tables of keys, and calls."""
+"""Connect gateways and nodes: append-only streams, key-value tables, and requests."""

@@ -22,7 +22,7 @@ _CREDS = re.compile(
 
 
 def holds_seed(path: Path) -> bool:
-    """Whether a file has the seed of a key alone; else it is a `.creds` file of NATS. Raises Refused."""
+    """Return whether a file has only the seed of a key. Otherwise it is a `.creds` file of NATS. Raises BusRefused."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -46,18 +46,18 @@ def _is_key(seed: bytes) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether a server has said that it does not accept the credentials, or no longer."""
+    """Return whether an error says that the server does not accept the credentials, or not any more."""
     text = str(error).lower()
     return any(word in text for word in ("authorization", "authentication expired", "authentication revoked", "nkey"))
 
 
 def is_denial(error: Exception) -> bool:
-    """Whether a server has said that the credentials do not allow something."""
+    """Return whether an error says that the credentials do not allow an operation."""
     return "permissions violation" in str(error).lower()
 
 
 def explain_denial(path: Path | None, node: str | None) -> str:
-    """What to do when credentials do not let a member be the node of this name; None: a gateway."""
+    """Explain credentials that do not allow a member to be this node; without `node`, a gateway."""
     if path is None:
         return "the NATS servers allow too little without credentials; name a file with --creds"
     if node is None:
@@ -72,7 +72,7 @@ def explain_denial(path: Path | None, node: str | None) -> str:
 
 
 def explain_refusal(path: Path | None) -> str:
-    """What to do about it."""
+    """Explain why the NATS servers refuse the credentials, and what to do."""
     if path is None:
         return "the NATS servers want credentials; name a file with --creds"
     return (

@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 1.0
-"""Seconds before a server is dialled again that could not be reached."""
+"""Seconds before the client connects again to a server that could not be reached."""
 READ = 256 << 10
-"""Bytes that are read at once: a piece of a file comes in one, not in four."""
+"""Maximum number of bytes of one read. A piece of a file then comes in one read instead of four."""
 CLOSE_TIMEOUT = 1.0
-"""Seconds that a WebSocket may take to end."""
+"""Seconds to close a WebSocket."""
 
 
 class Rota:
-    """The order in which servers are dialled: the one that was just lost comes last.
+    """The order in which the client connects to servers. The server that was lost last comes last.
 
-    When it is frozen, it takes a connection and says nothing.
+    A frozen server accepts connections and never answers, so the client must not return to it first.
     """
 
     def __init__(self) -> None:
         self._dialled: dict[str, int] = {}
-        """Server → the number of the attempt at which it was dialled last."""
+        """The number of the last connection attempt, by server."""
 
     def note(self, server: str) -> None:
-        """It is dialled."""
+        """Record a connection attempt."""
         self._dialled[server] = max(self._dialled.values(), default=0) + 1
 
     def choose(self, servers: list[Server], info: object) -> tuple[Server, float]:
-        """The next one, and after how many seconds."""
+        """Return the next server, and the seconds to wait before connecting."""
         chosen = min(servers, key=lambda server: self._dialled.get(server.uri.netloc, 0))
         return chosen, RETRY_INTERVAL if chosen.reconnects else 0.0
 
 
 class Dialer(Client):
-    """A client of NATS that goes through a proxy, by TCP or by WebSocket."""
+    """A NATS client that connects by TCP or WebSocket, and through a proxy."""
 
     def __init__(self, proxy: str | None) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Dialer(Client):
         await super()._connect_to_server(s)
 
     async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
-        # Of headers that it cannot read, nats-py lets the error end its reading, for good.
+        # An error about unreadable headers would end nats-py's reading loop for good.
         try:
             return await super()._process_headers(headers)  # pyright: ignore[reportUnknownMemberType]
         except (IndexError, ValueError) as error:
@@ -69,7 +69,7 @@ class Dialer(Client):
 
 
 class TcpWay(TcpTransport):
-    """TCP, by CONNECT when there is a proxy. `tls://` never speaks before it is safe."""
+    """A TCP connection, made with CONNECT if there is a proxy. With `tls://`, it sends nothing before TLS."""
 
     def __init__(self, proxy: str | None) -> None:
         super().__init__()
@@ -101,14 +101,14 @@ class TcpWay(TcpTransport):
         super().write(payload)
 
     def __bool__(self) -> bool:
-        # It can be opened again and again; a false one would be replaced.
+        # The transport can be opened again. nats-py replaces a transport that is false.
         return True
 
 
 async def _tunnel(
     proxy: SplitResult, target: str, buffer_size: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a host and port through an HTTP proxy. Raises ConnectionError when the proxy refuses."""
+    """Connect to a host and port through an HTTP proxy. Raises ConnectionError if the proxy refuses."""
     safe = ssl.create_default_context() if proxy.scheme == "https" else None
     port = proxy.port or (443 if safe else 80)
     reader, writer = await asyncio.open_connection(proxy.hostname, port, limit=buffer_size, ssl=safe)
@@ -134,7 +134,7 @@ async def _ask_for_tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 class WebSocketWay(Transport):
-    """A WebSocket, each frame some bytes of the protocol. Without a proxy of its own, that of the environment."""
+    """A WebSocket whose frames carry bytes of the protocol. Without `proxy`, the environment's proxy is used."""
 
     def __init__(self, proxy: str | None) -> None:
         self._proxy = proxy
@@ -149,7 +149,7 @@ class WebSocketWay(Transport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        # Asked for once more after the first bytes, when all of it is safe already.
+        # nats-py calls this again after the first bytes, when TLS is established already.
         if self._socket is None and not isinstance(uri, str):
             await self._open(uri, ssl_context, connect_timeout)
 

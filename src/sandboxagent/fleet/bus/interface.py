@@ -1,8 +1,8 @@
 """Define the streams, tables and calls that a fleet needs of a message bus, and how they fail.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-`memory.py` and `nats.py` are two of these; one suite holds both to the same promises (`tests/fleet/bus`).
+`memory.py` and `nats.py` implement this interface. One test suite checks both (`tests/fleet/bus`).
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -10,31 +10,32 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 MAX_BODY_BYTES = 512 << 10
-"""Of one message's body. Every server takes 1 MiB, headers included."""
+"""Maximum number of bytes of one message's body. Every NATS server accepts 1 MiB, headers included."""
 MAX_MESSAGES = 64
-"""In one append."""
+"""Maximum number of messages in one append."""
 
 
 MAX_WAITING_BYTES = 32 << 20
-"""Bytes of messages that have arrived on one subscription and wait; more than that are dropped, and asked for again."""
+"""Maximum number of bytes of received messages that wait on one subscription. Messages beyond are dropped, and
+requested again."""
 MAX_AT_ONCE = 256
-"""Requests of one subscription that are answered at a time."""
+"""Maximum number of requests of one subscription that are answered at the same time."""
 
 
 class BusError(Exception):
-    """A call of the bus failed; nothing is known of its effect unless the subclass says so."""
+    """A call of the bus failed. Its effect is unknown unless the subclass defines it."""
 
 
 class Unreachable(BusError):
-    """No answer in time: the append, or the put, may have happened or not."""
+    """There was no answer in time. An append or a put may have happened."""
 
 
 class Nowhere(BusError):
-    """Nothing serves the subject: the request had no effect."""
+    """Nothing serves the subject. The request had no effect."""
 
 
 class Conflict(BusError):
-    """Another append, or put, came first: this one had no effect."""
+    """Another append or put came first. This one had no effect."""
 
     def __init__(self, subject: str) -> None:
         super().__init__(f"{subject} has moved on")
@@ -42,12 +43,12 @@ class Conflict(BusError):
 
 
 class BusRefused(BusError):
-    """The bus does not take this, now or later: a right that is missing, a message that is too large, a full stream."""
+    """The bus will never accept the call: a right is missing, a message is too large, or a stream is full."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamMessage:
-    """One message to append."""
+    """A message to append."""
 
     subject: str
     body: bytes
@@ -56,9 +57,9 @@ class StreamMessage:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Messages that are appended all or none, in order, one sequence after the other.
+    """Messages to append in order, all or none, with consecutive sequences.
 
-    `expected` has the last sequence of every subject in it before this append; 0 for one that has no message.
+    `expected` has the last sequence of each subject before this append; 0 for a subject without messages.
     """
 
     messages: Sequence[StreamMessage]
@@ -67,19 +68,22 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class StreamRecord:
-    """A message that was appended."""
+    """A message in a stream."""
 
     sequence: int
     subject: str
     body: bytes
     headers: Mapping[str, str]
     predecessor: int
-    """Sequence of the message before it on its subject; 0 for the first one."""
+    """Sequence of the message before this one on its subject; 0 for the first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """The value of a key. `revision` rises with every change of the table; a key without a value has one, too."""
+    """The value of a key.
+
+    `revision` rises with every change of the table. A key whose value was deleted has a revision, too.
+    """
 
     key: str
     value: bytes | None
@@ -87,40 +91,43 @@ class TableEntry:
 
 
 class StreamFollowing(Protocol):
-    """A reader of new messages. Each arrives once, in order; after a disturbance it goes on where it was."""
+    """A reader of new messages. Each arrives once, in order. After a disturbance the reader continues where it was."""
 
     async def change(self, subjects: Iterable[str]) -> None:
-        """Follow these subjects from now on. Messages of a new one that were there before do not come."""
+        """Follow these subjects from now on. Earlier messages of a new subject are not delivered."""
         ...
 
     async def close(self) -> None: ...
 
 
 class BusStream(Protocol):
-    """Messages in one order, each on a subject."""
+    """A sequence of messages, each on a subject."""
 
     async def append(self, append: Append) -> int:
-        """Append, all or nothing; returns the sequence of the first message. Raises Conflict."""
+        """Append messages, all or none, and return the sequence of the first one. Raises Conflict."""
         ...
 
     async def last(self, subject: str) -> StreamRecord | None:
-        """The newest message of a subject, as the stream's leader has it."""
+        """Return the newest message of a subject, according to the stream's leader."""
         ...
 
     async def next(self, subject: str, after: int) -> StreamRecord | None:
-        """The first message of a subject after a sequence, as the stream's leader has it."""
+        """Return the first message of a subject after a sequence, according to the stream's leader."""
         ...
 
     async def page(self, subject: str, after: int, through: int, limit: int) -> list[StreamRecord]:
-        """Messages of a subject after one sequence and up to another, in order: about `limit` bytes, at least one."""
+        """Return messages of a subject after one sequence and up to another, in order.
+
+        The page has about `limit` bytes, and at least one message.
+        """
         ...
 
     async def ends(self) -> tuple[int, int]:
-        """The first sequence that is kept, and the last one."""
+        """Return the first and the last sequence in the stream."""
         ...
 
     async def size(self) -> int:
-        """Bytes that are kept, with what the stream itself needs for them."""
+        """Return the size of the stream in bytes, including the stream's own overhead."""
         ...
 
     async def follow(
@@ -130,56 +137,70 @@ class BusStream(Protocol):
         ...
 
     async def purge(self, subject: str, through: int | None = None) -> None:
-        """Drop all messages of a subject; those up to a sequence, if there is one."""
+        """Delete all messages of a subject; with `through`, only those up to that sequence."""
         ...
 
 
 class Table(Protocol):
-    """Values by key; one that was put with a time to live goes by itself when that has passed."""
+    """Values by key. A value with a time to live is deleted when that time has passed."""
 
     async def get(self, key: str) -> TableEntry | None: ...
 
     async def revision(self, key: str) -> int:
-        """Of a key's newest change, as the table's leader has it; 0 for none."""
+        """Return the revision of a key's newest change, according to the table's leader; 0 if there is none."""
         ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
-        """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
+        """Set a value, and return its revision.
+
+        `expected` is the revision to replace; 0 if the key must have none. Raises Conflict.
+        """
         ...
 
     async def delete(self, key: str, *, expected: int | None = None, ttl: float | None = None) -> None:
-        """Take a value away. Raises Conflict, as above. That there was one may be forgotten after `ttl` seconds."""
+        """Delete a value. `expected` is the revision to delete. Raises Conflict.
+
+        After `ttl` seconds the table may forget that there was a value.
+        """
         ...
 
     async def watch(self, changed: Callable[[TableEntry], None]) -> StreamFollowing:
-        """Deliver every value that there is, then every change. Returns when those that there are were delivered."""
+        """Deliver every current value, then every change. Returns after all current values were delivered."""
         ...
 
 
 Handler = Callable[[str, bytes], Coroutine[object, None, bytes | None]]
-"""Takes a request's subject and body; returns the answer, or None for none."""
+"""Takes a request's subject and body. Returns the answer, or None to send no answer."""
 
 Hearer = Callable[[str, bytes], None]
 """Takes a message's subject and body."""
 StopHearing = Callable[[], Awaitable[None]]
-"""Ends the hearing."""
+"""Ends a subscription."""
 
 
 class Bus(Protocol):
-    """One machine's way to the others."""
+    """A member's connection to all others."""
 
     async def request(self, subject: str, body: bytes, patience: float) -> bytes:
-        """Ask; raises Nowhere when nothing serves the subject, Unreachable when no answer comes in time."""
+        """Send a request and return the answer.
+
+        Raises:
+            Nowhere: nothing serves the subject.
+            Unreachable: no answer came in time.
+        """
         ...
 
     async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
-        """Send, and wait for no answer. When nothing hears the subject, `reply` gets an empty message."""
+        """Send a message without waiting for an answer.
+
+        If nobody subscribes to the subject, `reply` gets an empty message.
+        """
         ...
 
     async def hear(self, subject: str, take: Hearer) -> StopHearing:
-        """Take every message on a subject, which may have wildcards, in order: within the call, so it must not wait.
+        """Subscribe to a subject, which may have wildcards, and return a function that ends the subscription.
 
-        Returns what ends that.
+        `take` is called for each message, in order. It must not block.
         """
         ...
 
@@ -193,24 +214,27 @@ class Bus(Protocol):
         at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
-        """Answer requests on a subject, which may have wildcards, each in a task of its own; returns what ends that.
+        """Answer requests on a subject, which may have wildcards, and return a function that ends this.
 
-        `answers` gives the prefix below which the sender of a request may get its answer; to other places none goes.
-        Requests of `waiting` bytes may wait, and `at_once` are answered at the same time. `lost` learns the subject of
-        each that was not handled, because there was no room or its answer is wanted elsewhere; else it is logged.
+        Each request is answered in a task of its own. `answers` returns the prefix of the subjects on which the sender
+        of a request may get its answer; other answers are not sent. At most `waiting` bytes of requests wait, and
+        `at_once` requests are answered at the same time.
+
+        `lost` is called with the subject of each request that was dropped, for lack of room or because its answer is
+        wanted elsewhere. Without `lost`, the drop is logged.
         """
         ...
 
     async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> BusStream:
-        """A stream, made if it is not there."""
+        """Return a stream, which is created if it does not exist."""
         ...
 
     async def table(self, name: str) -> Table:
-        """A table, made if it is not there."""
+        """Return a table, which is created if it does not exist."""
         ...
 
     async def lost(self) -> str:
-        """Wait until the connection is gone and does not come back by itself; returns why."""
+        """Wait until the connection is lost and does not reconnect by itself, and return the reason."""
         ...
 
     async def close(self) -> None: ...

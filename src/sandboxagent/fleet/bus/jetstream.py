@@ -40,30 +40,31 @@ from sandboxagent.fleet.bus.jetstream_api import (
 logger = logging.getLogger(__name__)
 
 WRITE_TIMEOUT = 10.0
-"""How long a write to a table may take: the servers elect a new leader in that time."""
+"""Seconds for a write to a table, in which the servers can elect a new leader."""
 READER_TIMEOUT = 2.0
-"""How long it may take to make or change a reader."""
+"""Seconds to create or change a reader."""
 PLACE_INTERVAL = 0.25
-"""Seconds after which a reader that was asked for, without an answer, is asked for anew. The servers put each on any of
-them: for some seconds also on one that has just been killed, and then nothing answers. The next may come elsewhere."""
+"""Seconds without an answer after which the creation of a reader is requested again. A server places each reader on
+some server of the cluster, for some seconds even on one that was just killed. Such a reader never answers. The next
+attempt may be placed elsewhere."""
 PAGES_AT_ONCE = 4
-"""Pages that are asked for at the same time: one of a rare subject costs a server much, and those that wait there would
-be asked again."""
+"""Maximum number of pages that are requested at the same time. A page of a rare subject costs a server much time, and
+requests that wait there would be repeated."""
 HEARTBEAT_INTERVAL = 0.5
 SILENCE_TIMEOUT = 3 * HEARTBEAT_INTERVAL
-"""A reader that hears nothing for so long begins anew where it was."""
+"""Seconds without a message after which a reader is created again where it was."""
 MARKERS = 3600
-"""Seconds for which a table remembers that a key's time has passed."""
+"""Seconds for which a table remembers that a key has expired."""
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _ID = "Sa-Id"
-"""Of a write to a table: by it, one that has happened is known when its answer was lost."""
+"""Header of a write to a table. It identifies a write that has happened although its answer was lost."""
 _BACK = "Sa-Back"
-"""How many messages before it in the same append its subject had its last one."""
+"""Header with the distance to the previous message of the same subject in the same append."""
 
 
 class JetStream:
-    """A stream of JetStream's."""
+    """A stream of JetStream."""
 
     def __init__(self, connection: NatsConnection, name: str) -> None:
         self._connection = connection
@@ -118,7 +119,7 @@ class JetStream:
                 "max_bytes": max(limit, 2 * MAX_BODY_BYTES),
             }
             try:
-                # Any of the servers answers.
+                # Any server that stores the stream may answer.
                 request = msgspec.json.encode(asked)
                 await self._connection.publish(f"$JS.API.DIRECT.GET.{self._name}", request, reply=inbox)
                 return await page.whole()
@@ -156,7 +157,7 @@ class JetStream:
 
 
 class _Page:
-    """Messages that come as the answer to one request."""
+    """The messages that answer one request."""
 
     def __init__(self, subject: str, through: int) -> None:
         self._subject = subject
@@ -177,7 +178,7 @@ class _Page:
             self._records.append(record)
 
     async def whole(self) -> list[StreamRecord]:
-        """All of them. Raises TimeoutError when nothing comes for a while, and what was answered instead."""
+        """Return the whole page. Raises TimeoutError if nothing comes for a while, or the error in the answer."""
         while not self._end:
             self._came.clear()
             async with asyncio.timeout(RETRY_INTERVAL):
@@ -218,9 +219,9 @@ class JetStreamTable:
         await self._publish(key, b"", {"KV-Operation": "DEL", **_lifetime(ttl)}, expected)
 
     async def _publish(self, key: str, value: bytes, headers: Mapping[str, str], expected: int | None) -> int:
-        """Write, and ask again when no answer comes, under an id, by which one that has happened is known.
+        """Write a value, and repeat the write if no answer comes. An id in a header reveals that it has happened.
 
-        Without an expected revision, a repeat may replace what others have written since.
+        Without an expected revision, a repetition may replace values that others have written meanwhile.
         """
         id = self._connection.new_inbox()
         if expected is not None:
@@ -255,7 +256,7 @@ class JetStreamTable:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a delivered message stands: in the stream, and in what its consumer has sent."""
+    """The position of a delivered message: in the stream, and among the messages of its consumer."""
 
     stream: int
     consumer: int
@@ -263,14 +264,14 @@ class _Place:
 
 
 class _Reader:
-    """A consumer of a stream, made anew from its last message whenever it falls silent or leaves one out.
+    """A consumer of a stream. It is created again after its last message if it falls silent or skips one.
 
-    nats-py has ordered consumers; they cannot change their subjects while they run.
+    nats-py has ordered consumers, but they cannot change their subjects while they run.
     """
 
     def __init__(self, connection: NatsConnection, stream: str, take: Callable[[NatsMessage, int], None]) -> None:
         self.caught_up = asyncio.Event()
-        """Everything that was there at the start has been delivered."""
+        """Set when all messages that existed at the start have been delivered."""
         self._connection = connection
         self._stream = stream
         self._take = take
@@ -281,7 +282,7 @@ class _Reader:
         self._made: Json = {}
         self._heard_at = 0.0
         self._lacking_since: float | None = None
-        """When it was first asked for a consumer that is not there yet."""
+        """Time of the first request for a consumer that does not exist yet."""
         self._end: Callable[[], Awaitable[None]] | None = None
         self._lock = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
@@ -302,10 +303,11 @@ class _Reader:
             elif had and self._consumer:
                 await self._update()
             elif had:
-                # It was lost, and goes on where it was: what came since has not been delivered.
+                # The consumer was lost. The new one continues after the last delivered message.
                 await self._make(None)
             else:
-                # From here on; a place of its own, to which it can come back before anything was delivered.
+                # Start at the end of the stream. Store that position, because the reader may be created again before it
+                # has delivered anything.
                 info = await call_again(self._connection, f"STREAM.INFO.{self._stream}", {})
                 state = info.check(self._stream).state
                 self._after = 0 if state is None else state.last_seq
@@ -332,7 +334,7 @@ class _Reader:
         }
 
     async def _update(self) -> None:
-        """Let the consumer have other subjects; make a new one when it is lost, or cannot."""
+        """Change the consumer's subjects. Create a new consumer if it is lost or cannot be changed."""
         config = self._made | {"filter_subjects": self._subjects}
         try:
             changed = await self._ask_for(self._consumer, config, 2 * PLACE_INTERVAL, action="update")
@@ -344,9 +346,9 @@ class _Reader:
             await self._make(None)
 
     async def _make(self, policy: Json | None) -> None:
-        """A new consumer; without a policy, one that goes on behind the last message.
+        """Create a consumer; without a policy, one that continues after the last message.
 
-        Each that is asked for may take as long as all before it together: servers that are slow have time, too.
+        Each attempt may take as long as all attempts before it together, so that slow servers have enough time.
         """
         await self._drop()
         if not self._subjects:
@@ -362,7 +364,7 @@ class _Reader:
             except BusError as error:
                 await self._drop()
                 if self._consumed:
-                    # It was there, and only its answer was lost.
+                    # The consumer exists and has delivered messages. Only the answer was lost.
                     policy = None
                 if not isinstance(error, Unreachable) or self._loop.time() - began_at >= READER_TIMEOUT:
                     raise
@@ -375,7 +377,7 @@ class _Reader:
         return {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
 
     async def _place(self, policy: Json, patience: float) -> None:
-        """Ask for one consumer, under a name of its own."""
+        """Request one consumer, under a new name."""
         inbox = self._connection.new_inbox()
         name = inbox.rpartition(".")[2]
         self._consumed = 0
@@ -387,7 +389,7 @@ class _Reader:
             self.caught_up.set()
 
     async def _ask_for(self, name: str, config: Json, patience: float, **how: str) -> ApiAnswer:
-        """Make or change a consumer."""
+        """Create or change a consumer."""
         asked: Json = {"stream_name": self._stream, "config": config, **how}
         return await call_api(self._connection, f"CONSUMER.CREATE.{self._stream}.{name}", asked, patience)
 
@@ -398,7 +400,8 @@ class _Reader:
             with suppress(BusError):
                 await end()
         if consumer:
-            # Not waited for: servers without a leader do not answer, and drop it by themselves when it is not used.
+            # The answer is not awaited. Servers without a leader do not answer, and all servers delete unused consumers
+            # by themselves.
             with suppress(BusError):
                 await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
@@ -406,7 +409,7 @@ class _Reader:
         headers = message.headers
         if headers.get("Status"):
             self._heard_at = self._loop.time()
-            # Of flow control: the server asks whether it may go on, or says that it still waits for our word.
+            # Flow control: the server asks whether it may continue, or says that it still waits for a confirmation.
             ready = message.reply or headers.get("Nats-Consumer-Stalled", "")
             if ready:
                 with suppress(BusError):
@@ -416,7 +419,7 @@ class _Reader:
             return
         place = _place_of(message.reply)
         if place.consumer != self._consumed + 1:
-            # One was left out: begin anew. Until then nothing is taken.
+            # A message is missing: the reader is created again. Until then, no message is accepted.
             self._heard_at = 0.0
             return
         self._heard_at = self._loop.time()
@@ -436,7 +439,7 @@ class _Reader:
             if self._is_heard():
                 continue
             async with self._lock:
-                # It may have been made anew, or have no subjects any more, since.
+                # Meanwhile the reader may have been created again, or have lost its subjects.
                 if self._is_heard() or not self._subjects:
                     continue
                 try:
@@ -449,14 +452,14 @@ class _Reader:
 
 
 def _with_headers(append: Append, batch: str) -> list[tuple[StreamMessage, dict[str, str]]]:
-    """Messages with what JetStream has to check, and with where each one's predecessor is."""
+    """Add the headers that JetStream checks, and each message's distance to its predecessor."""
     several = len(append.messages) > 1
     last: dict[str, int] = {}
     result: list[tuple[StreamMessage, dict[str, str]]] = []
     for place, message in enumerate(append.messages, 1):
         headers = dict(message.headers)
         if message.subject in last:
-            # The first of a subject is checked for all: JetStream checks one of each in an append.
+            # Only the first message of a subject has the header, because JetStream checks one per subject in an append.
             headers[_BACK] = str(place - last[message.subject])
         else:
             headers[_EXPECTED] = str(append.expected[message.subject])
@@ -479,7 +482,7 @@ def _record(sequence: int, subject: str, body: bytes, headers: Mapping[str, str]
 
 
 def _read_headers(raw: bytes) -> dict[str, str]:
-    """Headers as JetStream gives them back: the lines of a head."""
+    """Parse headers in the form that JetStream returns: the lines of a message head."""
     lines = raw.decode().split("\r\n")[1:]
     return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
 
@@ -489,14 +492,14 @@ def _lifetime(ttl: float | None) -> dict[str, str]:
 
 
 def _is_marker(headers: Mapping[str, str]) -> bool:
-    """Whether a message says that a key has no value any more."""
+    """Return whether a message says that a key has no value any more."""
     return "KV-Operation" in headers or "Nats-Marker-Reason" in headers
 
 
 def _place_of(reply: str) -> _Place:
-    """`$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>`, from its end.
+    """Parse a reply subject: `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`.
 
-    With a domain, it has more parts in front and one behind.
+    With a JetStream domain, it has two more parts after `$JS.ACK`, and one at the end.
     """
     parts = reply.split(".")
     if len(parts) > 9:

@@ -1,4 +1,4 @@
-"""Call JetStream's API, read its answers, and say what its errors mean."""
+"""Call JetStream's API, parse its answers, and translate its errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,16 +11,16 @@ from msgspec import Struct
 from sandboxagent.fleet.bus.interface import BusRefused, Conflict, Nowhere, Unreachable
 
 ANSWER_TIMEOUT = 5.0
-"""How long JetStream may take for one answer."""
+"""Seconds that JetStream has for one answer."""
 RETRY_INTERVAL = 1.0
-"""Seconds of silence after which what may be asked twice is asked again. A server that is frozen, or no longer the
-leader, still gets requests, and never answers them."""
+"""Seconds without an answer after which a repeatable call is sent again. A server that is frozen, or is not the leader
+any more, still gets requests and never answers them."""
 MIN_TIMEOUT = 0.05
-"""Seconds before that, when the connection itself refuses at once: others have to go on meanwhile."""
+"""Seconds before a retry if the connection itself refuses at once, so that other tasks can run."""
 FORM_TIMEOUT = 30.0
-"""How long the servers of a cluster that has just been started may take to find each other."""
+"""Seconds that the servers of a new cluster have to find each other."""
 FORM_INTERVAL = 0.5
-"""Seconds before a stream is asked for again that could not be made."""
+"""Seconds between two attempts to create a stream."""
 
 _CONFLICTS = (10071, 10164)
 _TOO_LARGE = 10054
@@ -39,7 +39,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class NatsMessage:
-    """A message as it came."""
+    """A received message."""
 
     subject: str
     reply: str
@@ -48,7 +48,7 @@ class NatsMessage:
 
 
 class NatsConnection(Protocol):
-    """What is needed of a connection to a NATS server."""
+    """The operations of a connection to a NATS server that JetStream needs."""
 
     async def ask(
         self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float
@@ -69,7 +69,7 @@ class _Error(Struct):
 
 
 class Stored(Struct):
-    """A message as a stream has it."""
+    """A message in a stream."""
 
     seq: int
     data: bytes = b""
@@ -77,7 +77,7 @@ class Stored(Struct):
 
 
 class StreamState(Struct):
-    """What a stream has."""
+    """The content of a stream."""
 
     first_seq: int
     last_seq: int
@@ -92,7 +92,7 @@ class _Peer(Struct):
 
 
 class _Group(Struct):
-    """The servers that keep one stream."""
+    """The servers that store one stream."""
 
     leader: str = ""
     replicas: list[_Peer] = []
@@ -103,7 +103,7 @@ class _Limits(Struct):
 
 
 class ApiAnswer(Struct):
-    """Of JetStream, whatever was asked."""
+    """An answer of JetStream, to any call."""
 
     error: _Error | None = None
     seq: int = 0
@@ -118,7 +118,7 @@ class ApiAnswer(Struct):
         return None if self.error is None else self.error.err_code or self.error.code
 
     def check(self, what: str) -> "ApiAnswer":
-        """Raises what the error means, if there is one."""
+        """Return this answer, or raise the error that it reports."""
         if self.error is None:
             return self
         text = f"{what}: {self.error.description}"
@@ -132,7 +132,7 @@ class ApiAnswer(Struct):
 
 
 async def call_api(connection: NatsConnection, call: str, body: Json, patience: float = ANSWER_TIMEOUT) -> ApiAnswer:
-    """A call of JetStream's management; raises Refused when the servers have no JetStream."""
+    """Call JetStream's management API. Raises BusRefused if the servers have no JetStream."""
     try:
         answer = await connection.ask(f"$JS.API.{call}", msgspec.json.encode(body), None, patience)
     except Nowhere as error:
@@ -141,7 +141,7 @@ async def call_api(connection: NatsConnection, call: str, body: Json, patience: 
 
 
 async def call_again(connection: NatsConnection, call: str, body: Json) -> ApiAnswer:
-    """A call that may be made twice; made again when no answer comes."""
+    """Call JetStream's management API, and repeat the call if no answer comes. The call must be repeatable."""
     clock = asyncio.get_running_loop().time
     ends_at = clock() + ANSWER_TIMEOUT
     while True:
@@ -155,24 +155,24 @@ async def call_again(connection: NatsConnection, call: str, body: Json) -> ApiAn
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
-    """How a stream is, as its servers say."""
+    """The state of a stream, as reported by its servers."""
 
     name: str
     messages: int
     size: int
-    """In bytes."""
+    """Size in bytes."""
     most: int
-    """Bytes that it may have; -1 for no limit."""
+    """Maximum size in bytes; -1 for no limit."""
     leader: str
-    """The server that takes its appends; empty while there is none."""
+    """Name of the server that accepts appends; empty while there is none."""
     behind: dict[str, int]
-    """Other servers that do not have all of it, and how many messages each lacks; -1 for one that is not there."""
+    """Number of messages that other servers lack, by server; -1 for a server that is not reachable."""
     servers: int
-    """How many keep it."""
+    """Number of servers that store the stream."""
 
 
 async def describe(connection: NatsConnection, name: str) -> StreamFacts:
-    """Raises BusError, Refused when there is no such stream."""
+    """Return the state of a stream. Raises BusError; BusRefused if there is no such stream."""
     answer = (await call_again(connection, f"STREAM.INFO.{name}", {})).check(name)
     assert answer.state is not None
     group = answer.cluster or _Group()
@@ -183,7 +183,7 @@ async def describe(connection: NatsConnection, name: str) -> StreamFacts:
 
 
 async def make(connection: NatsConnection, config: Json) -> None:
-    """Make a stream, or give the one that is there these limits."""
+    """Create a stream, or give an existing one these limits."""
     kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
     name = str(config["name"])
     ends_at = asyncio.get_running_loop().time() + FORM_TIMEOUT
@@ -194,7 +194,7 @@ async def make(connection: NatsConnection, config: Json) -> None:
             if made.error_code == _TAKEN:
                 made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
         except Unreachable:
-            # What was asked while there was no leader is never answered.
+            # A request that arrived while there was no leader is never answered.
             if is_late:
                 raise
         else:
@@ -208,5 +208,5 @@ async def make(connection: NatsConnection, config: Json) -> None:
 
 
 def nanoseconds(seconds: float) -> int:
-    """A time as JetStream takes it."""
+    """Convert seconds to JetStream's unit."""
     return round(seconds * 1e9)

@@ -25,37 +25,37 @@ from sandboxagent.fleet.bus.interface import (
 
 @dataclass(slots=True, eq=False)
 class Cluster:
-    """What all members share."""
+    """The state that all members share."""
 
     streams: dict[str, "MemoryStream"] = field(default_factory=dict[str, "MemoryStream"])
     tables: dict[str, "MemoryTable"] = field(default_factory=dict[str, "MemoryTable"])
     served: list[tuple[str, Handler, "MemoryBus"]] = field(default_factory=list[tuple[str, Handler, "MemoryBus"]])
     hearers: list["_Hearing"] = field(default_factory=list["_Hearing"])
     disturb: Callable[[str, bytes], Iterable[bytes]] | None = None
-    """What becomes of a message on its way to those who hear it: nothing, two of it, another one."""
+    """Replaces a message on its way to subscribers by the messages that it returns: none, several, or other ones."""
     answers_to_lose: int = 0
-    """So many of the next appends and puts happen, and their senders do not learn of it."""
+    """Number of next appends and puts that happen although their senders get Unreachable."""
     appends_to_refuse: int = 0
-    """So many of the next appends are refused, as by servers that are full."""
+    """Number of next appends that are refused, as if the servers were full."""
     puts_to_refuse: int = 0
-    """So many of the next puts are refused, as by servers that are full."""
+    """Number of next puts that are refused, as if the servers were full."""
     pages_to_miss: int = 0
-    """So many of the next pages are empty, as from a server that is behind."""
+    """Number of next pages that are empty, as from a server that is behind."""
     deliveries_to_lose: int = 0
-    """So many of the next messages do not reach those who follow."""
+    """Number of next messages that do not reach their readers."""
     closed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when all connections are gone for good."""
+    """Set when all connections are lost for good."""
     held: list[Callable[[], None]] | None = None
-    """While this is a list, messages to those who follow are kept in it."""
+    """If it is a list, messages to readers are held back in it."""
 
     def lose_answer(self) -> None:
-        """To be called when something has happened. Raises Unreachable when its sender must not learn of it."""
+        """Raise Unreachable if the sender must not learn that its call has happened."""
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise Unreachable("the answer was lost")
 
     def deliver(self, subject: str, body: bytes) -> bool:
-        """Hand a message to those who hear its subject, after all that was sent before; whether there are any."""
+        """Pass a message to its subscribers, after all earlier messages. Return whether there are subscribers."""
         loop = asyncio.get_running_loop()
         hearing = [each for each in self.hearers if matches(each.pattern, subject)]
         for each in hearing:
@@ -65,7 +65,7 @@ class Cluster:
 
 
 class MemoryBus:
-    """One member's way to the others; `cut` is as good as pulling its cable."""
+    """A member's connection to all others. Setting `cut` has the effect of pulling the network cable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cut = False
@@ -125,7 +125,7 @@ class MemoryBus:
         at_once: int = MAX_AT_ONCE,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
-        # Nothing to check: an answer goes back to the caller by a return, and to no other place.
+        # `answers` needs no check: an answer is returned to the caller and goes nowhere else.
         served = (subject, handler, self)
         self.cluster.served.append(served)
 
@@ -152,14 +152,14 @@ class MemoryBus:
         return "the cluster is gone"
 
     def check(self) -> None:
-        """Raises Unreachable while it is cut off."""
+        """Raise Unreachable while this member is cut off."""
         if self.cut:
             raise Unreachable("cut off")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hearing:
-    """One member hears a subject."""
+    """A member's subscription to a subject."""
 
     pattern: str
     hand_over: Hearer
@@ -176,7 +176,7 @@ class _Hearing:
 
 @dataclass(frozen=True, slots=True)
 class _Reached:
-    """A stream, as one member reaches it."""
+    """A stream as one member sees it."""
 
     bus: MemoryBus
     whole: "MemoryStream"
@@ -231,7 +231,7 @@ class _Reached:
 
 
 class MemoryStream:
-    """The records of one stream, and those who follow it."""
+    """The records of a stream, and its readers."""
 
     def __init__(self, cluster: Cluster, subjects: Sequence[str]) -> None:
         self.records: list[StreamRecord] = []
@@ -270,16 +270,16 @@ class MemoryStream:
         return next((record for record in reversed(self.records) if record.subject == subject), None)
 
     def forget_after(self, sequence: int) -> None:
-        """Lose the newest records, as servers do that lose their disks."""
+        """Lose the newest records, like servers that lose their disks."""
         self.keep([record for record in self.records if record.sequence <= sequence])
         self.position = sequence
 
     def trim(self, count: int) -> None:
-        """Drop the oldest records, as a stream does that is full."""
+        """Drop the oldest records, like a full stream."""
         self.keep(self.records[count:])
 
     def keep(self, records: list[StreamRecord]) -> None:
-        """Drop all others: a subject without any begins anew, as far as an append can see."""
+        """Keep only these records. For appends, a subject without records begins again."""
         self.records = records
         self._last = {record.subject: record.sequence for record in records}
 
@@ -321,7 +321,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _ReachedTable:
-    """A table, as one member reaches it."""
+    """A table as one member sees it."""
 
     bus: MemoryBus
     whole: "MemoryTable"
@@ -356,7 +356,7 @@ class _ReachedTable:
 
 
 class MemoryTable:
-    """The entries of one table, and those who watch it."""
+    """The entries of a table, and its watchers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.entries: dict[str, TableEntry] = {}
@@ -377,7 +377,7 @@ class MemoryTable:
         return revision
 
     def expect(self, key: str, revision: int | None) -> None:
-        """Raises Conflict."""
+        """Raise Conflict if the key has another revision."""
         known = self.entries.get(key)
         if revision is not None and revision != (0 if known is None else known.revision):
             raise Conflict(key)
@@ -407,7 +407,7 @@ class _Watcher:
             self._changed(entry)
 
     async def change(self, subjects: Iterable[str]) -> None:
-        """A table is watched as a whole."""
+        """Do nothing, because a table is always watched as a whole."""
 
     async def close(self) -> None:
         if self in self._table.watchers:
@@ -415,7 +415,7 @@ class _Watcher:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether a subject fits a pattern: `*` is one part of it, `>` all that is left."""
+    """Return whether a subject matches a pattern: `*` stands for one part, `>` for all remaining parts."""
     wanted, parts = pattern.split("."), subject.split(".")
     for position, part in enumerate(wanted):
         if part == ">":

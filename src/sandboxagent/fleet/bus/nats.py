@@ -1,6 +1,6 @@
 """Connect the bus to NATS JetStream 2.12 or newer: requests, answers and subscriptions.
 
-The only module that imports its client.
+Only this module and `dial` import the NATS client.
 """
 
 import asyncio
@@ -38,30 +38,33 @@ from sandboxagent.fleet.bus.jetstream_api import ANSWER_TIMEOUT, NatsMessage, ma
 logger = logging.getLogger(__name__)
 
 OLDEST = (2, 12)
-"""The first version of the server that appends several messages in one step."""
+"""Oldest supported version of the NATS server: the first one that appends several messages atomically."""
 CONNECT_TIMEOUT = 3
-"""Seconds that one server may take; then the next one is tried."""
+"""Seconds for connecting to one server. After that, the next one is tried."""
 FIRST_CONNECT_TIMEOUT = 5.0
-"""How long the first connection may take."""
+"""Seconds for the first connection."""
 PING_INTERVAL = 2
-"""Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
+"""Seconds between two pings. If a server leaves two pings unanswered, the client changes to another one."""
 MIN_PAYLOAD_BYTES = 2 * MAX_BODY_BYTES
-"""Bytes that servers have to take in one message: a body, and what goes with it."""
+"""Message size in bytes that servers must accept: a body, its headers and its framing."""
 _ENLARGE = "set max_payload to 1MB or more in their configuration"
 MAX_ERRORS = 10
-"""Errors of a connection that are remembered."""
+"""Maximum number of errors of a connection that are remembered."""
 REPORT_INTERVAL = 10.0
-"""Seconds between two reports of messages that found no room."""
+"""Seconds between two log reports of dropped messages."""
 
 
 async def connect(
     servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, proxy: str | None = None
 ) -> "NatsBus":
-    """Connect; raises Unreachable, or Refused.
+    """Connect to NATS servers.
 
-    It is refused by servers that do not take the credentials or large messages, and with credentials of another member.
-    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
+    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a `.creds` file of NATS, or a file
     with the seed of a key. `proxy` is the address of an HTTP proxy.
+
+    Raises:
+        Unreachable: no server can be reached.
+        BusRefused: the servers refuse the credentials or large messages, or the credentials belong to another member.
     """
     is_seed = credentials is not None and holds_seed(credentials)
     errors: list[Exception] = []
@@ -75,7 +78,7 @@ async def connect(
         del errors[:-MAX_ERRORS]
         if is_denial(error):
             bus.denied = str(error)
-        # Before, it becomes part of what is raised.
+        # Before the first connection, the error becomes part of the exception.
         logger.log(
             logging.WARNING if bus.was_connected else logging.DEBUG,
             "bus disturbed reason=%s",
@@ -91,19 +94,19 @@ async def connect(
 
     async def check_again() -> None:
         bus.cut_at = None
-        # When servers end a connection because of a message that is too large now, their reason may be lost on the way.
+        # Servers may have lowered max_payload. The reason that they send when they end a connection may get lost.
         if client.max_payload < MIN_PAYLOAD_BYTES:
             bus.lose(f"{', '.join(servers)}: {_explain_payload(client.max_payload)}")
 
     async def note_cut() -> None:
-        # Also called for a server that is reached, and lost again before it has taken us.
+        # Also called if a server is lost again before it has accepted the client.
         if bus.cut_at is None:
             bus.cut_at = asyncio.get_running_loop().time()
 
     client = Dialer(proxy)
     bus = NatsBus(client)
     try:
-        # A client that comes back for ever also tries to come for ever.
+        # Without a limit of reconnections, nats-py also tries the first connection forever.
         async with asyncio.timeout(FIRST_CONNECT_TIMEOUT):
             await client.connect(
                 list(servers),
@@ -151,18 +154,18 @@ def _explain_failure(error: Exception) -> str:
 
 
 class NatsBus:
-    """One connection to the servers."""
+    """A connection to NATS servers."""
 
     def __init__(self, client: Client) -> None:
         self.was_connected = False
         self.cut_at: float | None = None
-        """When the connection was lost, by the event loop's clock."""
+        """Time at which the connection was lost, by the event loop's clock."""
         self.denied = ""
-        """The newest thing that the servers did not allow, in their words."""
+        """The newest denial by the servers, in their words."""
         self._client = client
         self._tasks = Tasks()
         self._losers: dict[Subscription, Callable[[str], None]] = {}
-        """Who learns of messages that found no room, by subscription."""
+        """Callbacks for dropped messages, by subscription."""
         self._overflowed, self._report_at = 0, 0.0
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -170,29 +173,29 @@ class NatsBus:
         return await asyncio.shield(self._lost)
 
     def lose(self, reason: str) -> None:
-        """Give the connection up for good."""
+        """Give up the connection for good."""
         if not self._lost.done():
             self._lost.set_result(reason)
 
     @property
     def connected(self) -> bool:
-        """Whether the servers can be reached right now."""
+        """Whether the servers can be reached at the moment."""
         return self._client.is_connected
 
     @property
     def cut_off_for(self) -> float:
-        """Seconds since the servers cannot be reached; 0 while they can."""
+        """Seconds for which the servers have not been reachable; 0 while they are."""
         return 0.0 if self.cut_at is None else asyncio.get_running_loop().time() - self.cut_at
 
     async def may_hear(self, subject: str) -> bool:
-        """Whether the servers let this member subscribe to a subject."""
+        """Return whether the servers let this member subscribe to a subject."""
         end = await self._subscribe(subject, _ignore)
         await self._settle()
         await end()
         return subject.lower() not in self.denied
 
     def check_version(self) -> None:
-        """Raises Refused for servers that cannot do what gateways need."""
+        """Raise BusRefused if the server is older than gateways need."""
         version = self._client.connected_server_version
         if (version.major, version.minor) < OLDEST:
             found, needed = f"{version.major}.{version.minor}", ".".join(map(str, OLDEST))
@@ -202,9 +205,9 @@ class NatsBus:
         return (await self.ask(subject, body, None, patience)).data
 
     async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> NatsMessage:
-        """A request, with headers; the whole answer."""
+        """Send a request with headers, and return the whole answer."""
         if subject.lower() in self.denied:
-            # Rights may have been given since. If not, the servers say so again.
+            # The right may have been granted since. If not, the servers deny it again.
             self.denied = ""
         try:
             answer = await self._client.request(
@@ -217,7 +220,7 @@ class NatsBus:
             raise BusRefused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
             if subject.lower() in self.denied:
-                # They say so without an answer, in small letters.
+                # The servers report a denial apart from the answer, with the subject in lower case.
                 raise BusRefused(f"the credentials do not allow it: {self.denied}") from error
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
@@ -230,7 +233,7 @@ class NatsBus:
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
     def overflow(self, subscription: Subscription, subject: str) -> None:
-        """A message found no room."""
+        """Report a message that was dropped because its subscription's buffer is full."""
         lost = self._losers.get(subscription)
         if lost is not None:
             lost(subject)
@@ -274,7 +277,10 @@ class NatsBus:
         return end
 
     async def _settle(self) -> None:
-        """Wait until the server knows of a subscription. The client's own ping may overtake what it has not written."""
+        """Wait until the server knows of a subscription.
+
+        The client's own ping may overtake the subscription while it is still in the client's write buffer.
+        """
         deadline = asyncio.get_running_loop().time() + ANSWER_TIMEOUT
         while self._client.pending_data_size and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0)
@@ -292,7 +298,7 @@ class NatsBus:
             logger.exception("request failed subject=%s", message.subject)
 
     async def hear(self, subject: str, take: Hearer) -> StopHearing:
-        # That nothing hears a subject comes as a message without a body, and a header.
+        # If nobody subscribes to a subject, NATS sends a message with a status header and without a body.
         async def hand_over(message: NatsMessage) -> None:
             take(message.subject, message.data)
 
@@ -301,7 +307,7 @@ class NatsBus:
     async def subscribe(
         self, subject: str, take: Callable[[NatsMessage], Awaitable[None]]
     ) -> Callable[[], Awaitable[None]]:
-        """Take messages in order; returns what ends that."""
+        """Pass messages to `take` in order. Return a function that ends the subscription."""
 
         async def hand_over(message: Msg) -> None:
             await take(_arrival(message))
@@ -315,7 +321,7 @@ class NatsBus:
         waiting: int = MAX_WAITING_BYTES,
         lost: Callable[[str], None] | None = None,
     ) -> StopHearing:
-        # One parameter that is not used here has half a type.
+        # nats-py leaves the type of an unused parameter incomplete.
         subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
         subscription = await subscribe(subject, cb=take, pending_bytes_limit=waiting)
         if lost is not None:
@@ -329,7 +335,7 @@ class NatsBus:
         return end
 
     def new_inbox(self) -> str:
-        """A subject that no other message goes to."""
+        """Return a unique subject for an answer."""
         return self._client.new_inbox()
 
     async def stream(
@@ -347,16 +353,16 @@ class NatsBus:
         return JetStreamTable(self, name)
 
     def open_stream(self, name: str) -> JetStream:
-        """A stream that is there already, as it is."""
+        """Return an existing stream, without changing it."""
         return JetStream(self, name)
 
     def open_table(self, name: str) -> JetStreamTable:
-        """A table that is there already, as it is."""
+        """Return an existing table, without changing it."""
         return JetStreamTable(self, name)
 
     async def close(self) -> None:
         self._tasks.cancel()
-        # uvloop has an error of its own for a socket that is closed already.
+        # uvloop raises RuntimeError for a socket that is closed already.
         with suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
             await self._client.close()
 

@@ -1,9 +1,9 @@
 """Name the bus's subjects, and say who may write and read each.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-A node's credential lets it publish below `up.<node>` and subscribe below `dn.<node>` and `all`. Everything else belongs
-to gateways.
+A node's credential lets it publish below `up.<node>`, and subscribe below `dn.<node>` and `all`. Everything else is for
+gateways only.
 """
 
 import base64
@@ -11,12 +11,12 @@ import hashlib
 import re
 
 EVENTS = "ev.>"
-"""Everything that the stream of events takes."""
+"""Pattern of all subjects in the stream of events."""
 BEACON = "all.gateway"
-"""Where gateways say that they are there."""
+"""Subject on which gateways announce themselves."""
 
 GATEWAY = "_"
-"""Stands for all gateways where a node's name would stand; no node can have it."""
+"""Stands for all gateways in the place of a node's name. No node can have this name."""
 
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 _TAG = re.compile(r"g[a-z0-9]{8,40}")
@@ -24,17 +24,20 @@ _MAX_NAME = 100
 
 
 def is_name(text: str) -> bool:
-    """Whether a node or a gateway may have this name. NATS takes `*` for one, and its rights would match all others."""
+    """Return whether a node or a gateway may have this name.
+
+    NATS accepts `*` as a name, but the rights of such a member would match those of all others.
+    """
     return _NAME.fullmatch(text) is not None
 
 
 def is_tag(text: str) -> bool:
-    """Whether it is the tag of a gateway's connection. Those of a server's own connections look otherwise (`c7`)."""
+    """Return whether a text is the tag of a gateway's connection. A server's own connections have other tags (`c7`)."""
     return _TAG.fullmatch(text) is not None
 
 
 def token(id: str) -> str:
-    """An id as one part of a subject: base64url, or `=` and its SHA-256 when it is long."""
+    """Encode an id as one part of a subject: in base64url, or as `=` and its SHA-256 if it is long."""
     raw = id.encode()
     if len(raw) <= _MAX_NAME:
         return _encode(raw)
@@ -42,109 +45,122 @@ def token(id: str) -> str:
 
 
 def _encode(raw: bytes) -> str:
-    # An empty id has to be a part of a subject, too.
+    # A part of a subject must not be empty, even for an empty id.
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() or "="
 
 
 def session_events(session_id: str) -> str:
-    """The log of one session."""
+    """Return the subject of a session's log."""
     return f"ev.s.{token(session_id)}"
 
 
 def session_token(subject: str) -> str:
-    """The token of the session whose log this is."""
+    """Return the session's token in the subject of its log."""
     return subject.removeprefix("ev.s.")
 
 
 def is_session(subject: str) -> bool:
-    """Whether it is the log of a session."""
+    """Return whether a subject is the log of a session."""
     return subject.startswith("ev.s.")
 
 
 def connection_events(tag: str, source: str) -> str:
-    """What one connection alone is sent by a node, or by a gateway (GATEWAY)."""
+    """Return the subject of the events that a node, or a gateway (GATEWAY), sends to one connection alone."""
     return f"ev.c.{tag}.{source}"
 
 
 def is_own(subject: str) -> bool:
-    """Whether it is what one connection alone is sent."""
+    """Return whether a subject has events for one connection alone."""
     return subject.startswith("ev.c.")
 
 
 def attachments(tag: str, source: str) -> str:
-    """Which sessions of a node a connection is attached to, and from when; which gateway has its stream (GATEWAY)."""
+    """Return the subject of a connection's state at a source.
+
+    For a node, it has the sessions that the connection is attached to, and since when. For GATEWAY, it has the gateway
+    that holds the connection's stream.
+    """
     return f"ev.w.{tag}.{source}"
 
 
 def attachments_beside(subject: str) -> str:
-    """The same of the connection and the source that `connection_events` names."""
+    """Return the `attachments` subject for the connection and the source of a `connection_events` subject."""
     return f"ev.w.{subject.removeprefix('ev.c.')}"
 
 
 def is_attachments(subject: str) -> bool:
-    """Whether it is about a connection, not to its client."""
+    """Return whether a subject has a connection's state, instead of events for its client."""
     return subject.startswith("ev.w.")
 
 
 def filter_of(subject: str) -> str:
-    """What a reader of a subject asks for: everything of a connection at once, so that readers have few filters."""
+    """Return the pattern with which a reader follows a subject.
+
+    All subjects of one connection have the same pattern, so that readers have few filters.
+    """
     kind, _, rest = subject.removeprefix("ev.").partition(".")
     return f"ev.*.{rest.partition('.')[0]}.*" if kind in ("c", "w") else subject
 
 
 def remote_tag(subject: str, node: str) -> str | None:
-    """The tag of the connection that a node says something to under this subject; None when it is another subject."""
+    """Return the tag of the connection to which a node publishes on this subject; None for any other subject."""
     parts = subject.split(".")
     fits = len(parts) == 4 and parts[0] == "ev" and parts[1] in ("c", "w") and parts[3] == node
     return parts[2] if fits and is_tag(parts[2]) else None
 
 
 def request_to_gateway(node: str, verb: str, gateway: str) -> str:
-    """What a node asks of one gateway."""
+    """Return the subject on which a node sends a kind of request to one gateway."""
     return f"up.{node}.{verb}.{gateway}"
 
 
 def requests_of_node(node: str, gateway: str) -> str:
-    """All that one node asks of one gateway."""
+    """Return the pattern of all requests of one node to one gateway."""
     return f"up.{node}.*.{gateway}"
 
 
 def first_beats(gateway: str) -> str:
-    """What nodes say first to one gateway: it has heard nothing of them."""
+    """Return the pattern of the lease renewals of all nodes to one gateway. A gateway uses it for nodes new to it."""
     return f"up.*.beat.{gateway}"
 
 
 def sender(subject: str) -> tuple[str, str]:
-    """Which node asks, and for what: the server lets no node publish under another one's name."""
+    """Return the node that sent a request, and the verb of the request.
+
+    The NATS server does not let a node publish under another node's name.
+    """
     _, node, verb, *_ = subject.split(".")
     return node, verb
 
 
 def run_of_node(node: str, nonce: str) -> str:
-    """Where one run of a node hears whether it is there."""
+    """Return the subject on which one run of a node gets probes."""
     return f"dn.{node}.run.{token(nonce)}"
 
 
 def flow_to_node(node: str, flow: str) -> str:
-    """What a gateway sends into a flow; `*` for all of a node's flows."""
+    """Return the subject on which a gateway sends to a node in a flow; `*` for all flows of the node."""
     return f"dn.{node}.flow.{flow}"
 
 
 def flow_to_gateway(node: str, gateway: str, flow: str) -> str:
-    """What a node sends into a flow. Its name is in it, so that no other node can."""
+    """Return the subject on which a node sends to a gateway in a flow.
+
+    It has the node's name, so that no other node can use it.
+    """
     return f"up.{node}.flow.{gateway}.{flow}"
 
 
 def inbox_of_node(node: str) -> str:
-    """Below this a node gets answers, and nowhere else."""
+    """Return the prefix of the only subjects on which a node gets answers."""
     return f"dn.{node}.in"
 
 
 def inbox_of_gateway(gateway: str) -> str:
-    """Below this a gateway gets answers."""
+    """Return the prefix of the subjects on which a gateway gets answers."""
     return f"gw.{gateway}.in"
 
 
 def rights_of_node(node: str) -> dict[str, object]:
-    """What a node's credential allows, as the configuration of a NATS server says it."""
+    """Return the rights of a node's credential, in the form of a NATS server's configuration."""
     return {"publish": {"allow": [f"up.{node}.>"]}, "subscribe": {"allow": [f"dn.{node}.>", "all.>"]}}

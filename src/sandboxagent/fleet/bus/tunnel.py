@@ -1,8 +1,8 @@
 """Carry pieces between a gateway and a node in order and once, within a window, or end with a reason.
 
-Each side may have so many pieces on their way that the other side has not finished with; a slow reader costs that
-much, and nothing else. Every message says how many pieces its sender has sent and finished with, so that one that was
-lost is noticed by the next, if only a sign of life. Knows nothing of HTTP.
+Each side may send a limited number of pieces that the other side has not finished with. So a slow reader uses a bounded
+amount of memory. Every message has the number of pieces that its sender has sent and has finished with. So the next
+message, at the latest a keep-alive, reveals a lost one. The module knows nothing of HTTP.
 """
 
 import asyncio
@@ -18,66 +18,67 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus.interface import Bus, BusError
 
 PIECE = 128 << 10
-"""Bytes of a piece, at most."""
+"""Maximum number of bytes of a piece."""
 WINDOW = 8
-"""Pieces that may be on their way, or wait to be taken."""
+"""Maximum number of pieces that are on their way or wait to be taken."""
 SIGN_INTERVAL = 3.0
-"""Seconds after which a side that has nothing to send gives a sign of life; while the other side is not heard, which
-may have lost what was sent, it does so at every tick."""
+"""Seconds after which a side without data sends a keep-alive. While the other side is silent, it does so at every tick,
+because its messages may have got lost."""
 SILENCE_TIMEOUT = 10.0
 """Seconds after which a silent side counts as gone."""
 TICK_INTERVAL = 1.0
 MAX_STEP = 2 * TICK_INTERVAL
-"""Seconds that the clock advances for a tick, at most: while this process itself was stopped, no other is silent."""
+"""Maximum number of seconds that the clock advances with one tick. If this process was suspended, the other side does
+not count as silent."""
 
 _HEAD = struct.Struct(">BQQ")
-"""Of a message: its kind, and how many pieces its sender has sent and is done with."""
+"""Head of a message: its kind, and the number of pieces that its sender has sent and has finished with."""
 
 
 class FlowKind(IntEnum):
-    """What a message is. The first four are pieces: counted, and taken in order."""
+    """The kind of a message. The first four kinds are pieces, which are counted and taken in order."""
 
     OPENING = 1
-    """What a gateway asks."""
+    """The request of a gateway."""
     HEAD = 2
     """Status and headers of the node's answer."""
     BODY = 3
     LAST = 4
-    """The end of a body, with its last bytes if there are any."""
+    """The end of a body, with its last bytes, if any."""
     SIGN = 5
-    """Of life: nothing new but the counts."""
+    """A keep-alive, which has nothing but the counts."""
     BREAK = 6
-    """It is over before its end, and why."""
+    """The early end of the flow, with its reason."""
 
 
 _FIRST = _HEAD.pack(FlowKind.OPENING, 1, 0)
 
 
 class Reason(StrEnum):
-    """Why a flow ended before its end."""
+    """The reason why a flow has ended."""
 
     ABSENT = "absent"
-    """No node hears it."""
+    """No node subscribes to the subject."""
     SILENT = "silent"
-    """Nothing came for too long."""
+    """No message came for too long."""
     LOST = "lost"
     """A piece is missing, or came twice."""
     ILL_BEHAVED = "ill-behaved"
-    """The other side sent more than it may, or what makes no sense."""
+    """The other side sent more than it may, or an invalid message."""
     FULL = "full"
-    """The node has as many flows as it takes."""
+    """The node has its maximum number of flows."""
     STOPPED = "stopped"
-    """That side stops."""
+    """The side that ended the flow is stopping."""
     ABORTED = "aborted"
-    """That side wants no more of it: its client has left, or the app cannot go on."""
+    """The side that ended the flow does not need it any more: its client has left, or the app cannot continue."""
     CUT_OFF = "cut-off"
-    """The bus takes nothing at the moment."""
+    """The bus cannot be reached at the moment."""
     FINISHED = "finished"
-    """Nothing: it came to its end."""
+    """The flow came to its regular end."""
 
 
 class FlowBroken(Exception):
-    """The flow is over, and was not at its end."""
+    """The flow has ended early."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -86,58 +87,59 @@ class FlowBroken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One of them, in order."""
+    """A piece of a flow."""
 
     kind: FlowKind
     body: bytes
 
 
 class FlowWay(Protocol):
-    """How messages reach the other side."""
+    """Sends messages to the other side."""
 
     async def send(self, message: bytes) -> None:
-        """Raises BusError."""
+        """Send a message. Raises BusError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BusWay:
-    """The way by the bus: the subject that the other side hears."""
+    """Sends messages on the bus, to the subject that the other side subscribes to."""
 
     bus: Bus
     subject: str
     back: str = ""
-    """Where the bus says that nothing hears it."""
+    """Subject on which the bus reports that nobody subscribes."""
 
     async def send(self, message: bytes) -> None:
         await self.bus.publish(self.subject, message, self.back)
 
 
 class Flow:
-    """One side of a flow; both sides are alike. One task sends, and one takes."""
+    """One side of a flow. Both sides work alike. One task may send, and one may take."""
 
     def __init__(self, way: FlowWay, table: "FlowTable", *, ends_with_them: bool, sign: bytes = b"") -> None:
-        """`ends_with_them`: when the other side has sent its last piece, it need not be there any longer.
+        """Create one side of a flow.
 
-        `sign` goes with each sign of life, for those who do not know the flow.
+        With `ends_with_them`, the other side need not stay after it has sent its last piece. Each keep-alive carries
+        `sign`, for a receiver that does not know the flow.
         """
         self.broken: Reason | None = None
-        """Why nothing goes on."""
+        """The reason why the flow has ended; None while it is open."""
         self._way = way
         self._table = table
         self._ends_with_them = ends_with_them
         self._sign = sign
         self._is_heard = False
         self._whole = False
-        """Their last piece has come."""
+        """Whether the last piece of the other side has come."""
         self._sent = 0
         self._finished = 0
-        """Pieces of ours that the other side is done with."""
+        """Number of our pieces that the other side has finished with."""
         self._received = 0
         self._taken = 0
-        """Pieces of theirs that we are done with."""
+        """Number of the other side's pieces that this side has finished with."""
         self._granted = 0
-        """… as far as we have told them."""
+        """The value of `_taken` that the other side was told last."""
         self._waiting: deque[Piece] = deque()
         self._in_hand = False
         self._changed: asyncio.Event = asyncio.Event()
@@ -146,11 +148,11 @@ class Flow:
 
     @property
     def unfinished(self) -> int:
-        """Pieces of ours that the other side is not done with."""
+        """Number of our pieces that the other side has not finished with."""
         return self._sent - self._finished
 
     async def put(self, kind: FlowKind, body: bytes) -> None:
-        """Send a piece when there is room for it. Raises FlowBroken."""
+        """Send a piece when the window has room for it. Raises FlowBroken."""
         while self.broken is None and self.unfinished >= WINDOW:
             self._room.clear()
             await self._room.wait()
@@ -161,15 +163,16 @@ class Flow:
         except BusError:
             self._end(Reason.CUT_OFF)
         except asyncio.CancelledError:
-            # It may have gone out or not.
+            # The piece may have been sent or not.
             self.break_off(Reason.ABORTED)
             raise
         self._check()
 
     async def take(self) -> Piece:
-        """The next piece of the other side, which may send another one for it when this is called again.
+        """Return the next piece of the other side. This finishes the previous piece, so that another one may be sent.
 
-        Raises FlowBroken, after what came before.
+        Raises:
+            FlowBroken: the flow has ended, and all pieces before its end were taken.
         """
         self.finish_piece()
         while not self._waiting:
@@ -180,7 +183,7 @@ class Flow:
         return self._waiting.popleft()
 
     def finish_piece(self) -> None:
-        """Be done with the piece that was taken last."""
+        """Finish the piece that was taken last."""
         if not self._in_hand:
             return
         self._in_hand = False
@@ -189,21 +192,21 @@ class Flow:
             self.give_sign()
 
     def break_off(self, reason: Reason) -> None:
-        """End it, and tell the other side; it does not matter when it is over already."""
+        """End the flow and tell the other side. Do nothing if the flow has ended already."""
         if self.broken is None:
             self._tell(FlowKind.BREAK, reason.encode())
             self._end(reason)
 
     def finish(self) -> None:
-        """It came to its end: all that matters was sent and taken."""
+        """End the flow regularly, after everything was sent and taken."""
         self._end(Reason.FINISHED)
 
     def give_sign(self) -> None:
-        """Tell the other side that this one is there, and what it is done with."""
+        """Send a keep-alive, with the number of pieces that this side has finished with."""
         self._tell(FlowKind.SIGN, self._sign)
 
     def accept(self, message: bytes) -> None:
-        """A message of the other side. What makes no sense ends the flow."""
+        """Handle a message of the other side. An invalid message ends the flow."""
         if self.broken is not None:
             return
         self._heard_at = self._table.clock
@@ -232,7 +235,8 @@ class Flow:
             except ValueError:
                 self._end(Reason.ABORTED)
         elif kind is FlowKind.SIGN:
-            # It may be overtaken by a piece, and knows nothing of that one then; it never knows of more.
+            # A piece may overtake a keep-alive, which then has a lower count. A higher count means that a piece is
+            # lost.
             if sent > self._received:
                 self.break_off(Reason.LOST)
         elif sent != self._received + 1:
@@ -246,7 +250,7 @@ class Flow:
             self._changed.set()
 
     def tick(self) -> None:
-        """Some time has passed."""
+        """Check for silence, and send a keep-alive if one is due."""
         if self.broken is None:
             silence = self._table.clock - self._heard_at
             is_heard = self._is_heard and silence <= SIGN_INTERVAL + TICK_INTERVAL
@@ -282,17 +286,17 @@ class Flow:
 
 
 def read_opening(message: bytes) -> bytes | None:
-    """What a message opens; None when it is not the first one of a flow."""
+    """Return the content of a message that opens a flow; None for any other message."""
     return message[_HEAD.size :] if message.startswith(_FIRST) else None
 
 
 def read_sign(message: bytes) -> bytes | None:
-    """What goes with a sign of life; None when the message is none."""
+    """Return the content of a keep-alive; None for any other message."""
     return message[_HEAD.size :] if message[:1] == bytes((FlowKind.SIGN,)) else None
 
 
 class FlowTable:
-    """The flows of one process that are under way: their clock, and what they send on the side."""
+    """The open flows of one process, with their clock and their background tasks."""
 
     def __init__(self) -> None:
         self.clock = 0.0
@@ -301,7 +305,7 @@ class FlowTable:
         self._tasks = Tasks()
 
     def open(self, way: FlowWay, *, ends_with_them: bool, sign: bytes = b"") -> Flow:
-        """A flow; it is in the table until it breaks or finishes."""
+        """Open a flow, which stays in the table until it ends."""
         flow = Flow(way, self, ends_with_them=ends_with_them, sign=sign)
         self._flows.add(flow)
         return flow
@@ -314,21 +318,21 @@ class FlowTable:
             flow.break_off(reason)
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Do something on the side, to its end."""
+        """Run a background task to its end."""
         self._tasks.run(work, "flow")
 
     async def settle(self) -> None:
-        """Wait until everything on the side is done."""
+        """Wait until all background tasks have ended."""
         await self._tasks.settle()
 
     def tick(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.clock += seconds
         for flow in list(self._flows):
             flow.tick()
 
     async def run(self) -> None:
-        """Tick for ever."""
+        """Advance the clock forever."""
         while True:
             await asyncio.sleep(TICK_INTERVAL)
             now = time.monotonic()
