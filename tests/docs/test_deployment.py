@@ -49,7 +49,7 @@ def image() -> list[tuple[str, str]]:
     return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in whole]
 
 
-def test_the_image_has_instructions_that_there_are(image: list[tuple[str, str]]) -> None:
+def test_image_has_only_known_instructions(image: list[tuple[str, str]]) -> None:
     assert {name for name, _ in image} <= INSTRUCTIONS
     assert image[0][0] == "FROM"
     assert image[-1][0] == "CMD"

@@ -18,7 +18,7 @@ def test_the_model_has_rows() -> None:
     assert len(ROWS) > 30
 
 
-def test_each_line_of_the_threat_model_names_a_test_that_there_is() -> None:
+def test_each_line_of_the_threat_model_names_an_existing_test() -> None:
     named = {promise: set(re.findall(r"`(test_\w+)`", proofs)) for promise, proofs in ROWS}
     assert [promise for promise, tests in named.items() if not tests] == [], "no test proves these"
     there = names_of_tests()

@@ -120,5 +120,5 @@ def test_no_page_has_syntax_that_node_20_does_not_know() -> None:
     assert [str(block) for program in PROGRAMS for block in program if "await using" in block.code] == []
 
 
-def test_something_is_run() -> None:
+def test_at_least_one_program_of_the_docs_is_run() -> None:
     assert [program for program in PROGRAMS if program[0].mark == "run"]

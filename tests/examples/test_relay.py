@@ -167,7 +167,7 @@ def test_pages_of_others_cannot_use_it(relay: Relay, headers: dict[str, str], st
     assert response.status_code == status
 
 
-def test_on_a_server_elsewhere_sessions_outlive_the_relay_and_the_token_stays_behind_it(tmp_path: Path) -> None:
+def test_sessions_on_a_remote_server_outlive_the_relay_which_hides_the_token(tmp_path: Path) -> None:
     asked = {"toolCall": {"toolCallId": "call-1", "title": "Do it"}, "options": ALLOW_OR_REJECT}
     prompt = json.dumps([["say", "May I?"], ["ask", "session/request_permission", asked], ["echo_answer"]])
     with Server() as server:

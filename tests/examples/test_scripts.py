@@ -114,9 +114,7 @@ def test_a_question_is_answered_by_an_options_number_or_in_own_words(
     assert shown.count(" is open]") == 3 * len(how)
 
 
-def test_several_answers_have_commas_between_and_one_that_does_not_fit_can_be_given_again(
-    stage: Stage, example: Example
-) -> None:
+def test_comma_separated_answers_are_taken_and_a_wrong_one_is_asked_again(stage: Stage, example: Example) -> None:
     options = [{"id": id, "label": id.upper()} for id in ("a", "b", "c")]
     question = {"question": "Which?", "header": "Letters", "options": options, "multiSelect": True}
     asked = {"questionId": "q-1", "prompt": "Which?", "options": [], "questions": [question]}
