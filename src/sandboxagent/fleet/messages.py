@@ -1,137 +1,141 @@
-"""Define what nodes and gateways send to each other besides events, as MessagePack."""
+"""Define the messages that nodes and gateways exchange besides events, as MessagePack."""
 
 from msgspec import Raw, Struct
 
 PROTOCOL = 1
-"""Version of all this."""
+"""Version of this protocol."""
 OLDEST = max(1, PROTOCOL - 1)
-"""A gateway speaks this one, too: gateways are upgraded first."""
+"""Oldest protocol version that a gateway supports, because gateways are upgraded first."""
 
 LOG, BEAT, FACTS = "log", "beat", "facts"
-"""What a node asks of a gateway."""
+"""The requests that a node sends to a gateway."""
 
 SAFE_AT = b"x-sandbox-agent-safe-at"
-"""Header of a node's answer that comes before the stream has what the answer speaks of: the node's position up to which
-the stream has to come. The body is as long as its head says; behind it comes nothing when the stream is there, or the
-problem that keeps it from getting there."""
+"""Header of a node's answer that arrives before the events that it refers to are in the stream.
+
+Its value is the node's position up to which the stream must come. The body has its announced length. After the body,
+nothing follows if the stream got there, or otherwise the problem that prevents it.
+"""
 
 
 class GatewayAnnouncement(Struct, rename="camel"):
-    """A gateway is there: once a second, to all nodes."""
+    """The announcement of a gateway, sent to all nodes once a second."""
 
     gateway: str
     oldest: int
-    """Protocol versions that it speaks, from here …"""
+    """The oldest protocol version that the gateway supports."""
     newest: int
-    """… to here."""
+    """The newest protocol version that the gateway supports."""
 
 
 class OutgoingMessage(Struct):
-    """One message of a node's log."""
+    """A message of a node's log."""
 
     subject: str
     meta: str
-    """What the events have in common, as JSON."""
+    """The properties that all events of the message share, as JSON."""
     last: int
-    """The node's own position of the last event that is complete with this message."""
+    """The node's own position of the last event that this message completes."""
     part: str
-    """`2/5` for a part of a long line; empty otherwise."""
+    """`2/5` for a part of a long line; otherwise empty."""
     body: bytes
 
 
 class LogRequest(Struct):
-    """Publish these, all or none."""
+    """A request to publish messages, all or none."""
 
     messages: list[OutgoingMessage]
     expected: dict[str, int]
-    """For each subject the sequence of its last message, as the node knows it; -1 when it does not."""
+    """The sequence of each subject's last message, as the node knows it; -1 if the node does not know it."""
     nonce: str = ""
-    """Of the lease under which the node publishes."""
+    """Nonce of the lease under which the node publishes."""
 
 
 class End(Struct):
-    """Where a subject really ends."""
+    """The actual end of a subject."""
 
     sequence: int
+    """Sequence of the last message."""
     last: int
-    """Position at the node of the last event that is there; 0 when there is none."""
+    """The node's position of the last event on the subject; 0 if there is none."""
     owner: str
-    """The node that it belongs to."""
+    """The node that owns the subject."""
     epoch: int
 
 
 class LogReply(Struct, omit_defaults=True):
-    """What became of a LogRequest. Exactly one of these is set."""
+    """The outcome of a LogRequest. Exactly one field is set."""
 
     published: dict[str, int] | None = None
-    """Subject → sequence of its last message now."""
+    """The sequence of each subject's last message, after publishing."""
     ends: dict[str, End] | None = None
-    """Nothing was published: subjects end elsewhere than the node thinks."""
+    """The ends of subjects that are not where the node expects them. Nothing was published."""
     refused: str | None = None
-    """Nothing was published, and asking again will not help."""
+    """Why nothing was published. A repetition will not help."""
     slow: str | None = None
-    """Nothing was published; ask again in a moment."""
+    """Why nothing was published yet. The node repeats the request in a moment."""
 
 
 class BeatRequest(Struct):
-    """A node is there: every two seconds."""
+    """A request of a node to renew its lease, sent every two seconds."""
 
     nonce: str
-    """Of this run of the node: tells it from a clone."""
+    """Nonce of this run of the node. It tells the node from a clone."""
     revision: int
-    """Of its lease, as it knows it; 0 when it has none."""
+    """Revision of the node's lease, as the node knows it; 0 if it has none."""
     version: str
     labels: dict[str, str]
     agents: list[str]
     running: int
-    """Turns that run."""
+    """Number of turns that run."""
     since: str = ""
-    """When this run of the node began: UTC, ISO 8601 with milliseconds."""
+    """Time when this run of the node began: UTC, ISO 8601 with milliseconds."""
     waiting: int = 0
-    """Bytes of its log that are not published yet."""
+    """Number of bytes of the node's log that are not published yet."""
     started: list[str] = []
     """Agents whose shared process runs."""
 
 
 class BeatReply(Struct, omit_defaults=True):
-    """Its lease is renewed, or another node has this name."""
+    """The outcome of a BeatRequest: the lease is renewed, or another node has this name."""
 
     revision: int = 0
     clash: str | None = None
-    """Why it has no lease."""
+    """Why the node has no lease."""
     failed: str | None = None
-    """Why its lease could not be renewed this time."""
+    """Why the lease could not be renewed this time."""
 
 
 class Probe(Struct):
-    """A gateway wants to know whether a run of a node is there; it answers with a message of any content."""
+    """A gateway's question whether a run of a node is alive. The run answers with a message of any content."""
 
     gateway: str
     id: str
-    """Of the flow that the answer goes into."""
+    """Id of the flow in which the answer is sent."""
 
 
 class FactsRequest(Struct):
-    """What lists show of a node's sessions."""
+    """The facts about a node's sessions for lists."""
 
     sessions: dict[str, bytes | None]
-    """Session id → its view as JSON; None for one that was deleted."""
+    """The view of each session as JSON, by session id; None for a deleted session."""
 
 
 class FactsReply(Struct, omit_defaults=True):
-    """Which of them were not taken, and why."""
+    """The outcome of a FactsRequest."""
 
     refused: dict[str, str] = {}
+    """Why sessions were refused, by session id."""
     failed: str | None = None
-    """Why it has to be asked again."""
+    """Why the node must repeat the request."""
 
 
 class Opening(Struct):
-    """The first piece of a flow: an HTTP request, which a gateway's guard has let through."""
+    """The first piece of a flow: an HTTP request that has passed the gateway's guard."""
 
     gateway: str
     nonce: str
-    """Of the lease of the node that is meant: a clone of it does not answer."""
+    """Nonce of the intended node's lease, so that a clone does not answer."""
     method: str
     target: bytes
     """The path as it was sent, percent-encoded."""
@@ -139,9 +143,9 @@ class Opening(Struct):
     headers: list[tuple[bytes, bytes]]
     body: bytes
     more: bool
-    """More of the body follows in pieces."""
+    """Whether more of the body follows in pieces."""
     joins: bool = False
-    """The gateway takes the beginning of the answer's body together with its head."""
+    """Whether the gateway accepts the beginning of the answer's body together with its head."""
 
 
 class AnswerHead(Struct):
@@ -150,96 +154,100 @@ class AnswerHead(Struct):
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes = b""
-    """The beginning of the body, for a gateway that takes it here."""
+    """The beginning of the body, for a gateway that accepts it together with the head."""
     whole: bool = False
-    """That is all of it: no piece follows."""
+    """Whether `body` is the whole body, so that no piece follows."""
 
 
 class AttachmentChange(Struct, rename="camel", omit_defaults=True):
-    """In the stream, as JSON: a connection is attached to a session, or no longer."""
+    """A record in the stream, as JSON: a connection was attached to a session, or detached from it."""
 
     session_id: str
     attached: bool
     deleted: bool = False
-    """It is no longer attached because the session was deleted."""
+    """Whether the connection was detached because the session was deleted."""
 
 
 class StreamOpened(Struct, rename="camel", tag_field="kind", tag="stream-opened"):
-    """In the stream, as JSON: this gateway has the stream of a connection now."""
+    """A record in the stream, as JSON: a gateway has opened the stream of a connection."""
 
     gateway: str
     id: str = ""
-    """By which the gateway knows its own word."""
+    """Id by which the gateway recognizes its own record."""
 
 
 class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
-    """In the stream, as JSON: a gateway sends a request of a connection to a node, or a node has accepted one."""
+    """A record in the stream, as JSON: a gateway sends a connection's request to a node, or a node has accepted it."""
 
     id: str
-    """Its id, as JSON."""
+    """The request's id, as JSON."""
     node: str
     promised_by: str | None = None
-    """The run of that node, by its nonce, that has accepted it and puts the response on the stream."""
+    """Nonce of the node's run that has accepted the request and puts the response on the stream."""
     after: int = 0
-    """The response comes after this position of the stream."""
+    """Position of the stream after which the response comes."""
 
 
 class Attaches(Struct, rename="camel", tag_field="kind", tag="attaches"):
-    """In the stream, as JSON: a connection asks to be attached to a session, and its node puts the response there.
+    """A record in the stream, as JSON: a connection's request to attach, whose response its node puts on the stream.
 
-    That names a position of the node's own, in the place of which gateways show one of the stream.
+    The response has a position of the node. Gateways replace it by a position of the stream.
     """
 
     id: str
-    """Of the request, as JSON."""
+    """The request's id, as JSON."""
 
 
 class Answered(Struct, rename="camel", tag_field="kind", tag="answered"):
-    """In the stream, as JSON: a connection has answered what an agent asked."""
+    """A record in the stream, as JSON: a connection has answered an agent's request."""
 
     id: str
-    """Of the request, as JSON."""
+    """The request's id, as JSON."""
 
 
 class Gone(Struct, rename="camel", tag_field="kind", tag="gone"):
-    """In the stream, as JSON: a session to which a connection was attached is no longer at its node."""
+    """A record in the stream, as JSON: a session that a connection was attached to is not at its node any more."""
 
     session_id: str
     known_at: int = 0
-    """Where the stream was when the node said so, 0 for here: what it has attached later is another session."""
+    """Position of the stream when the node reported this; 0 for the position of this record. A session of this id that
+    the connection attaches to later is another one."""
 
 
 class Visit(Struct, rename="camel"):
     """A connection in the fleet's table, as JSON."""
 
     digest: str
-    """SHA-256 of its id, which no table has."""
+    """SHA-256 of the connection's id. The id itself is in no table."""
     opened_at: int
     agent: str
     initialize: Raw
-    """What its client said of itself."""
+    """The client's `initialize`."""
     home: str | None
-    """The node that is asked what belongs to no session."""
+    """The node that gets requests without a session."""
     nodes: list[str]
-    """Nodes to which it was introduced, in order."""
+    """Nodes to which the connection was introduced, in order."""
 
 
 class Introduction(Struct, rename="camel"):
-    """Makes a gateway's connection known to a node, as JSON."""
+    """A request that makes a gateway's connection known to a node, as JSON."""
 
     connection_id: str
-    """By which the gateways call for it at this node, and at no other."""
+    """Id of the connection at this node alone."""
     tag: str
     initialize: Raw
-    """What its client said of itself."""
+    """The client's `initialize`."""
     agent: str | None = None
-    """For an `initialize` that names none."""
+    """Agent for an `initialize` that names none."""
     greet: bool = False
-    """Start the agent, and answer as it does."""
+    """Whether to start the agent, and to answer with its response to `initialize`."""
 
 
 class Waiting(Struct, rename="camel"):
-    """A gateway waits for a run of a node; with each sign of life, for a node that does not know what it waits for."""
+    """The content of a gateway's keep-alive, which waits for a run of a node.
+
+    It is for a node that does not know the flow.
+    """
 
     gateway: str
     nonce: str
@@ -249,20 +257,20 @@ class Introduced(Struct, rename="camel"):
     """The answer to an Introduction."""
 
     known: bool
-    """The node knew it before: what it was attached to, it still is."""
+    """Whether the node knew the connection before. Its attachments then still exist."""
     agent: str
     greeting: Raw = Raw(b"null")
-    """The response to `initialize`, where one was wanted."""
+    """The response to `initialize`, if `greet` was set."""
 
 
 class Opened(Struct, rename="camel"):
-    """The client of a guest has the response that names a new session, as JSON: now the node may send its updates."""
+    """A report, as JSON: a client has the response with its new session, so its updates may be sent."""
 
     session_id: str
 
 
 class Lease(Struct, rename="camel"):
-    """What is known of a node while it is there."""
+    """The facts about a connected node."""
 
     node: str
     nonce: str
@@ -272,27 +280,27 @@ class Lease(Struct, rename="camel"):
     running: int
     since: str = ""
     waiting: int = 0
-    """Bytes of its log that are not published yet."""
+    """Number of bytes of the node's log that are not published yet."""
     draining: bool = False
-    """It gets no new sessions."""
+    """Whether the node gets no new sessions."""
     started: list[str] = []
     """Agents whose shared process runs."""
     limited: str = ""
-    """What a gateway did not take of it lately, and why."""
+    """What a gateway has refused from the node lately, and why."""
     set_aside: str = ""
-    """Why no gateway hears it for a while."""
+    """Why all gateways ignore the node for a while."""
     pinned: bool = False
-    """Its labels are an operator's word, and it has no agents but those that the operator lets it have."""
+    """Whether an operator has set the labels, and which agents the node may have."""
     allowed: list[str] | None = None
-    """Agents that it may have; None for any."""
+    """Agents that the node may have; None for any."""
 
 
 class Pin(Struct, rename="camel"):
-    """What an operator says of a node, whatever the node says of itself; as JSON."""
+    """An operator's settings for a node, which override the node's own report; as JSON."""
 
     labels: dict[str, str] = {}
     agents: list[str] | None = None
-    """Agents that it may have; None for any."""
+    """Agents that the node may have; None for any."""
 
 
 class Listed(Struct, rename="camel"):
@@ -300,4 +308,4 @@ class Listed(Struct, rename="camel"):
 
     node: str
     session: Raw
-    """Its view, as the node has it."""
+    """The session's view, as its node reports it."""

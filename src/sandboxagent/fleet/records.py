@@ -1,8 +1,8 @@
 """Turn chunks into messages of a fleet's stream, and back.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-A position there is `sequence · 4096 + place`: one number that rises over all sessions, the same at every gateway.
+A position in the stream is `sequence · 4096 + place`. It rises over all sessions, and is the same at every gateway.
 """
 
 import json
@@ -18,53 +18,58 @@ from sandboxagent.fleet.messages import OutgoingMessage
 from sandboxagent.server.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
 
 PLACES = 4096
-"""Events in one message."""
+"""Maximum number of events in one message."""
 NODE, EPOCH, LAST, META, PART = "Sa-Node", "Sa-Epoch", "Sa-Last", "Sa-Meta", "Sa-Part"
 GRANT = "Sa-Grant"
-"""Marks the record that gives a session to a node; its body is empty."""
+"""Header of the record that grants a session to a node. The record's body is empty."""
 AFTER = "Sa-After"
-"""Of the first record after all others of its session were dropped: the sequence up to which these had come."""
+"""Header of the first record after all others of its session were dropped. It has the sequence of the last dropped
+one."""
 MAX_META = 64 << 10
-"""Bytes of what the events of one message have in common; it holds the session's id."""
+"""Maximum number of bytes that describe the events of one message. They include the session's id."""
 MAX_PARTS = 4096
-"""Of one line: 2 GiB, more than any envelope may have."""
+"""Maximum number of parts of one line. They have 2 GiB, more than any envelope may have."""
 
 
 class Meta(Struct, omit_defaults=True, array_like=True):
-    """What the events of one message have in common."""
+    """The properties that all events of one message share."""
 
     direction: str
     session_id: str | None
     at: float
     public: bool
-    """Every client that follows the subject sees it; else it is in the history alone."""
+    """Whether every client that follows the subject sees the events. Otherwise they are only in the history."""
     exclude: str = ""
     is_request: bool = False
     history: bool = True
-    """Part of the session's history; False for what only repeats it to clients in another form."""
+    """Whether the events are part of the session's history. False for events that repeat others to clients in another
+    form."""
 
 
 class NotAChunk(Exception):
-    """The message is none that a node sends."""
+    """The message is not valid: no node sends such a message."""
 
 
 def position_of(sequence: int, place: int = 0) -> int:
-    """The position of an event."""
+    """Return the position of an event."""
     return sequence * PLACES + place
 
 
 def sequence_of(position: int) -> int:
-    """The message that has the event at a position."""
+    """Return the sequence of the message that has the event at a position."""
     return position // PLACES
 
 
 def end_of(sequence: int) -> int:
-    """The last position that a message may have: everything up to a sequence is at or before it."""
+    """Return the last position that a message may have. All events up to a sequence are at or before it."""
     return position_of(sequence + 1) - 1
 
 
 def subject_of(chunk: Chunk, node: str) -> str | None:
-    """Where a chunk is published; None for what is of no use outside its node: deliveries to its own clients."""
+    """Return the subject on which a chunk is published.
+
+    Return None for a delivery to the node's own clients, which nobody else needs.
+    """
     if chunk.session_id is not None and (chunk.history or chunk.channel == session_channel(chunk.session_id)):
         return subjects.session_events(chunk.session_id)
     _, _, tag = chunk.channel.partition(":")
@@ -76,12 +81,12 @@ def subject_of(chunk: Chunk, node: str) -> str | None:
 
 
 def _is_public(chunk: Chunk, subject: str) -> bool:
-    """Whether clients that follow the subject see it."""
+    """Return whether clients that follow the subject see the chunk."""
     return not subjects.is_session(subject) or chunk.channel == session_channel(chunk.session_id or "")
 
 
 def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
-    """A chunk as messages, none of them too large: by lines, and a line that is too long by itself in parts."""
+    """Split a chunk into messages that are not too large: by lines, and a line that is too long into parts."""
     meta = Meta(
         chunk.direction.value,
         chunk.session_id,
@@ -91,7 +96,7 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
         chunk.request is not None,
         chunk.history,
     )
-    # Headers are ASCII, so that no server and no library has to agree on more.
+    # ASCII is the only encoding of headers that all servers and libraries agree on.
     text = json.dumps(msgspec.to_builtins(meta), separators=(",", ":"))
     lines: list[bytes] = []
     size = 0
@@ -113,14 +118,14 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[OutgoingMessage]:
 
 
 def check_outgoing(message: OutgoingMessage) -> None:
-    """Raises NotAChunk, so that nothing gets into the stream that a reader could not read."""
+    """Raise NotAChunk for a message that a reader of the stream could not parse."""
     if len(message.meta) > MAX_META:
         raise NotAChunk(f"the session's id is too long: at most {MAX_META} bytes describe a message")
     read_meta(message.meta)
     if len(message.body) > MAX_BODY_BYTES or not message.body:
         raise NotAChunk(f"a message has 1 to {MAX_BODY_BYTES} bytes")
     if b"\r" in message.body or (message.part and b"\n" in message.body):
-        # It would end the line early in a client's SSE frame, and what follows could pass for another event.
+        # A line break would end the line early in a client's SSE frame. The rest could pass for another event.
         raise NotAChunk("a line has a line break in it")
     if message.part:
         read_part(message.part)
@@ -129,7 +134,7 @@ def check_outgoing(message: OutgoingMessage) -> None:
 
 
 def read_meta(text: str) -> Meta:
-    """Raises NotAChunk."""
+    """Parse the shared properties of a message's events. Raises NotAChunk."""
     try:
         meta = msgspec.json.decode(text, type=Meta)
         Direction(meta.direction)
@@ -139,7 +144,7 @@ def read_meta(text: str) -> Meta:
 
 
 def read_part(text: str) -> tuple[int, int]:
-    """Which part of a line it is, and of how many. Raises NotAChunk."""
+    """Parse the number of a line's part, and the number of all parts. Raises NotAChunk."""
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 0 < int(number) <= int(of) <= MAX_PARTS):
         raise NotAChunk(f"part {text!r}")
@@ -156,32 +161,33 @@ class Ownership:
 
 
 def ownership(headers: Mapping[str, str]) -> Ownership:
-    """Of a record that a gateway appended."""
+    """Return the node that wrote a record which a gateway appended."""
     return Ownership(headers.get(NODE, ""), int(headers.get(EPOCH, 0)), int(headers.get(LAST, 0)))
 
 
 def comes_after(record: StreamRecord) -> int:
-    """The sequence of the record before it on its subject, also when that one was dropped with all before it."""
+    """Return the sequence of the previous record on this record's subject, even if that record was dropped."""
     return record.predecessor or int(record.headers.get(AFTER, 0))
 
 
 @dataclass(slots=True)
 class ChunkAssembly:
-    """Records of one subject, in order, as chunks: parts of a line come together."""
+    """Assembles the records of one subject, in order, into chunks. It joins the parts of long lines."""
 
     channel: str
     parts: list[bytes] | tuple[()] = ()
-    """Those of a line that is not complete. A gateway has many of these, and nearly none has any."""
+    """Parts of an incomplete line. The type without a list saves memory: a gateway has many assemblies, mostly without
+    parts."""
 
     def take(self, record: StreamRecord) -> Chunk | None:
-        """The chunk that is complete with this record; None for a grant, or while parts are missing."""
+        """Return the chunk that this record completes. Return None for a grant, and while parts are missing."""
         if GRANT in record.headers or META not in record.headers:
             return None
         meta = read_meta(record.headers[META])
         lines = record.body.split(b"\n")
         if part := record.headers.get(PART):
             number, of = read_part(part)
-            # A first part after some others: their node began again.
+            # Parts with this or a higher number are replaced, because their node has started again.
             self.parts = [*self.parts[: number - 1], record.body]
             if number < of or len(self.parts) < of:
                 return None

@@ -1,7 +1,7 @@
 """Serve connections of clients at gateways, which their gateways introduce to this node.
 
-A guest is a connection like any other, but that it has no stream here: what is for it alone goes into the fleet's
-stream. Only what came through the fleet gets here; the guard is the gateway's.
+A remote connection is a connection without a stream at this node. Its own events go into the fleet's stream. Only
+requests from the fleet get here, after the gateway's guard.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ OPENED = "/fleet/opened"
 
 @dataclass(frozen=True, slots=True)
 class RemoteConnections:
-    """`POST /fleet/guests` makes one known, as often as a gateway likes."""
+    """`POST /fleet/guests` makes a remote connection known. A gateway may repeat it."""
 
     node: str
     hub: Hub
@@ -38,7 +38,7 @@ class RemoteConnections:
 
     @property
     def routes(self) -> Mapping[str, App]:
-        """What is for gateways alone, by path."""
+        """The routes for gateways alone, by path."""
         return {PATH: self, OPENED: self.session_opened}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,12 +47,12 @@ class RemoteConnections:
         except ClientDisconnected:
             return
         if not is_tag(asked.tag):
-            raise BadRequest("the tag of a guest is one that a gateway makes")
+            raise BadRequest("the tag of a remote connection must be one that a gateway makes")
         body = msgspec.json.encode(await self._introduce(asked))
         await respond(send, 200, json_headers(body), body)
 
     async def session_opened(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """`POST /fleet/opened`: a gateway has given out the response that names a new session."""
+        """Handle `POST /fleet/opened`: a gateway has delivered the response with a new session."""
         try:
             said = await self._read(scope, receive, Opened)
         except ClientDisconnected:

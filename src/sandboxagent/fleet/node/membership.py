@@ -1,6 +1,6 @@
 """Join a node to a fleet: choose a gateway, keep the lease, publish, and list the sessions.
 
-Everything goes out: a node needs no port that others can reach.
+All connections are outgoing: a node needs no port that others can reach.
 """
 
 import asyncio
@@ -37,24 +37,24 @@ logger = logging.getLogger(__name__)
 
 BEAT_INTERVAL = 2.0
 GATEWAY_TIMEOUT = 1.0
-"""How long a gateway may take for an answer before another one is asked."""
+"""Seconds that a gateway has for an answer before another one is asked."""
 SILENCE_TIMEOUT = 3.0
-"""A gateway without a beacon for so long is not asked."""
+"""Seconds without an announcement after which a gateway is not asked any more."""
 RETRY_INTERVAL = 1.0
-"""Seconds before what failed is tried again."""
+"""Seconds before a failed operation is repeated."""
 FACTS_INTERVAL = 0.25
 SAVE_INTERVAL = 1.0
 SAVE_TIMEOUT = 2.0
-"""Seconds that a node that stops waits for the disk to have what it remembers."""
+"""Maximum number of seconds that a stopping node waits until its memory is on disk."""
 LEAST_WEIGHT = 2 << 10
-"""Bytes that a session counts at least, of those that are listed with one request: so they are not many."""
+"""Minimum number of bytes that a session counts in a request. It limits the number of sessions in one request."""
 MAX_DELETED = 10_000
-"""Sessions that are still to be taken off the list, as far as a node remembers them between runs."""
+"""Maximum number of deleted sessions, still in the fleet's list, that a node remembers between runs."""
 FILE = "fleet.json"
 
 
 class NodeMemory(Struct, rename="camel"):
-    """What a node remembers of its fleet between runs."""
+    """The facts about its fleet that a node remembers between runs."""
 
     node: str
     published: int = 0
@@ -63,19 +63,19 @@ class NodeMemory(Struct, rename="camel"):
 
 
 class Memory:
-    """That, in a file; a little behind is fine, because the stream knows better."""
+    """The node's memory in a file. It may be a little behind, because the stream has the exact state."""
 
     def __init__(self, path: Path | None, node: str) -> None:
         self._path = path
         self.deleted: dict[str, None] = {}
-        """Sessions that were deleted and are still to be taken off the fleet's list."""
+        """Sessions that were deleted, and are still in the fleet's list."""
         self._kept = NodeMemory(node)
         self._saved_at = 0.0
         self._pool = Pool("fleet", 1)
         self._unwritten: bytes | None = None
-        """What is to be written when the thread is free."""
+        """The newest content, which is written when the thread is free."""
         self._writing: asyncio.Future[None] | None = None
-        """While a thread writes."""
+        """Set while a thread writes."""
         if path is None:
             return
         try:
@@ -125,7 +125,7 @@ class Memory:
             self._write_on(self._path)
 
     def _write_on(self, path: Path) -> None:
-        """Have a thread write the newest. What came before that need not be written."""
+        """Let a thread write the newest content. Earlier content need not be written."""
         content, self._unwritten = self._unwritten, None
         if content is None:
             self._writing = None
@@ -134,7 +134,7 @@ class Memory:
         writing.add_done_callback(lambda _: self._write_on(path))
 
     async def written(self) -> None:
-        """Wait until the disk has it all; not for long."""
+        """Wait until everything is on disk, for a limited time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(SAVE_TIMEOUT):
                 while self._writing is not None:
@@ -152,14 +152,14 @@ def _replace(path: Path, content: bytes) -> None:
 
 @dataclass(slots=True)
 class Gateways:
-    """The gateways that send beacons, and the one that this node asks."""
+    """The gateways that announce themselves, and the one that this node uses."""
 
     clock: Callable[[], float]
     heard: dict[str, float] = field(default_factory=dict[str, float])
     current: str | None = None
 
     def take_announcement(self, announcement: messages.GatewayAnnouncement) -> bool:
-        """Whether we can talk to it."""
+        """Note a gateway. Return whether it speaks this node's protocol."""
         if not announcement.oldest <= messages.PROTOCOL <= announcement.newest or not subjects.is_name(
             announcement.gateway
         ):
@@ -168,7 +168,7 @@ class Gateways:
         return True
 
     def choose(self) -> str | None:
-        """The one of last time while it is there; else any."""
+        """Return the gateway used last if it still announces itself, or else any other one."""
         now = self.clock()
         self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE_TIMEOUT}
         if self.current not in self.heard:
@@ -176,7 +176,7 @@ class Gateways:
         return self.current
 
     def leave(self, name: str) -> None:
-        """It did not answer: another one is asked, if there is one."""
+        """Stop using a gateway that did not answer."""
         self.heard.pop(name, None)
         if self.current == name:
             self.current = None
@@ -184,7 +184,7 @@ class Gateways:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """How a node names and describes itself."""
+    """The name of a node, and its description of itself."""
 
     node: str
     labels: dict[str, str]
@@ -192,11 +192,11 @@ class Identity:
     running: Callable[[], int]
     started: Callable[[], list[str]] = list
     run: str = field(default_factory=partial(secrets.token_urlsafe, 12))
-    """By which this run of it is told from all others; what its agents ask has it in its id."""
+    """Unique id of this run of the node. The ids of its agents' requests contain it."""
 
 
 class Membership:
-    """The node's side of a fleet. `Log.publisher` is one of these."""
+    """The membership of a node in a fleet. It implements `Log.publisher`."""
 
     def __init__(
         self,
@@ -235,10 +235,10 @@ class Membership:
         self._outbox = NodePublisher(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
         self._unheard: str | None = None
-        """Why the last beat got no answer."""
+        """Why the last lease renewal got no answer."""
         self._failed: str | None = None
 
-    # What the log asks
+    # Called by the log
 
     @property
     def published(self) -> int:
@@ -253,7 +253,7 @@ class Membership:
         return self._waiting > self._most_waiting
 
     def committed(self, group: Group) -> None:
-        """Note what has to be published, and whose facts may have changed."""
+        """Note events to publish, and sessions whose facts may have changed."""
         for chunk in group.chunks:
             if chunk.last <= self._counted:
                 continue
@@ -272,25 +272,25 @@ class Membership:
             self._facts_wanted.set()
 
     async def drained(self, position: int) -> None:
-        """Wait until everything up to a position is in the stream."""
+        """Wait until all events up to a position are in the stream."""
         await self._outbox.drained(position)
 
     @property
     def trouble(self) -> str | None:
-        """Why the fleet does not see what happens here."""
+        """Why the fleet does not get this node's events."""
         return self._failed or self.clash or self._connecting or self._unheard or self._outbox.failure
 
-    # Its life
+    # Lifetime
 
     async def run(self) -> None:
-        """Until cancelled. What fails is begun again: the stream knows what it has."""
+        """Take part in the fleet until cancelled. Start again after a failure: the stream shows which events it has."""
         try:
             while True:
                 await self._try_to_take_part()
                 _end_if_cancelled()
                 await asyncio.sleep(self._retry)
         finally:
-            # Also of a node that was never connected: what it has deleted is still to be taken off the list.
+            # Even a node that was never connected must remember deleted sessions, which are still in the fleet's list.
             await self._memory.written()
 
     async def _try_to_take_part(self) -> None:
@@ -316,7 +316,7 @@ class Membership:
         if self._flows is not None:
             await self._flows.start(bus, self._nonce)
             running.append(self._flows.run())
-        # Last: when this is known to the servers, so is everything before it.
+        # Subscribe to announcements last. When the servers have this subscription, they have the earlier ones, too.
         await bus.serve(subjects.BEACON, self._take_announcement)
         tasks = [asyncio.create_task(each) for each in running]
         try:
@@ -386,11 +386,11 @@ class Membership:
                 logger.info("no beat reason=%s", self._unheard)
             if self._gateways.current is not None:
                 await asyncio.sleep(BEAT_INTERVAL)
-            # Else at once, of another one, or of the next that shows itself: by the time at which a beat would be due,
-            # other requests may have left that one, too.
+            # Without a gateway, ask another one at once. At the next regular time, other requests may have left that
+            # one, too.
 
     async def _beat_once(self) -> str | None:
-        """Returns why the lease could not be renewed."""
+        """Renew the lease once. Return why it could not be renewed, or None."""
         identity = self._identity
         request = BeatRequest(
             self._nonce,
@@ -426,7 +426,7 @@ class Membership:
         return msgspec.msgpack.decode(answer, type=LogReply)
 
     async def _count_down(self) -> None:
-        """Note what has been published, and let producers go on."""
+        """Note published events, and let producers continue."""
         while True:
             await self._outbox.moved()
             while self._unpublished and self._unpublished[0][0] <= self._outbox.published:
@@ -434,14 +434,14 @@ class Membership:
             self._log.resume_producers()
 
     async def _list(self) -> None:
-        """Keep the fleet's list up to date: a moment after a change, when its events are there."""
+        """Keep the fleet's list up to date: shortly after a change, when its events are published."""
         listed_at = 0.0
         while True:
             await self._facts_wanted.wait()
             await self._leased.wait()
             await asyncio.sleep(max(0.0, listed_at + FACTS_INTERVAL - time.monotonic()))
             self._facts_wanted.clear()
-            # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
+            # Taken before the wait: facts that change during it have unpublished events, and would be refused.
             changed, self._changed = list(self._changed), {}
             await self._outbox.drained(min(self._log.position, self._last_committed()))
             for batch in self._describe(changed):
@@ -459,14 +459,14 @@ class Membership:
             if view is None and session_id not in self._memory.deleted:
                 continue
             if view is not None:
-                # Another one of that name, if it was deleted.
+                # If a session of this id was deleted, this is a new one.
                 self._memory.deleted.pop(session_id, None)
             fact = None if view is None else msgspec.json.encode(view)
             if fact is not None and len(fact) > MAX_BODY_BYTES // 2:
                 logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
                 continue
             batch[session_id] = fact
-            # A gateway takes its time for each, and has to be done before its node asks again.
+            # A gateway needs time for each session, and must answer before the node repeats the request.
             size += max(LEAST_WEIGHT, 0 if fact is None else len(fact))
             if size > MAX_BODY_BYTES // 2:
                 yield batch
@@ -494,12 +494,12 @@ class Membership:
 
 
 async def _until_lost(bus: Bus) -> None:
-    """Raises Unreachable when the connection does not come back by itself: a new one is tried then."""
+    """Wait until the bus does not reconnect by itself, and raise Unreachable, so that a new connection is made."""
     raise Unreachable(await bus.lost())
 
 
 def _end_if_cancelled() -> None:
-    """Raises CancelledError when the task was cancelled, and what was cancelled has failed in place of ending."""
+    """Raise CancelledError if the task was cancelled, and the cancelled operation failed instead of ending."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError

@@ -1,7 +1,7 @@
 """Publish a node's log into the fleet's stream, in order, one request at a time.
 
-What was published is known by the stream, so that a repeat is recognised there; the cursor only says where to look
-first. Knows nothing of gateways but a function that asks one.
+The stream itself shows which events were published, so a repetition does no harm. The cursor only says where to start.
+The module knows nothing of gateways except a function that sends a request to one.
 """
 
 import asyncio
@@ -18,36 +18,36 @@ from sandboxagent.server.log.event import Chunk
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 0.2
-"""Seconds until a request that could not be served is sent again."""
+"""Seconds before a failed request is sent again."""
 MAX_REQUEST = 2 * MAX_BODY_BYTES - (128 << 10)
-"""Bytes of one request, without what its form adds: servers take 1 MiB."""
+"""Maximum number of bytes of one request, without its encoding. NATS servers accept 1 MiB."""
 UNKNOWN = -1
 REMEMBERED = 50_000
-"""Subjects of which the end is remembered."""
+"""Maximum number of subjects whose end is remembered."""
 
 Ask = Callable[[LogRequest], Awaitable[LogReply]]
 
 
 class PublishOutcome(Enum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     PUBLISHED = auto()
     AGAIN = auto()
-    """Nothing is lost: the same, or what is missing of it, has to be sent again."""
+    """Nothing is lost: the missing messages have to be sent again."""
     REFUSED = auto()
-    """It will not be taken, however often it is sent."""
+    """The request will never be accepted."""
 
 
 class Events(Protocol):
-    """What is needed of a log."""
+    """The operations of a log that the publisher needs."""
 
     async def since(self, position: int) -> list[Chunk]:
-        """Chunks after a position that are on disk, all channels, in order; a page at a time."""
+        """Return a page of chunks after a position that are on disk: of all channels, in order."""
         ...
 
 
 class Cursor(Protocol):
-    """Where the last run ended."""
+    """The position where the last run ended."""
 
     @property
     def position(self) -> int: ...
@@ -56,37 +56,37 @@ class Cursor(Protocol):
 
 
 class NodePublisher:
-    """What has still to be published."""
+    """The part of a node's log that is not published yet."""
 
     def __init__(self, node: str, events: Events, cursor: Cursor, ask: Ask) -> None:
         self.published = cursor.position
-        """Everything up to here is in the stream, or never goes there."""
+        """Position up to which all events are in the stream, or will never be there."""
         self.failure: str | None = None
         """Why nothing is published at the moment."""
         self.is_idle = False
-        """Everything that is safe is published."""
+        """Whether everything on disk is published."""
         self.foreign: dict[str, str] = {}
-        """Subject → the node that has it already: nothing of ours is published there."""
+        """The node that owns a subject, for subjects of other nodes. Nothing is published there."""
         self._node = node
         self._events = events
         self._cursor = cursor
         self._ask = ask
         self._sequences: dict[str, int] = {}
         self._skip: dict[str, int] = {}
-        """Subject → position up to which the stream has its events."""
+        """The node's position up to which the stream has the events of a subject."""
         self._more = asyncio.Event()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
     def notify(self) -> None:
-        """There is more on disk."""
+        """Announce new events on disk."""
         self._more.set()
 
     async def moved(self) -> None:
-        """Wait until more is published than now."""
+        """Wait until more is published."""
         await self.drained(self.published + 1)
 
     async def drained(self, position: int) -> None:
-        """Wait until everything up to a position is published."""
+        """Wait until all events up to a position are published."""
         if position > self.published:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((position, future))
@@ -112,7 +112,7 @@ class NodePublisher:
         self._move_on(chunks[-1].last)
 
     async def _deliver(self, batch: list[OutgoingMessage]) -> None:
-        """Ask until these messages are in the stream. What is refused is left out, and nothing else with it."""
+        """Send requests until these messages are in the stream. Only refused messages are left out."""
         while messages := [each for each in batch if self._is_missing(each)]:
             request = LogRequest(messages, {each.subject: self._sequence(each.subject) for each in messages})
             match await self._send(request):
@@ -146,7 +146,7 @@ class NodePublisher:
     def _is_missing(self, message: OutgoingMessage) -> bool:
         if message.subject in self.foreign:
             return False
-        # A part that is not the last one belongs to the event after its position.
+        # An inner part belongs to the event after `last`.
         completes = message.last + (1 if _is_inner_part(message) else 0)
         return completes > self._skip.get(message.subject, 0)
 
@@ -154,7 +154,7 @@ class NodePublisher:
         return self._sequences.get(subject, UNKNOWN)
 
     async def _send(self, request: LogRequest) -> PublishOutcome:
-        """Ask once."""
+        """Send a request once."""
         try:
             reply = await self._ask(request)
         except BusError as error:
@@ -166,13 +166,13 @@ class NodePublisher:
             await asyncio.sleep(RETRY_INTERVAL)
             return PublishOutcome.AGAIN
         if reply.refused is not None:
-            # Its form is wrong, and will be: one session that is not published is better than none that is.
+            # The message is invalid and stays so. It is better to leave out one session than to publish none.
             if len(request.messages) == 1:
                 logger.error("events not published reason=%s", reply.refused)
             return PublishOutcome.REFUSED
         self.failure = None
         if len(self._sequences) > REMEMBERED:
-            # A gateway says again where they end.
+            # Gateways report the ends again.
             for known in (self._sequences, self._skip, self.foreign):
                 known.clear()
         for subject, end in (reply.ends or {}).items():

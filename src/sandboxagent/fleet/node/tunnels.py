@@ -1,7 +1,7 @@
 """Answer requests that came to a gateway with this node's own app.
 
-The gateway has checked token, Host and Origin, and the bus vouches that a gateway sent it: only gateways may publish to
-a node. Everything behind the guard is as for a request on a socket.
+The gateway has checked token, Host and Origin. Only gateways may publish to a node, so the bus guarantees that the
+request is from a gateway. After the guard, it is handled like a request on a socket.
 """
 
 import asyncio
@@ -34,30 +34,34 @@ from sandboxagent.server.http.posts import GatewayPost, PostHead, read_head
 logger = logging.getLogger(__name__)
 
 JOINED = 32 << 10
-"""Bytes of an answer's body that go with its head."""
+"""Maximum number of bytes of an answer's body that are sent together with its head."""
 _KEY = raw(IDEMPOTENCY_KEY)
 T = TypeVar("T", Opening, Waiting)
 _ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
 
 
 class NodeTunnels:
-    """Requests through gateways that are under way here; at most so many."""
+    """The open requests through gateways, up to a maximum number."""
 
     def __init__(
         self, node: str, app: App, most: int, read_post: Callable[[Scope], PostHead | None] | None = None
     ) -> None:
-        """`read_post` checks the head of a POST that carries an envelope; what it leaves, the app answers."""
+        """Create the tunnels of a node.
+
+        `read_post` parses the head of a POST that carries an envelope. The app answers all requests for which it
+        returns None.
+        """
         self._node = node
         self._app = app
         self._read_post = read_post
         self.table = FlowTable()
         self._flows: dict[str, Flow] = {}
-        """By the subject on which a gateway sends."""
+        """Flows by the subject on which the gateway sends."""
         self._answering = Tasks(most)
         self._nonce = ""
 
     async def start(self, bus: Bus, nonce: str) -> None:
-        """Hear gateways that mean the node with this nonce."""
+        """Subscribe to messages of gateways that mean the node with this nonce."""
         self._nonce = nonce
 
         def take(subject: str, message: bytes) -> None:
@@ -70,7 +74,7 @@ class NodeTunnels:
         await bus.hear(subjects.flow_to_node(self._node, "*"), take)
 
     async def run(self) -> None:
-        """Notice gateways that are gone. Ends all flows when it is cancelled."""
+        """Detect gateways that are gone. End all flows when the task is cancelled."""
         try:
             await self.table.run()
         finally:
@@ -83,13 +87,13 @@ class NodeTunnels:
     def _open(self, bus: Bus, subject: str, message: bytes) -> None:
         opening = _read(read_opening(message), Opening)
         said = opening or _read(read_sign(message), Waiting)
-        # What is left of a flow that is over, or meant for another node of this name.
+        # The message belongs to a flow that has ended, or to another node of this name.
         if said is None or said.nonce != self._nonce or not subjects.is_name(said.gateway):
             return
         way = BusWay(bus, subjects.flow_to_gateway(self._node, said.gateway, subject.rpartition(".")[2]))
         flow = self.table.open(way, ends_with_them=False)
         if opening is None:
-            # Its opening, or the end of our answer, was lost when a connection to the bus was.
+            # The opening, or the end of the answer, was lost together with a connection to the bus.
             flow.break_off(Reason.LOST)
             return
         flow.accept(message)
@@ -113,13 +117,13 @@ class NodeTunnels:
         except Exception:
             logger.exception("request through a gateway failed path=%r", opening.target)
         finally:
-            # Does nothing to one that came to its end.
+            # This has no effect on a flow that came to its regular end.
             flow.break_off(Reason.ABORTED)
             self._flows.pop(subject, None)
 
 
 def _read(body: bytes | None, kind: type[T]) -> T | None:
-    """None for what is not there, or makes no sense."""
+    """Decode a message. Return None if there is none, or if it is invalid."""
     if body is None:
         return None
     try:
@@ -129,15 +133,15 @@ def _read(body: bytes | None, kind: type[T]) -> T | None:
 
 
 class _Exchange:
-    """One request and its answer: as ASGI has them, or as a POST that carries an envelope."""
+    """A request with its answer, in the form of ASGI or as a POST that carries an envelope."""
 
     def __init__(self, flow: Flow, opening: Opening) -> None:
         self._flow = flow
         self._opening = opening
         self._body: bytes | None = opening.body
-        """Of the opening, while it is not taken."""
+        """Body of the opening, until it is taken."""
         self._head: AnswerHead | None = None
-        """Of the answer, while it waits for the beginning of its body."""
+        """Head of the answer, while it waits for the beginning of the body."""
 
     def scope(self) -> Scope:
         opening = self._opening
@@ -160,7 +164,7 @@ class _Exchange:
         }
 
     async def post(self, head: PostHead, key: bytes | None) -> None:
-        """Have an envelope taken, and send what it is answered."""
+        """Handle a POST of an envelope, and send the answer."""
         answer = _PostAnswer(self._flow)
         post = GatewayPost(answer, head, key, flow=answer)
         post.begin(None)
@@ -185,13 +189,13 @@ class _Exchange:
         return {"type": "http.request", "body": piece.body, "more_body": piece.kind is not FlowKind.LAST}
 
     async def send(self, message: Message) -> None:
-        """As of a server: what is sent to a client that has left is dropped."""
+        """Send a part of the answer. Parts for a client that has left are dropped, like at a server."""
         if self._flow.broken is not None:
             return
         try:
             if message["type"] == "http.response.start":
                 head = AnswerHead(message["status"], [(name, value) for name, value in message.get("headers", ())])
-                # One whose length is known comes right away; of another, the head may be all there is for hours.
+                # A body of known length follows at once. Without a length, nothing may follow the head for hours.
                 if self._opening.joins and any(name == b"content-length" for name, _ in head.headers):
                     self._head = head
                 else:
@@ -224,14 +228,14 @@ class _Exchange:
 
 
 class _PostAnswer:
-    """The answer to a POST on its way: from callbacks, which cannot wait, to a flow, which may have to."""
+    """Passes the answer to a POST from callbacks, which cannot wait, to a flow, which may have to wait."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()
 
     async def next(self) -> Message | None:
-        """The next part of the answer; None when it is whole."""
+        """Return the next part of the answer; None after the last one."""
         return await self._messages.get()
 
     def is_gone(self) -> bool:
@@ -256,19 +260,19 @@ class _PostAnswer:
 
 
 def is_gone(flow: Flow) -> bool:
-    """Whether the gateway wants no answer any more. Of a flow that came to its end, it has all that it wanted."""
+    """Return whether the gateway does not need the answer any more. After a flow's regular end, this is False."""
     return flow.broken not in (None, Reason.FINISHED)
 
 
 class FlowTransport(asyncio.Transport):
-    """What stands for the socket under a request that came through a flow."""
+    """Takes the place of the socket for a request that came through a flow."""
 
     def __init__(self, flow: Flow) -> None:
         super().__init__()
         self._flow = flow
 
     def mark_authenticated(self) -> None:
-        """The gateway has counted it among those that showed a token."""
+        """Do nothing, because the gateway keeps the counts of authenticated sockets."""
 
     def is_closing(self) -> bool:
         return is_gone(self._flow)
