@@ -454,7 +454,7 @@ def test_headers_count_in_what_an_archive_unfolds_into(root: Path) -> None:
     """Folders have no content at all."""
     heads = b"".join(header(f"{number}/", type=tarfile.DIRTYPE) for number in range(3000))
     data = gzip.compress(heads + bytes(SLACK) + bytes(1024), 1)
-    with pytest.raises(ArchiveTooLarge, match="unfold into") as refused:
+    with pytest.raises(ArchiveTooLarge, match="unpack to") as refused:
         send(root, data, limits=UploadLimits(1 << 40, 10_000, 1))
     assert "limit" in refused.value.fields
     assert os.listdir(root) == []

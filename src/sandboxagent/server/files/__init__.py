@@ -1,4 +1,4 @@
 """Use the files and terminals of this machine for agents and clients.
 
-Knows nothing of agents, sessions or envelopes.
+The package knows nothing of agents, sessions or envelopes.
 """

@@ -1,6 +1,6 @@
-"""Find and open the files that a client attaches to a prompt, and tell their types.
+"""Find and open the files that a client attaches to a prompt, and detect their types.
 
-Everything here blocks: it runs in a thread. Knows nothing of how a path is kept inside: see `confined`.
+All functions block, so callers run them in a thread. `confined` keeps paths inside the allowed directories.
 """
 
 import errno
@@ -17,7 +17,7 @@ from sandboxagent.server.files.text import DIRECTORY, UNKNOWN
 
 _SCHEME = "file://"
 _HEAD = 32
-"""Bytes that tell an image from other files."""
+"""Number of bytes that identify an image."""
 _BLOCK = 256 << 10
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -26,25 +26,25 @@ _MAGIC = (
     (b"GIF89a", "image/gif"),
 )
 _TYPES = {".md": "text/markdown", ".toml": "application/toml", ".yaml": "application/yaml", ".yml": "application/yaml"}
-"""What Python does not know yet."""
+"""Media types that Python does not know."""
 
 
 class Attached(Struct, frozen=True):
-    """A file or a directory, as it was found."""
+    """An attached file or directory."""
 
     path: str
-    """Absolute, with nothing in it that leads back."""
+    """The absolute path, without `..`."""
     name: str
     mime: str
     directory: bool = False
     text: bool = False
-    """Whether it was short enough to be read, and is UTF-8."""
+    """Whether the file was small enough to be read, and is UTF-8 text."""
     image: bytes | None = None
-    """The content of an image that was small enough to be read; `mime` is then what it really is."""
+    """The content of an image that was small enough to be read. `mime` is then the type of the content."""
 
 
 class AttachedFiles:
-    """Looks at files beneath some directories, or anywhere. `patience` is how long one may take, in seconds."""
+    """Inspects files beneath some directories, or anywhere. `patience` is the time limit for one file, in seconds."""
 
     def __init__(self, confined: Confined | None = None, patience: float = 20.0) -> None:
         self._confined = confined or Confined(["/"])
@@ -52,15 +52,17 @@ class AttachedFiles:
         self._closed = False
 
     def close(self) -> None:
-        """Stop reading: the server waits for its threads when it ends."""
+        """Stop reading, because the server waits for its threads when it ends."""
         self._closed = True
 
     def look(
         self, path: str, name: str | None, mime: str | None, *, image_room: int = 0, text_room: int = 0
     ) -> Attached:
-        """What has this absolute path. Its owner's word on name and type counts, but an image is what it really is.
+        """Inspect the file or directory at an absolute path.
 
-        The rooms are the most that may be read of it, in bytes. Raises OSError: of `confined`, or TimeoutError.
+        The client's name and type count, but the content of an image decides its type. `image_room` and `text_room` are
+        the maximum numbers of bytes to read of an image and of a text. Raises the OSErrors of `confined`, and
+        TimeoutError.
         """
         exact = str(PurePosixPath(path))
         shown = name or _as_text(PurePosixPath(path).name or exact)
@@ -79,7 +81,7 @@ class AttachedFiles:
         return Attached(exact, shown, mime or type_by_name(exact), text=content is not None and is_text(content))
 
     def _whole(self, file: FileIO, head: bytes, room: int, deadline: float) -> bytes | None:
-        """The content; None when there is more than there is room for, by its size or after all."""
+        """Return the content; None if there is more than `room`, by the file's size or while reading."""
         if not 0 < os.fstat(file.fileno()).st_size <= room:
             return b"" if not head and room else None
         content = head + self._read(file, room + 1 - len(head), deadline)
@@ -95,16 +97,16 @@ class AttachedFiles:
 
 
 def locate(path: str, directory: str) -> str:
-    """The absolute path that is meant by an absolute one, a relative one, or a `file://` URI.
+    """Return the absolute path for an absolute path, a relative one, or a `file://` URI.
 
-    A slash at its end stays: it says that this is a directory. Raises OSError when it cannot be any path.
+    A slash at the end stays, because it marks a directory. Raises OSError if the text cannot be a path.
     """
     if path[: len(_SCHEME)].lower() == _SCHEME:
         path = _from_uri(path)
     if not path.startswith("/"):
         path = f"{directory}/{path}"
     parts = PurePosixPath(path).parts
-    # Programs take `x/..` for nothing at all, which is wrong where x is a link.
+    # Many programs drop `x/..`, which is wrong if x is a link.
     exact = os.path.realpath(path) if ".." in parts and "\0" not in path else "/" + "/".join(parts[1:])
     return f"{exact}/" if path.endswith("/") and exact != "/" else exact
 
@@ -119,24 +121,24 @@ def _from_uri(uri: str) -> str:
 
 
 def image_type(head: bytes) -> str | None:
-    """The type of an image that models take, by how its content begins."""
+    """Return the type of an image that models accept, by the first bytes of its content."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     return next((type for magic, type in _MAGIC if head.startswith(magic)), None)
 
 
 def type_by_name(path: str) -> str:
-    """The media type that a file's name promises."""
+    """Return the media type for a file's name."""
     from mimetypes import MimeTypes
 
-    # Not the machine's own tables: the same file is the same everywhere.
+    # The machine's own tables are not used, so that a file has the same type on every machine.
     type, packed = MimeTypes().guess_type(PurePosixPath(path).name)
     known = type or _TYPES.get(PurePosixPath(path).suffix.lower())
     return known if known is not None and packed is None else UNKNOWN
 
 
 def is_text(content: bytes) -> bool:
-    """Whether it is UTF-8, with nothing in it that no text has."""
+    """Return whether the content is UTF-8 without NUL characters."""
     try:
         return "\0" not in content.decode()
     except UnicodeDecodeError:
@@ -144,5 +146,5 @@ def is_text(content: bytes) -> bool:
 
 
 def _as_text(name: str) -> str:
-    """A file's name, even if it has bytes in it that are not text."""
+    """Return a file's name as text, even if some of its bytes are not UTF-8."""
     return os.fsencode(name).decode(errors="replace")

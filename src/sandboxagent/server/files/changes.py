@@ -1,9 +1,9 @@
 """Make directories, and move and delete files.
 
-Moves and deletions never follow a link at the end of a path. From one file system to another, a move copies beside the
-target, renames, and only then deletes.
+Moves and deletions never follow a link at the end of a path. To another file system, a move first copies the file
+beside its target, renames the copy, and then deletes the original.
 
-Everything here blocks, and raises FileProblem; ShuttingDown when the server ends before a long work does.
+All functions block. They raise FileProblem, and ShuttingDown if the server stops during a long operation.
 """
 
 import errno
@@ -19,18 +19,21 @@ from sandboxagent.server.files.replace import rename
 from sandboxagent.server.files.roots import Roots, encode_name, file_problems
 
 MAX_DEPTH = 100
-"""Levels of a tree that can be copied."""
+"""Maximum number of levels of a tree that is copied."""
 BLOCK = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 Stopped = Callable[[], bool]
-"""Whether the server is stopping: long work is abandoned then."""
+"""Returns whether the server is stopping, so that long operations are abandoned."""
 
 
 def move_across(old: Place, new: Place, *, replace: bool, stopped: Callable[[], bool]) -> None:
-    """Move across file systems. What fails before all is copied changes nothing. Raises OSError or ShuttingDown."""
+    """Move to another file system. A failure before the end of the copy changes nothing.
+
+    Raises OSError or ShuttingDown.
+    """
     if new.node is not None and not replace:
         raise error_of(errno.EEXIST)
     passing = make_temporary_name()
@@ -54,10 +57,10 @@ class _Copy:
             os.symlink(os.readlink(name, dir_fd=source), new, dir_fd=target)
             return
         if not stat.S_ISREG(facts.st_mode) and not stat.S_ISDIR(facts.st_mode):
-            raise NotAFile(errno.EINVAL, "has something that is no file, directory or link, and stays on its device")
+            raise NotAFile(errno.EINVAL, "has an entry that is no file, directory or link and stays on its device")
         node = os.open(name, _LOOK, dir_fd=source)
         try:
-            # What it is now, and not what it was when its name was looked at.
+            # The entry may have changed since `stat`, so use the facts of the open file.
             facts = os.fstat(node)
             if stat.S_ISDIR(facts.st_mode):
                 self._directory(node, facts, target, new, depth)
@@ -101,7 +104,7 @@ def _copy_attributes(facts: os.stat_result, copy: int) -> None:
 
 
 def make_directory(roots: Roots, path: str) -> None:
-    """Make a directory, with those on its way; it may be there already."""
+    """Make a directory and its missing parents. It may exist already."""
     with file_problems(path), roots.confined.reach(path.rstrip("/") or "/", parents=True) as place:
         if place.node is not None:
             if not stat.S_ISDIR(os.fstat(place.node).st_mode):
@@ -110,12 +113,12 @@ def make_directory(roots: Roots, path: str) -> None:
         try:
             os.mkdir(place.name, dir_fd=place.directory)
         except FileExistsError:
-            # Another process was faster; opening it says with what.
+            # Another process made an entry first: open it to check that it is a directory.
             os.close(os.open(place.name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place.directory))
 
 
 def delete(roots: Roots, path: str, *, recursive: bool, stopped: Stopped) -> None:
-    """Delete a file, a link or an empty directory; with `recursive` also one that is not empty. Never a root."""
+    """Delete a file, a link or an empty directory; with `recursive` also a full one. Never deletes a root."""
     with file_problems(path), roots.confined.reach(_strip_slashes(path), follow=False) as place:
         _check_removable(roots, place, path)
         if recursive:
@@ -127,9 +130,9 @@ def delete(roots: Roots, path: str, *, recursive: bool, stopped: Stopped) -> Non
 
 
 def move(roots: Roots, source: str, target: str, *, overwrite: bool, stopped: Stopped) -> None:
-    """Give something another name, also on another file system. Never a root.
+    """Rename an entry, also to another file system. Never moves a root.
 
-    With `overwrite` a file may take the place of a file, and a directory that of an empty one.
+    With `overwrite`, a file may replace a file, and a directory an empty directory.
     """
     with file_problems(source), roots.confined.reach(_strip_slashes(source), follow=False) as old:
         _check_removable(roots, old, source)
@@ -146,26 +149,30 @@ def _move(old: Place, new: Place, target: str, *, overwrite: bool, stopped: Stop
         rename(old.directory, old.name, new.directory, new.name, replace=overwrite)
     except OSError as error:
         if error.errno == errno.EINVAL:
-            raise FileConflict(encode_name(target), "is inside of what you move there", errno="EINVAL") from error
+            raise FileConflict(
+                encode_name(target), "is inside the directory that you move there", errno="EINVAL"
+            ) from error
         if error.errno != errno.EXDEV:
             raise
         move_across(old, new, replace=overwrite, stopped=stopped)
     else:
-        # Of two names of one file, rename(2) leaves both.
+        # If both names are links to one file, rename(2) leaves both.
         if overwrite and new.node is not None and os.path.samestat(os.fstat(old.existing()), os.fstat(new.node)):
             with suppress(FileNotFoundError):
                 os.unlink(old.name, dir_fd=old.directory)
 
 
 def _strip_slashes(path: str) -> str:
-    """Without slashes at the end, which would follow a link."""
+    """Remove slashes at the end of a path, which would follow a link."""
     return path.rstrip("/") or "/"
 
 
 def _check_removable(roots: Roots, place: Place, path: str) -> None:
-    """Raises when it must stay."""
+    """Raise FileForbidden if the entry is a root or contains one."""
     if roots.protects(place.existing()):
-        raise FileForbidden(encode_name(path), "is a root of the file API, or has one inside, and stays")
+        raise FileForbidden(
+            encode_name(path), "is a root of the file API or contains one, and cannot be moved or deleted"
+        )
     _check_name(place)
 
 

@@ -1,11 +1,11 @@
 """Open paths beneath given directories so that no link and no race leads out of them.
 
-A path is walked name by name. Each name is opened beside the descriptor of its directory and never followed; links are
-read and resolved here. What was looked at is what is opened: nothing is checked by its name and then opened by it.
+A path is walked name by name. Each name is opened relative to its directory's descriptor, and never followed; links are
+read and resolved here. No name is checked and then opened again, so the checked file is the opened one.
 
-The directories themselves are the caller's word, and may be links; those that are pinned are what they were when they
-were opened, and nothing that takes their place is entered. A hard link is a file like any other: it does not say where
-else it has a name. Synchronous, and Linux only.
+The caller chooses the directories, which may be links. A pinned directory is opened at once, and another directory that
+takes its place is never entered. A hard link is a file like any other: it does not show its other names. The module is
+synchronous, and for Linux only.
 """
 
 import errno
@@ -22,7 +22,7 @@ from sandboxagent.server.files.replace import Replacement
 MAX_PATH = 4096
 MAX_LINKS = 40
 MAX_STEPS = 4096
-"""Names that one walk may look at, those of links included."""
+"""Maximum number of names in one walk, including the names in links."""
 
 _ENTER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -30,27 +30,28 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 class Outside(OSError):
-    """A path that leads out of the directories."""
+    """A path leads out of the directories."""
 
 
 class Replaced(OSError):
-    """A directory that was pinned, and is no longer what its path leads to."""
+    """The path of a pinned directory leads to another directory than at the start."""
 
     def __init__(self) -> None:
         super().__init__(errno.ESTALE, "the directory was deleted or replaced since the server started")
 
 
 class Confined:
-    """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path.
+    """Access to some directories and everything beneath them.
 
-    The directories are where their paths lead; with `outer`, where they lead inside of that. With `pinned` they
-    are opened now, and stay open: later on their paths must lead to the same ones.
+    Every error is an OSError with its `errno` and the path. The directories' paths are resolved at each use; with
+    `outer`, inside of it. With `pinned`, they are opened at once and stay open: later their paths must lead to the same
+    ones.
     """
 
     def __init__(self, directories: Iterable[str], outer: "Confined | None" = None, *, pinned: bool = False) -> None:
         self.directories = tuple(directories)
         self._outer = outer
-        # Programs spell a directory as they were told, or as it is really called.
+        # Programs name a directory by the given path, or by its real path.
         given = [_encode_path(each) for each in self.directories]
         spellings = [*given, *map(os.path.realpath, given)]
         self._roots = sorted({_root(each) for each in spellings}, key=len, reverse=True)
@@ -66,13 +67,13 @@ class Confined:
         self._pinned.clear()
 
     def open(self, path: str) -> io.FileIO:
-        """A regular file, to be read."""
+        """Open a regular file to read it."""
         with self.reach(path) as place:
             descriptor = os.open(descriptor_path(require_regular(place.existing())), _READ)
             return io.FileIO(descriptor, "rb")
 
     def open_directory(self, path: str) -> int:
-        """The descriptor of a directory, to go there; the caller closes it."""
+        """Open a directory. The caller closes the descriptor."""
         with self.reach(path) as place:
             node = place.existing()
             if not stat.S_ISDIR(os.fstat(node).st_mode):
@@ -81,9 +82,9 @@ class Confined:
 
     @contextmanager
     def replace(self, path: str, *, parents: bool = False) -> Generator[Replacement]:
-        """A new file, to be written, that takes the place of another when the block ends, and not when it fails.
+        """Open a new file that replaces the one at the path when the block ends without an error.
 
-        A link stays and is written through; other hard links of the old one keep the old content.
+        A link at the path stays, and its target is replaced. Other hard links to the old file keep the old content.
         """
         with self.reach(path, parents=parents) as place:
             file = Replacement(place)
@@ -95,9 +96,9 @@ class Confined:
 
     @contextmanager
     def reach(self, path: str, *, parents: bool = False, follow: bool = True) -> Generator[Place]:
-        """Where a path leads, open for the time of the block; errors in the block get the path, too.
+        """Open the place that a path leads to, while the block runs. Errors in the block get the path.
 
-        `parents` makes the directories on the way. Without `follow` a link at the end is itself the place.
+        `parents` makes missing directories of the path. Without `follow`, a link at the end is itself the place.
         """
         walk = _Walk(self._roots, self._enter, parents=parents, follow=follow)
         node = None
@@ -106,7 +107,7 @@ class Confined:
             node = place.node
             yield place
         except OSError as error:
-            # The caller knows the whole path, and nothing of the names on the way.
+            # The caller knows the whole path, but not the single names.
             error.filename, error.filename2 = path, None
             raise
         finally:
@@ -126,7 +127,7 @@ class Confined:
 
 
 class _Walk:
-    """One path on its way. Holds one descriptor, that of the directory it has come to."""
+    """The walk along one path. It holds one descriptor: of the directory that it has reached."""
 
     def __init__(
         self, roots: Iterable[tuple[bytes, ...]], enter: Callable[[bytes], int], *, parents: bool, follow: bool
@@ -138,12 +139,12 @@ class _Walk:
         self._root: tuple[bytes, ...] = ()
         self._directory: int | None = None
         self._way: list[bytes] = []
-        """Directories gone through since the root: none of them is a link."""
+        """Directories that the walk has entered since the root. None of them is a link."""
         self._left: deque[bytes] = deque()
         self._links = 0
 
     def go(self, names: list[bytes]) -> Place:
-        """Walk to the end. The node is the caller's to close."""
+        """Walk to the end. The caller closes the node."""
         self._start(names)
         for _ in range(MAX_STEPS):
             if not self._left:
@@ -166,7 +167,7 @@ class _Walk:
         return self._directory
 
     def _start(self, names: list[bytes]) -> None:
-        """Enter the innermost directory that an absolute path goes through."""
+        """Enter the innermost root on an absolute path."""
         root = next((root for root in self._roots if tuple(names[: len(root)]) == root), None)
         if root is None:
             raise Outside(errno.EXDEV, "leads out of the directories")
@@ -176,11 +177,11 @@ class _Walk:
         self._directory = self._enter(b"/" + b"/".join(root))
 
     def _up(self) -> None:
-        """Go the way again but for its last step: the kernel's `..` of a directory may be elsewhere by now."""
+        """Walk again without the last step, because the directory and its `..` may have moved meanwhile."""
         self._start([*self._root, *self._way][:-1])
 
     def _step(self, name: bytes) -> Place | None:
-        """Take one name; gives the place when it was the last one and is no link."""
+        """Take one name. Returns the place if the name was the last one and is no link to follow."""
         last = not self._left
         try:
             node = os.open(name, _LOOK, dir_fd=self._here)
@@ -191,7 +192,7 @@ class _Walk:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._here)
-            # Look again: another process may have been faster, with something else.
+            # Open the name again, because another process may have made another entry first.
             self._left.appendleft(name)
             return None
         mode = os.fstat(node).st_mode
@@ -242,7 +243,7 @@ def _encode_path(path: str) -> bytes:
 
 
 def _names(path: bytes) -> list[bytes]:
-    """The names in a path; a last `.` when it has to be a directory."""
+    """Return the names in a path, with a last `.` if the path must be a directory."""
     names = [name for name in path.split(b"/") if name not in (b"", b".")]
     return [*names, b"."] if path.endswith((b"/", b"/.")) else names
 

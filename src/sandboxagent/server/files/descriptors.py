@@ -1,6 +1,6 @@
-"""Open files and directories by descriptor, so that what was checked is what is used.
+"""Open files and directories by descriptor, so that the checked file is the used one.
 
-No link is followed. Everything here blocks.
+No link is followed. All functions block.
 """
 
 import errno
@@ -15,17 +15,20 @@ from pathlib import Path
 from msgspec import Struct
 
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What was there while we looked may be gone, or something else, when we open it.
-# EINVAL: what was a link is none any more, and cannot be read as one.
+# Between listing and opening, an entry may disappear or be replaced. EINVAL: readlink of an entry that was replaced by
+# something other than a link.
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)
 
 
 class NotAFile(OSError):
-    """Neither a regular file nor a directory: to open it might block, or do something."""
+    """The entry is neither a regular file nor a directory. Opening it might block, or have an effect."""
 
 
 class Place(Struct, frozen=True):
-    """Where a path leads: a directory, a name in it, and what has that name. A directory may itself be called `.`."""
+    """The place that a path leads to: a directory, a name in it, and the entry of that name.
+
+    A directory can be its own entry, with the name `.`.
+    """
 
     directory: int
     name: bytes
@@ -38,17 +41,17 @@ class Place(Struct, frozen=True):
 
 
 def error_of(number: int) -> OSError:
-    """An error as the system would raise it."""
+    """Make an error as the system would raise it."""
     return OSError(number, os.strerror(number))
 
 
 def descriptor_path(node: int) -> str:
-    """A name for what a descriptor stands for, whatever has become of its path."""
+    """Return a path for a descriptor that is valid even if the file was renamed."""
     return f"/proc/self/fd/{node}"
 
 
 def require_regular(node: int) -> int:
-    """The node, when it is a regular file; raises what it is else."""
+    """Return the node if it is a regular file. Raises IsADirectoryError or NotAFile otherwise."""
     mode = os.fstat(node).st_mode
     if stat.S_ISDIR(mode):
         raise error_of(errno.EISDIR)
@@ -58,20 +61,20 @@ def require_regular(node: int) -> int:
 
 
 def require_writable(node: int) -> int:
-    """The node, when this process may write it: replacing a read-only file needs no permission of the file itself."""
+    """Return the node if this process may write the file. Replacing a read-only file would not check that."""
     if not os.access(descriptor_path(node), os.W_OK):
         raise error_of(errno.EACCES)
     return node
 
 
 def make_temporary_name() -> bytes:
-    """A name for what is there only while it is made."""
+    """Make a name for a temporary entry."""
     return b".sandbox-agent-%b" % secrets.token_hex(8).encode()
 
 
 @contextmanager
 def enter_directory(directory: int, names: Sequence[str]) -> Generator[int]:
-    """The directory below, open for the time of the block. Raises OSError when a name is none, or a link."""
+    """Open the directory below, while the block runs. Raises OSError if a name is no directory, or is a link."""
     here = os.open(".", _ENTER, dir_fd=directory)
     try:
         for name in names:
@@ -84,7 +87,7 @@ def enter_directory(directory: int, names: Sequence[str]) -> Generator[int]:
 
 
 def is_kernel_directory(directory: int) -> bool:
-    """Whether this is in /proc or /sys: endless, and no files that a user keeps."""
+    """Return whether a directory is in /proc or /sys, which are endless and have no user's files."""
     return os.fstat(directory).st_dev in _kernel_devices()
 
 
@@ -95,7 +98,7 @@ def _kernel_devices() -> frozenset[int]:
 
 @contextmanager
 def ignore_gone() -> Generator[None]:
-    """Leave the block when what it is about is no longer there, or no longer what it was."""
+    """End the block if its file disappears or is replaced meanwhile."""
     try:
         yield
     except OSError as error:

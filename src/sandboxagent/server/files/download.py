@@ -1,6 +1,6 @@
 """Write the archive of a directory while it may change.
 
-Files that are gone are left out, and files that shrink are filled up. Runs in a thread.
+Deleted files are left out, and files that shrink are filled with zeros. Callers run it in a thread.
 """
 
 import errno
@@ -16,17 +16,19 @@ _READ_ANYTHING = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os
 
 
 READ_AT_ONCE = 1 << 18
-"""Bytes of a file on its way into an archive."""
+"""Number of bytes of a file to read at once."""
 
 
 Write = Callable[[bytes], None]
 
 
 def bundle(directory: int, write: Write, max_depth: int = MAX_DEPTH) -> None:
-    """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
+    """Write the archive of an open directory: its files, links and directories, without the directory itself.
+
+    Sockets, pipes, devices and the kernel's own files are left out.
 
     Raises:
-        OSError: something in it cannot be read, or is too deep; what was written is half an archive.
+        OSError: an entry cannot be read, or is too deep. The written data is then half an archive.
     """
     left: list[tuple[str, ...]] = [()]
     size = 0
@@ -39,7 +41,7 @@ def bundle(directory: int, write: Write, max_depth: int = MAX_DEPTH) -> None:
     while left:
         parts = left.pop()
         if len(parts) >= max_depth:
-            raise OSError(errno.ENAMETOOLONG, f"has something more than {max_depth} levels deep", "/".join(parts))
+            raise OSError(errno.ENAMETOOLONG, f"has an entry more than {max_depth} levels deep", "/".join(parts))
         with ignore_gone(), enter_directory(directory, parts) as here:
             if parts and is_kernel_directory(here):
                 continue
@@ -47,7 +49,7 @@ def bundle(directory: int, write: Write, max_depth: int = MAX_DEPTH) -> None:
                 count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
             with os.scandir(here) as entries:
                 left += _files(here, entries, parts, count)
-    # Two empty blocks, and zeros up to a whole record.
+    # An archive ends with two empty blocks, and zeros up to a whole record.
     end = 2 * tarfile.BLOCKSIZE
     write(bytes(end + -(size + end) % tarfile.RECORDSIZE))
 
@@ -55,7 +57,7 @@ def bundle(directory: int, write: Write, max_depth: int = MAX_DEPTH) -> None:
 def _files(
     here: int, entries: "Iterator[os.DirEntry[str]]", parts: tuple[str, ...], write: Write
 ) -> list[tuple[str, ...]]:
-    """Write all of a directory but its directories; gives those."""
+    """Write all entries of a directory except its directories, and return those."""
     directories: list[tuple[str, ...]] = []
     for entry in entries:
         name = "/".join((*parts, entry.name))
@@ -84,7 +86,7 @@ def _file(here: int, entry: str, name: str, write: Write) -> None:
             left -= len(piece)
     finally:
         os.close(descriptor)
-    # It has become shorter meanwhile, and its size is said: zeros, as of a hole.
+    # The file has shrunk, but the header has its old size: add zeros, as for a hole.
     while left:
         write(bytes(min(READ_AT_ONCE, left)))
         left -= min(READ_AT_ONCE, left)

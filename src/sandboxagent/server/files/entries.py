@@ -1,7 +1,7 @@
 """Describe files and list directories page by page, and check the conditions of a write.
 
-Conditions (`If-Match` and its kin) say what a client expects of a file before it changes it. Everything here blocks,
-and raises FileProblem.
+Conditions (`If-Match` and `If-None-Match`) state which version of a file a client expects before it changes it. All
+functions block, and raise FileProblem.
 """
 
 import base64
@@ -31,12 +31,12 @@ _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC
 
 
 def etag(facts: os.stat_result) -> str:
-    """Changes whenever the file does: another content has another time, and a replacement another inode."""
+    """Return a tag that changes with the file: a write changes its time, and a replacement its inode."""
     return f'"{facts.st_mtime_ns:x}-{facts.st_size:x}-{facts.st_ino:x}"'
 
 
 def parse_tags(header: str | None) -> frozenset[str] | None:
-    """The entity tags of a header; None when it is absent. Raises BadRequest."""
+    """Return the entity tags of a header; None if it is absent. Raises BadRequest."""
     if header is None:
         return None
     if header.strip() == ANY:
@@ -52,23 +52,23 @@ def parse_tags(header: str | None) -> frozenset[str] | None:
 
 
 class WriteCondition(Struct, frozen=True):
-    """Of a change. None means that the client expects nothing."""
+    """The condition of a write. None means that the client expects nothing."""
 
     match: frozenset[str] | None = None
     none_match: frozenset[str] | None = None
 
     @property
     def new(self) -> bool:
-        """Nothing may be there."""
+        """Whether the file must not exist."""
         return self.none_match is not None and ANY in self.none_match
 
     def check(self, path: str, facts: os.stat_result | None) -> None:
-        """Raises FileChanged when the file, or its absence, is not what the client expects."""
+        """Raise FileChanged if the file, or its absence, is not the expected one."""
         current = None if facts is None else etag(facts)
         if self.match is not None and (current is None or not self.match & {ANY, current}):
             raise self._changed(path, current, "is not the file that If-Match names")
         if self.none_match is not None and current is not None and self.none_match & {ANY, current}:
-            raise self._changed(path, current, "is there, against If-None-Match")
+            raise self._changed(path, current, "exists, which If-None-Match excludes")
 
     @staticmethod
     def _changed(path: str, current: str | None, meaning: str) -> FileChanged:
@@ -76,12 +76,12 @@ class WriteCondition(Struct, frozen=True):
 
 
 def has_version(tag: str, given: frozenset[str]) -> bool:
-    """Whether a reader has this version, by the weak comparison that reading allows."""
+    """Return whether a reader has this version, by the weak comparison that RFC 9110 allows for reads."""
     return ANY in given or tag in {each.removeprefix("W/") for each in given}
 
 
 def read_entry(confined: Confined, path: str, *, follow: bool = True) -> FileView:
-    """What a path leads to or, without `follow`, a link itself. Raises FileProblem."""
+    """Describe the target of a path or, without `follow`, a link itself. Raises FileProblem."""
     with file_problems(path), confined.reach(path, follow=follow) as place:
         node = place.existing()
         facts = os.fstat(node)
@@ -91,10 +91,10 @@ def read_entry(confined: Confined, path: str, *, follow: bool = True) -> FileVie
 
 
 def read_page(confined: Confined, path: str, cursor: str | None, limit: int) -> EntriesPage:
-    """A part of a directory, by name: as many entries as a page may have, after the cursor.
+    """Return a page of a directory, sorted by name: at most `limit` entries after the cursor.
 
-    However many there are, memory is that of a page; what comes or goes between two pages moves nothing else.
-    Raises FileProblem; BadPath for a cursor that was never given out.
+    Memory is needed for one page only, however large the directory. Entries that come or go between two pages do not
+    move others. Raises FileProblem, and BadPath for a cursor that was never given out.
     """
     after = None if cursor is None else _after(path, cursor)
     with file_problems(path), confined.reach(path) as place:
@@ -106,7 +106,7 @@ def read_page(confined: Confined, path: str, cursor: str | None, limit: int) -> 
 
 
 def read_names(directory: int) -> Iterator[str]:
-    """The names in a directory, in the order of the file system; one after the other, however many there are."""
+    """Yield the names in a directory, in the order of the file system, without collecting them."""
     reading = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
         with os.scandir(reading) as found:
@@ -124,7 +124,7 @@ def _entries(node: int, path: str, names: list[str]) -> Iterator[FileView]:
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.EINVAL):
                 raise
-            # It went, or became something else, since it was seen.
+            # The entry was deleted or replaced since it was listed.
             continue
         yield _entry(name, f"{path}/{name}", facts, target)
 
@@ -152,7 +152,7 @@ def _kind(mode: int) -> EntryType:
 
 
 def _iso(nanoseconds: int) -> str:
-    # Programs set times that no calendar has.
+    # Programs set times that are outside of the calendar.
     seconds = min(max(nanoseconds // 1_000_000 / 1000, _FIRST.timestamp()), _LAST.timestamp())
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -169,9 +169,9 @@ def _after(path: str, cursor: str) -> str:
 
 
 class IncomingFile:
-    """A file that comes in parts: counted, hashed, and in its place when it is complete.
+    """A file that arrives in parts. It is counted, hashed, and put in its place when it is complete.
 
-    Raises FileProblem from the start on. Call its methods one after the other.
+    Raises FileProblem, also from the constructor. Call its methods one after the other.
     """
 
     def __init__(self, roots: Roots, path: str, condition: WriteCondition, limit: int | None) -> None:
@@ -183,7 +183,7 @@ class IncomingFile:
         self._digest = hashlib.sha256()
         self._stack = ExitStack()
         with file_problems(path), ExitStack() as stack:
-            # For what cannot be a file no directories are made.
+            # If the path cannot be a file, no directories are made.
             parents = not condition.match and not path.endswith("/")
             place = stack.enter_context(roots.confined.reach(path, parents=parents))
             self._file = Replacement(place)
@@ -192,7 +192,7 @@ class IncomingFile:
             self._stack = stack.pop_all()
 
     def write(self, parts: Iterable[bytes]) -> None:
-        """Add to its end."""
+        """Append bytes."""
         with file_problems(self._path):
             for part in parts:
                 self._size += len(part)
@@ -202,7 +202,7 @@ class IncomingFile:
                 self._digest.update(part)
 
     def finish(self) -> Written:
-        """It is whole: let it take its place."""
+        """Put the complete file in its place."""
         path, condition = encode_name(self._path), self._condition
         with file_problems(self._path), self._roots.turn:
             try:
@@ -213,10 +213,10 @@ class IncomingFile:
         return Written(path, self._size, self._digest.hexdigest(), etag(facts))
 
     def close(self) -> None:
-        """Let go; what was not finished is gone."""
+        """Release the file. An unfinished file is deleted."""
         self._stack.close()
 
 
 def too_large(path: str, limit: int) -> FileTooLarge:
-    """The problem of a file over `--max-file`."""
+    """Make the problem of a file over `--max-file`."""
     return FileTooLarge(encode_name(path), f"larger than {limit} bytes; --max-file sets the limit", limit=limit)

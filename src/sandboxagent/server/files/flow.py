@@ -1,6 +1,6 @@
-"""Pass bytes between the event loop and a thread, at most a bound of them at a time.
+"""Pass bytes between the event loop and a thread, with a limit on the bytes in between.
 
-The thread waits for the other side. When that gives up, `Abandoned` ends the wait.
+The thread waits for the other side. If that side gives up, `Abandoned` ends the wait.
 """
 
 import asyncio
@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 LIMIT = 1 << 20
-"""Bytes that may be on their way."""
+"""Maximum number of bytes between the two sides."""
 HANDED_OVER = 1 << 18
-"""Bytes that are handed over at once, when there are as many."""
+"""Number of bytes to collect before they are passed on."""
 
 
 class Abandoned(Exception):
@@ -20,7 +20,7 @@ class Abandoned(Exception):
 
 
 class Inflow:
-    """From the event loop to a thread. `feed` and `finish` are for the loop, the rest for the thread."""
+    """A flow from the event loop to a thread. The loop calls `feed` and `finish`, the thread the other methods."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -32,14 +32,14 @@ class Inflow:
         self._ended = False
         self._abandoned = False
         self._at_hand: deque[bytes] = deque()
-        """What the thread has taken and not read: needs no lock."""
+        """Bytes that the thread has taken and not read. They need no lock."""
         self._start = 0
-        """How much of the first of these has been read."""
+        """Number of bytes already read of the first piece."""
         self.count = 0
-        """Bytes that the thread has taken."""
+        """Number of bytes that the thread has taken."""
 
     async def feed(self, piece: bytes) -> None:
-        """Hand bytes over, and wait until there is room for more."""
+        """Pass bytes on, and wait until there is room for more."""
         if piece:
             with self._changed:
                 self._coming.append(piece)
@@ -53,13 +53,13 @@ class Inflow:
             await self._room.wait()
 
     def finish(self) -> None:
-        """That was all."""
+        """Mark the end of the bytes."""
         with self._changed:
             self._ended = True
             self._changed.notify()
 
     def abandon(self) -> None:
-        """One side is gone, so the other must not wait. May be called from either side."""
+        """Release the other side, because one side is gone. Both sides may call this."""
         with self._changed:
             self._abandoned = True
             self._changed.notify()
@@ -67,13 +67,13 @@ class Inflow:
             self._loop.call_soon_threadsafe(self._room.set)
 
     def peek(self, size: int) -> bytes:
-        """The very first bytes, without taking them; fewer only when there are no more."""
+        """Return the first bytes without taking them. Fewer only if the flow ends before."""
         while sum(map(len, self._at_hand)) < size and self._take():
             pass
         return b"".join(self._at_hand)[:size]
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most so many; none at the end. Raises Abandoned."""
+        """Return the next bytes, at most `size`; none at the end. Raises Abandoned."""
         if not self._at_hand and not self._take():
             return b""
         start, piece = self._start, self._at_hand[0]
@@ -85,7 +85,7 @@ class Inflow:
         return piece[start:]
 
     def _take(self) -> bool:
-        """Take all that has come; waits for something. False at the end."""
+        """Take all bytes that have arrived, and wait if there are none. Returns False at the end."""
         with self._changed:
             while not self._coming and not self._ended and not self._abandoned:
                 self._changed.wait()
@@ -100,7 +100,7 @@ class Inflow:
 
 
 class Outflow:
-    """From a thread to the event loop. `write` and `finish` are for the thread, the rest for the loop."""
+    """A flow from a thread to the event loop. The thread calls `write` and `finish`, the loop the other methods."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
@@ -114,24 +114,24 @@ class Outflow:
         self._abandoned = False
 
     def write(self, data: bytes) -> None:
-        """Hand bytes over, sooner or later. Raises Abandoned."""
+        """Pass bytes on, perhaps later together with more. Raises Abandoned."""
         self._gathered += data
         if len(self._gathered) >= HANDED_OVER:
             self._hand_over()
 
     def finish(self) -> None:
-        """That was all. Raises Abandoned."""
+        """Pass on the rest, and mark the end. Raises Abandoned."""
         self._hand_over()
         self.close()
 
     def close(self) -> None:
-        """Nothing more comes, be that all or not."""
+        """Mark the end, even if bytes are missing."""
         with self._changed:
             self._ended = True
         self._tell()
 
     async def pieces(self) -> AsyncGenerator[bytes]:
-        """All that comes."""
+        """Yield all bytes as they come."""
         while True:
             with self._changed:
                 piece = self._pieces.popleft() if self._pieces else None
@@ -149,7 +149,7 @@ class Outflow:
                 await self._some.wait()
 
     def abandon(self) -> None:
-        """The reader is gone."""
+        """Stop the writer, because the reader is gone."""
         with self._changed:
             self._abandoned = True
             self._pieces.clear()

@@ -1,6 +1,6 @@
-"""Replace a file atomically: write the new one beside it, and rename it when it is whole.
+"""Replace a file atomically: write the new one beside it, and rename it when it is complete.
 
-Everything here blocks.
+All functions block.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ _NO_REPLACE = 1
 
 
 def rename(from_directory: int, old: bytes, to_directory: int, new: bytes, *, replace: bool) -> None:
-    """Rename; without `replace`, FileExistsError when the new name is taken, in one step. Raises OSError."""
+    """Rename a file. Without `replace`, raises FileExistsError in one step if the name is taken. Raises OSError."""
     if not replace:
         function = _find_renameat2()
         if function is not None:
             if function(from_directory, old, to_directory, new, _NO_REPLACE) == 0:
                 return
             number = ctypes.get_errno()
-            # Some file systems do not know the flag, and say so in the same word as for a move into itself.
+            # Some file systems do not know the flag. They use the same errno as for a move of a directory into itself.
             if number not in (errno.ENOSYS, errno.EINVAL):
                 raise OSError(number, os.strerror(number))
         if _exists(to_directory, new):
@@ -56,24 +56,24 @@ def _exists(directory: int, name: bytes) -> bool:
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
 _NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
-"""What file systems say that cannot have a file without a name."""
+"""Errors of file systems that cannot have a file without a name."""
 
 
 Check = Callable[[os.stat_result | None], None]
 
 
 class Replacement:
-    """A file that is being written. It is invisible before `commit`, and nothing is left of it after `close`.
+    """A file that is being written. It is invisible before `commit`, and `close` deletes an uncommitted file.
 
-    Keeps the mode of the old file, and its owner if it can. Where the file system can, it has no name until it is
-    whole, so that nothing is left either when the server is killed.
+    It keeps the mode of the old file and, if possible, its owner. If the file system supports it, the file has no name
+    until it is complete. So nothing remains even if the server is killed.
     """
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self.old = None if place.node is None else os.fstat(require_writable(require_regular(place.node)))
         self._name: bytes | None = None
-        # Before it has its final mode, no other user may read what may be secret.
+        # Until the file has its final mode, no other user may read content that may be secret.
         mode = 0o666 if self.old is None else 0o600
         try:
             self._descriptor = os.open(b".", _NAMELESS, mode, dir_fd=place.directory)
@@ -85,15 +85,17 @@ class Replacement:
             self._name = name
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Add to its end."""
+        """Append bytes."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def commit(self, check: Check | None = None, *, new: bool = False) -> os.stat_result:
-        """Take the place, unless `check` raises of what is there now. Other readers see the old file or the new one.
+        """Put the file in its place, unless `check` raises for the present file.
 
-        With `new` nothing may be there, whatever the others do: raises FileExistsError.
+        Readers see the old file or the new one.
+
+        With `new` the name must not exist, even if other processes interfere: raises FileExistsError.
         """
         place = self._place
         if self.old is not None:
@@ -113,14 +115,14 @@ class Replacement:
         return os.fstat(self._descriptor)
 
     def present(self) -> os.stat_result | None:
-        """What has the name now."""
+        """Return the facts of the file that has the name at this moment, else None."""
         try:
             return os.stat(self._place.name, dir_fd=self._place.directory, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def close(self) -> None:
-        """Let go; what was not committed is gone."""
+        """Release the file. An uncommitted file is deleted."""
         self._drop_name()
         os.close(self._descriptor)
 
@@ -141,5 +143,5 @@ def _copy_attributes(old: os.stat_result, descriptor: int) -> None:
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):
             os.fchown(descriptor, old.st_uid, old.st_gid)
-    # Without set-user-id: as after any other write.
+    # Without set-user-id, as after any other write.
     os.fchmod(descriptor, old.st_mode & 0o777)

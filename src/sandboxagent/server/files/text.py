@@ -1,6 +1,6 @@
 """Read and write text files for agents, within the directories of a session.
 
-Files are read whole or by lines, and written whole. Everything here blocks: it runs in a thread.
+Files are read whole or by lines, and written whole. All functions block, so callers run them in a thread.
 """
 
 import errno
@@ -19,9 +19,9 @@ from sandboxagent.server.files.roots import decode_name
 class TextFiles:
     """Reads and writes text for agents.
 
-    `limit` is the most that one reading gives, in bytes; `scan` how much of a file it may go through to find its line,
-    and `patience` how long that may take, in seconds: a file can be larger than there is time for. `within` says what
-    of a session's directories may be used at all.
+    `limit` is the maximum number of bytes that one read returns. A read examines at most `scan` bytes to find its line,
+    for at most `patience` seconds, because a file can be too large to be read in time. `within` confines a session's
+    directories.
     """
 
     def __init__(
@@ -40,13 +40,13 @@ class TextFiles:
         self._closed = False
 
     def close(self) -> None:
-        """Stop reading: the server waits for its threads when it ends."""
+        """Stop reading, because the server waits for its threads when it ends."""
         self._closed = True
 
     def read(self, directories: Iterable[str], path: str, line: int | None, limit: int | None) -> str:
-        """A file's text, or `limit` lines of it from `line` on, which counts from 1. Memory is bounded, the file not.
+        """Return a file's text, or `limit` lines of it from `line` on, which counts from 1.
 
-        Raises InvalidParams, NoSuchFile or FileFailed.
+        Memory is bounded, whatever the size of the file. Raises InvalidParams, NoSuchFile or FileFailed.
         """
         with refusals(path), self._within(directories).open(decode_name(path)) as file:
             if (line or 0) <= 1 and limit is None and os.fstat(file.fileno()).st_size > self._limit:
@@ -59,7 +59,7 @@ class TextFiles:
             raise InvalidParams(f"{path} is not UTF-8 text: byte {at} cannot be decoded", path=path, byte=at) from None
 
     def write(self, directories: Iterable[str], path: str, content: str) -> None:
-        """Make a file, with the folders on its way, or replace one: whole, or not at all.
+        """Make or replace a file, with its missing folders, as a whole or not at all.
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
@@ -74,7 +74,7 @@ class TextFiles:
                 raise FileFailed(f"{path} takes longer than {self._patience:g} s to read; stopped", path=path)
 
     def _part(self, blocks: Iterator[bytes], path: str, skip: int, count: int | None) -> tuple[int, bytes]:
-        """Lines of a file, and how many bytes come before them."""
+        """Return lines of a file, and the number of bytes before them."""
         content, skipped = bytearray(), 0
         for block in blocks if count != 0 else ():
             if skip > (breaks := block.count(b"\n")):
@@ -85,7 +85,7 @@ class TextFiles:
             start = _after(block, skip)
             skipped += start
             count = None if count is None else count - (breaks - skip)
-            # Below zero when the block has more lines than are wanted.
+            # Negative if the block has more lines than requested.
             end = len(block) if count is None or count > 0 else _after(block, breaks + count)
             content += block[start:end]
             skip = 0
@@ -106,7 +106,7 @@ class TextFiles:
 
 @contextmanager
 def refusals(path: str) -> Generator[None]:
-    """Every OSError of the block as an error for the agent."""
+    """Convert every OSError of the block to an error for the agent."""
     try:
         yield
     except OSError as error:
@@ -116,9 +116,9 @@ def refusals(path: str) -> Generator[None]:
 def _refusal(error: OSError, path: str) -> SandboxAgentError:
     match error:
         case Outside():
-            rule = "only what is inside the session's cwd and additionalDirectories, and --fs-root, can be used"
+            rule = "only files inside the session's cwd and additionalDirectories, and --fs-root, can be used"
             message = f"{path} leads out of the session's directories; {rule}"
-            # Agents that look for this word (Qwen) then read files of their own themselves.
+            # Agents that look for this word (Qwen) then read their own files themselves.
             return InvalidParams(message, path=path, errorKind="path_outside_workspace")
         case NotAFile():
             return InvalidParams(f"{path} is not a regular file", path=path)
@@ -134,7 +134,7 @@ def _refusal(error: OSError, path: str) -> SandboxAgentError:
 
 
 def _after(block: bytes, breaks: int) -> int:
-    """Where the text after so many line breaks begins."""
+    """Return the offset of the text after a number of line breaks."""
     return len(block) - len(block.split(b"\n", breaks)[breaks]) if breaks else 0
 
 

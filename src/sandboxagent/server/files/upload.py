@@ -1,6 +1,6 @@
-"""Unpack an archive that a client sends beside its target, and move it in as a whole or not at all.
+"""Unpack an uploaded archive beside its target, and move it in as a whole or not at all.
 
-Runs in a thread.
+Callers run it in a thread.
 """
 
 import errno
@@ -35,14 +35,14 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 SLACK = 64 << 20
-"""Bytes that any archive may unfold into, however small it is."""
+"""Number of unpacked bytes that every archive may have, however small it is."""
 PATHS = 1024
-"""Paths that the answer lists."""
+"""Maximum number of paths that the answer lists."""
 _HEAD = 6
 
 
 class Staging:
-    """A shelf for a tree that is meant for `target`. Raises OSError when there is no place for it. To be closed."""
+    """A store for a tree that will be moved to `target`. Raises OSError if it cannot be made. The caller closes it."""
 
     def __init__(self, confined: Confined, target: str) -> None:
         self.name = encode_name(target)
@@ -60,7 +60,7 @@ class Staging:
             raise
 
     def close(self) -> None:
-        """Take away what was not moved in."""
+        """Delete the files that were not moved in."""
         for number in self._waiting.values():
             with suppress(OSError):
                 os.unlink(number, dir_fd=self._here)
@@ -87,11 +87,11 @@ class Staging:
         os.symlink(target, number, dir_fd=self._here)
 
     def paths(self) -> Iterator[str]:
-        """Where the files and links go, in the order of the archive."""
+        """Return the final paths of the files and links, in the order of the archive."""
         return (self._path(parts) for parts in self._waiting)
 
     def move_in(self) -> None:
-        """Put everything in its place. Nothing is changed when anything is in the way.
+        """Put all files in their places. Nothing is changed if an existing entry is in the way.
 
         Raises FileProblem.
         """
@@ -100,18 +100,18 @@ class Staging:
             groups[parts[:-1]].append((parts[-1], number))
         new: set[Parts] = set()
         for folder, files in groups.items():
-            # Where a folder is missing, so is all that is to be in it.
+            # If a folder is missing, everything in it is missing too.
             if folder[:-1] in new or not self._check(folder, [name for name, _ in files]):
                 new.add(folder)
         for folder, files in groups.items():
             path = self._path(folder)
-            # The last `.` makes it a directory, to be made like those above it.
+            # The last `.` makes the folder itself one of the parents that are made.
             with file_problems(path), self._confined.reach(f"{path}/.", parents=True) as place:
                 for name, number in files:
                     self._move(number, name, place.existing())
 
     def _check(self, folder: Parts, names: list[str]) -> bool:
-        """Whether the folder is there already. Raises when something is in the way."""
+        """Return whether the folder exists. Raises if an existing entry is in the way."""
         path = self._path(folder)
         with file_problems(path):
             try:
@@ -126,7 +126,7 @@ class Staging:
         return True
 
     def _check_length(self, parts: Parts) -> None:
-        """Know before anything is changed that it can have its place."""
+        """Raise if the final path would be too long, before anything is changed."""
         if len(os.fsencode(self._path(parts))) > MAX_PATH:
             raise error_of(errno.ENAMETOOLONG)
 
@@ -139,7 +139,7 @@ class Staging:
             self._carry(number, name, directory)
 
     def _carry(self, number: str, name: str, directory: int) -> None:
-        """Move to another file system, which a directory of the target can be."""
+        """Copy a file to another file system, because a directory of the target can be on another one."""
         temporary = f"{self._called}-{number}"
         status = os.lstat(number, dir_fd=self._here)
         try:
@@ -163,7 +163,7 @@ class Staging:
 
 
 def _nearest(confined: Confined, path: str) -> int:
-    """The directory itself, or the one above it that is there."""
+    """Open the directory at a path, or the nearest parent that exists."""
     while True:
         try:
             return confined.open_directory(path)
@@ -180,16 +180,17 @@ def _check_place(directory: int, name: str, path: str) -> None:
     except FileNotFoundError:
         return
     if stat.S_ISDIR(mode):
-        raise FileConflict(encode_name(path), "is a directory, and the archive has something else of that name")
+        raise FileConflict(encode_name(path), "is a directory, but something else in the archive")
     if stat.S_ISREG(mode) and not os.access(name, os.W_OK, dir_fd=directory):
         raise FileForbidden(encode_name(path), os.strerror(errno.EACCES), errno="EACCES")
 
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """What an archive may unfold into.
+    """The limits of an unpacked archive.
 
-    Bytes of files, files and folders, bytes for each byte that was sent, and levels of a path.
+    `bytes` is the size of all files, `entries` the number of files and folders, `ratio` the unpacked bytes for each
+    sent byte, and `depth` the levels of a path.
     """
 
     bytes: int
@@ -199,10 +200,10 @@ class UploadLimits:
 
 
 def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits) -> Uploaded:
-    """Unpack a tar archive into a directory, which is made when it is not there. Blocks.
+    """Unpack a tar archive into a directory, which is made if it does not exist. Blocks.
 
-    Raises BadArchive, ArchiveTooLarge, a FileProblem, or Abandoned when the stream ends early. Until all of the archive
-    is there and good, nothing is changed; then each file is replaced at once, one after another.
+    Raises BadArchive, ArchiveTooLarge, a FileProblem, or Abandoned if the stream ends early. Nothing is changed until
+    the whole archive has arrived and is valid. Then each file is replaced at once, one after another.
     """
     with file_problems(path):
         staging = Staging(confined, path)

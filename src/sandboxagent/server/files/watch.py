@@ -1,8 +1,8 @@
 """Watch directories by inotify, and hold the changes of paths in a bounded buffer.
 
-A watch follows no link. A reader that is too slow gets a notice. Only inotify's watches hold a directory: a descriptor
-would keep it from being gone. All readers share one instance of inotify, where a directory has one watch, in however
-many of their trees it is; what happens there goes to each.
+A watch follows no link. A reader that is too slow gets a notice. Only inotify refers to a directory, because an open
+descriptor would keep a deleted directory alive. All readers share one instance of inotify. A directory has one watch
+there, however many readers watch it, and each of them gets its events.
 """
 
 import asyncio
@@ -44,19 +44,19 @@ _libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
 
 Parts = tuple[str, ...]
 MAX_DEPTH = 256
-"""Levels below the directory that are watched: each way there is gone name by name, and is kept."""
+"""Maximum number of levels below the directory that are watched. Each path there is walked name by name, and kept."""
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _OVERHEAD = 64
 MAX_EVENTS = 2 << 20
-"""Bytes of events that may wait for a tree to be looked at, about."""
+"""Maximum number of bytes of events that may wait for one tree, approximately."""
 _NAMELESS = r"#\d+"
-"""What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
+"""The kernel's name for a file without a name (`O_TMPFILE`), made of its inode. PUT writes such files."""
 
 
 class InotifyEvent(Struct, frozen=True):
-    """Something happened to a watched directory, or to `name` in it."""
+    """An event of a watched directory, or of `name` in it."""
 
     watch: int
     mask: int
@@ -64,7 +64,10 @@ class InotifyEvent(Struct, frozen=True):
 
 
 class Inotify:
-    """One instance. Raises OSError: EMFILE when there are too many, ENOSPC when there are too many watches."""
+    """One instance of inotify.
+
+    Raises OSError: EMFILE if there are too many instances, ENOSPC if there are too many watches.
+    """
 
     def __init__(self) -> None:
         self.descriptor: int = _check_result(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -73,14 +76,14 @@ class Inotify:
         os.close(self.descriptor)
 
     def add(self, directory: int) -> int:
-        """Watch an open directory; the same number when it is watched already."""
+        """Watch an open directory. Returns the same number if it is watched already."""
         return _check_result(_libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % directory, _MASK))
 
     def remove(self, watch: int) -> None:
         _libc.inotify_rm_watch(self.descriptor, watch)
 
     def read(self) -> Iterator[InotifyEvent]:
-        """What has happened; does not wait."""
+        """Yield the events that have happened, without waiting."""
         try:
             data = os.read(self.descriptor, _BUFFER)
         except BlockingIOError:
@@ -101,7 +104,7 @@ def _check_result(result: int) -> int:
 
 
 class Gone(Exception):
-    """The directory is no longer there."""
+    """The watched directory was deleted or moved."""
 
 
 class EventsDropped(Exception):
@@ -109,9 +112,9 @@ class EventsDropped(Exception):
 
 
 class Directories:
-    """All that are watched, each once; at most `most`. Used by several threads.
+    """All watched directories, each once, at most `most`. Several threads use it.
 
-    Raises OSError when there can be no more: EDQUOT for `most`, else as `Inotify` does.
+    Raises OSError if there can be no more: EDQUOT for `most`, else as `Inotify` does.
     """
 
     def __init__(self, most: int) -> None:
@@ -119,9 +122,9 @@ class Directories:
         self.lock = threading.Lock()
         self._inotify = Inotify()
         self.descriptor = self._inotify.descriptor
-        """Readable when something has happened."""
+        """A descriptor that is readable when there are events."""
         self._trees: dict[int, tuple[Watched, ...]] = {}
-        """By watch, those that its directory is in."""
+        """For each watch, the trees that contain its directory."""
 
     def __len__(self) -> int:
         return len(self._trees)
@@ -132,7 +135,7 @@ class Directories:
             self._inotify.close()
 
     def add(self, directory: int, tree: "Watched") -> int:
-        """Watch an open directory for a tree; the same number for all trees that it is in."""
+        """Watch an open directory for a tree. Returns the same number for all trees that contain the directory."""
         with self.lock:
             watch = self._inotify.add(directory)
             trees = self._trees.get(watch, ())
@@ -144,7 +147,7 @@ class Directories:
             return watch
 
     def remove(self, watches: Iterable[int], tree: "Watched") -> None:
-        """A tree has these no longer; what is in no other is not watched any more."""
+        """Remove watches from a tree. A directory that is in no other tree is not watched any more."""
         with self.lock:
             for watch in watches:
                 trees = self._trees.get(watch, ())
@@ -156,7 +159,7 @@ class Directories:
                     self._inotify.remove(watch)
 
     def read(self) -> None:
-        """Hand what has happened to the trees; does not wait."""
+        """Pass the events that have happened to the trees, without waiting."""
         with self.lock:
             told: set[Watched] = set()
             for event in self._inotify.read():
@@ -176,21 +179,21 @@ class Directories:
 
 
 class Watched:
-    """A tree. Raises OSError when it cannot be watched, as `Directories` does. To be closed."""
+    """A watched tree. Raises OSError like `Directories` if it cannot be watched. The caller closes it."""
 
     def __init__(self, directories: Directories, confined: Confined, path: str, *, recursive: bool) -> None:
         self.wake: Callable[[], None] = lambda: None
-        """Called when something has happened, in any thread."""
+        """Called in any thread when there are events."""
         self._directories = directories
         self._confined = confined
         self._path = path
         self._recursive = recursive
         self._parts: dict[int, Parts] = {}
         self._events: list[InotifyEvent] = []
-        """What has happened and was not looked at."""
+        """Events that were not examined yet."""
         self._size = 0
         self._dropped = False
-        # What happened before is for the others.
+        # Earlier events belong to other trees.
         directories.read()
         try:
             for _ in self._watch(()):
@@ -203,7 +206,7 @@ class Watched:
         self._directories.remove(self._parts, self)
 
     def tell(self, event: InotifyEvent) -> None:
-        """Something has happened in one of its directories."""
+        """Take an event of one of the tree's directories."""
         self._size += _OVERHEAD + len(event.name)
         if self._size > MAX_EVENTS:
             self.drop_events()
@@ -211,14 +214,14 @@ class Watched:
             self._events.append(event)
 
     def drop_events(self) -> None:
-        """What has happened is not known."""
+        """Drop all events, and note that some are missing."""
         self._events, self._size, self._dropped = [], 0, True
 
     def changes(self) -> Iterator[tuple[ChangeKind, Parts]]:
-        """What has happened since, by names below the directory.
+        """Yield the changes since the last call, by names below the directory.
 
-        Raises Gone, or EventsDropped: then everything there is is watched again, and what happened meanwhile is not
-        known; or OSError, when there is more to be watched than can be.
+        Raises Gone; OSError if there are more directories than can be watched; or EventsDropped. In that case the whole
+        tree is watched again, and the changes in between are unknown.
         """
         events, dropped = self._take_events()
         if dropped:
@@ -244,7 +247,7 @@ class Watched:
     def _ended(self, event: InotifyEvent, folder: Parts) -> None:
         if not folder:
             raise Gone
-        # Of one below, the directory above it tells.
+        # For a directory below, its parent reports the end.
         if event.mask & IN_IGNORED:
             self._parts.pop(event.watch, None)
 
@@ -257,7 +260,7 @@ class Watched:
         elif event.mask & _ADDED:
             yield "added", parts
             if is_folder and self._recursive and len(parts) <= MAX_DEPTH:
-                # Something may have been put there before it was watched.
+                # Entries may have been made there before it was watched.
                 with ignore_gone():
                     for below in self._watch(parts):
                         yield "added", below
@@ -282,7 +285,7 @@ class Watched:
         self._directories.remove(gone, self)
 
     def _watch(self, parts: Parts) -> Iterator[Parts]:
-        """Watch a directory and, if wanted, all below it that can be read; gives what is in them."""
+        """Watch a directory and, if wanted, all readable directories below it. Yields the entries in them."""
         root = self._confined.open_directory(self._path)
         try:
             left = [parts]
@@ -303,7 +306,7 @@ class Watched:
 
 @contextmanager
 def _ignore_unreadable(*, below: bool) -> Generator[None]:
-    """Pass over a directory further down that is gone, or may not be read."""
+    """Skip a directory below that was deleted or may not be read."""
     if not below:
         yield
         return
@@ -319,7 +322,7 @@ def _read_content(directory: int) -> Iterator[tuple[str, bool]]:
 
 
 GATHER_INTERVAL = 0.05
-"""Seconds in which changes are gathered: one saved file makes several events."""
+"""Seconds in which changes are collected, because one saved file causes several events."""
 
 _SETTINGS = {
     errno.EMFILE: "fs.inotify.max_user_instances",
@@ -329,15 +332,15 @@ _SETTINGS = {
 
 
 Ending = Literal["gone", "exhausted", "stopping"]
-"""The directory is no longer there, or has more in it than the kernel watches; or the server stops."""
+"""The reason why a watch ends: the directory is gone, has more directories than can be watched, or the server stops."""
 
 
 class Watch:
-    """One watch, from the moment it is made. `take` what has changed, until it is over; then close it."""
+    """One watch, from its creation on. Call `take` for the changes until `ended` is set, then close the watch."""
 
     def __init__(self, watched: Watched, path: str, buffer: int, pool: Pool) -> None:
         self.ended: Ending | None = None
-        """Why no more changes come."""
+        """The reason why no more changes come."""
         self._pool = pool
         self._watched = watched
         self._path = path.rstrip("/")
@@ -349,12 +352,15 @@ class Watch:
         self._readable = asyncio.Event()
         self._some = asyncio.Event()
         watched.wake = self._wake
-        # Something may have happened since it is watched.
+        # Events may have happened since the tree is watched.
         self._readable.set()
         self._task = asyncio.create_task(self._follow())
 
     async def take(self, seconds: float) -> tuple[list[Change], bool]:
-        """Changes since the last time, and whether there were more than the buffer holds; waits for some, so long."""
+        """Return the changes since the last call, and whether more happened than the buffer holds.
+
+        Waits at most `seconds` for a change.
+        """
         if not self._pending and not self._missed and self.ended is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -367,13 +373,13 @@ class Watch:
         return changes, missed
 
     def end(self, why: Ending) -> None:
-        """Let its reader go."""
+        """Release the reader."""
         self.ended = self.ended or why
         self._some.set()
 
     async def close(self) -> None:
         self._task.cancel()
-        # A thread may be looking at its directories.
+        # A thread may be using its directories.
         await asyncio.wait({self._task})
         await asyncio.wait({self._pool.start(self._watched.close)})
 
@@ -392,7 +398,7 @@ class Watch:
                 await asyncio.wait({work})
 
     def _read(self) -> None:
-        """In a thread."""
+        """Read the changes, in a thread."""
         found: list[tuple[ChangeKind, Parts]] = []
         missed, ended = False, None
         try:
@@ -414,14 +420,14 @@ class Watch:
                 self._size += _OVERHEAD + len(self._path) + sum(map(len, parts))
             self._pending[parts] = _combine_kinds(before, kind)
         if missed or self._size > self._buffer:
-            # Part of the truth would pass for all of it.
+            # A part of the changes would look like all of them.
             self._pending.clear()
             self._size, self._missed = 0, True
         self._some.set()
 
 
 class _Reading:
-    """Reads what happens in all directories, for as long as something is watched."""
+    """Reads the events of all directories while at least one is watched."""
 
     def __init__(self, most: int, pool: Pool) -> None:
         self.directories = Directories(most)
@@ -449,13 +455,16 @@ class _Reading:
                 await asyncio.wait({work})
 
     async def close(self) -> None:
-        # A thread may be reading: the descriptor is closed after that.
+        # A thread may be reading, so the descriptor is closed afterwards.
         await self._tasks.close()
         self.directories.close()
 
 
 class Watches:
-    """All watches of a server, at most `most`, each with a buffer of so many bytes, of so many directories together."""
+    """All watches of a server, at most `most`.
+
+    Each has a buffer of `buffer` bytes. Together they watch at most `directories` directories.
+    """
 
     def __init__(self, most: int, buffer: int, directories: int, pool: Pool) -> None:
         self._pool = pool
@@ -468,12 +477,12 @@ class Watches:
 
     @property
     def directories(self) -> int:
-        """How many are watched, each once."""
+        """The number of watched directories, each counted once."""
         return 0 if self._reading is None else len(self._reading.directories)
 
     @asynccontextmanager
     async def open(self, confined: Confined, path: str, *, recursive: bool) -> AsyncGenerator[Watch]:
-        """A watch, for the time of the block. Raises TooMany, WatchesExhausted or a FileProblem."""
+        """Watch a directory while the block runs. Raises TooMany, WatchesExhausted or a FileProblem."""
         if self._places >= self._most:
             raise TooMany("watches", self._most, "--watches")
         self._places += 1
@@ -491,13 +500,13 @@ class Watches:
             self._places -= 1
 
     def close(self) -> None:
-        """End all of them."""
+        """End all watches."""
         for watch in self._watches:
             watch.end("stopping")
 
     @asynccontextmanager
     async def _read(self, path: str) -> AsyncGenerator[Directories]:
-        """Where all directories are watched; it ends with its last user."""
+        """Provide the shared directories, which end with their last user."""
         if self._reading is None:
             try:
                 self._reading = _Reading(self._most_directories, self._pool)
@@ -520,7 +529,7 @@ class Watches:
         except OSError as error:
             raise self._problem(error, path) from error
         except asyncio.CancelledError:
-            # Its reader has left: what it came to watch is let go.
+            # The reader has left, so its tree is released.
             await asyncio.wait({work})
             if not work.cancelled() and work.exception() is None:
                 await asyncio.wait({self._pool.start(work.result().close)})
@@ -535,7 +544,7 @@ class Watches:
 
 
 def _combine_kinds(before: ChangeKind | None, now: ChangeKind) -> ChangeKind:
-    """Two changes of a path as the one change that a reader of neither needs."""
+    """Combine two changes of a path into the one that a reader of neither needs."""
     if before == "added" and now == "modified":
         return "added"
     if before == "deleted" and now == "added":
