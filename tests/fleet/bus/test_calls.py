@@ -26,7 +26,7 @@ def test_a_request_is_answered_by_the_one_that_serves_its_subject(members: Membe
     run(main())
 
 
-def test_nothing_serves_it(members: Members, unique: str) -> None:
+def test_request_that_nothing_serves_fails(members: Members, unique: str) -> None:
     async def main() -> None:
         async with members(1) as [client]:
             with pytest.raises(Nowhere):
@@ -35,7 +35,7 @@ def test_nothing_serves_it(members: Members, unique: str) -> None:
     run(main())
 
 
-def test_no_answer_comes(members: Members, unique: str) -> None:
+def test_request_without_answer_fails_in_time(members: Members, unique: str) -> None:
     async def main() -> None:
         async with members(2) as [server, client]:
             never = asyncio.Event()

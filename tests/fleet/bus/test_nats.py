@@ -68,7 +68,7 @@ class Silent(Client):
         raise nats.errors.TimeoutError
 
 
-def test_what_was_denied_before_is_no_reason_for_a_request_that_is_not_answered() -> None:
+def test_earlier_denial_does_not_explain_an_unanswered_request() -> None:
     async def main() -> None:
         bus = Silent(['nats: permissions violation for publish to "up.n1.log"']).bus
         with pytest.raises(BusRefused):

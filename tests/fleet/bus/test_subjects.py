@@ -48,5 +48,5 @@ def test_a_nodes_rights_reach_its_own_subjects_only() -> None:
         ("a.b.c", "a.b", False),
     ],
 )
-def test_wildcards(pattern: str, subject: str, *, fits: bool) -> None:
+def test_wildcards_match_subjects_as_in_nats(pattern: str, subject: str, *, fits: bool) -> None:
     assert matches(pattern, subject) is fits

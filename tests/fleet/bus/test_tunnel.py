@@ -130,7 +130,7 @@ def test_a_side_that_takes_nothing_gets_a_window_of_pieces_and_no_more(members: 
     run(main())
 
 
-def test_nothing_hears_it(members: Members, unique: str) -> None:
+def test_flow_that_nothing_hears_is_broken(members: Members, unique: str) -> None:
     async def main() -> None:
         async with members(1) as [one], asyncio.timeout(BOUND):
             table = FlowTable()

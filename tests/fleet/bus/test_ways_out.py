@@ -276,9 +276,7 @@ def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_servers_that_take_only_small_messages_from_now_on_end_the_connection_and_are_named(
-    tmp_path: Path, anew: bool
-) -> None:
+def test_lowered_max_payload_ends_the_connection_and_is_named(tmp_path: Path, anew: bool) -> None:
     async def main() -> None:
         with nats_server(tmp_path / "shrinking") as server:
             bus = await connect([server.url], "gw.a.in", "a")

@@ -93,7 +93,7 @@ async def open_gateway(cluster: Cluster) -> Gateway:
 
 
 @pytest.mark.parametrize("place", ["the same gateway", "another gateway", "after a restart of all gateways"])
-def test_a_node_that_publishes_what_clients_call_another_nodes_session_gets_none_of_its_requests(place: str) -> None:
+def test_node_claiming_another_nodes_session_name_gets_none_of_its_requests(place: str) -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await open_gateway(cluster)
@@ -123,7 +123,9 @@ def test_a_node_that_publishes_what_clients_call_another_nodes_session_gets_none
     run(main())
 
 
-def test_an_id_that_was_another_ones_alias_first_stays_an_alias_and_the_other_way_round() -> None:
+def test_id_that_comes_before_an_alias_stays_an_id() -> None:
+    """This holds even if nothing was listed for the id. An alias may be its own session's id."""
+
     async def main() -> None:
         gateway = await open_gateway(Cluster())
         # An alias that is an id which nothing was listed of.

@@ -21,7 +21,7 @@ def test_a_channel_has_each_follower_once_until_it_leaves(steps: list[tuple[bool
         assert channel.is_followed == bool(following)
 
 
-def test_a_channel_tells_those_who_wait_for_what_has_come_and_leaves_the_others_waiting() -> None:
+def test_channel_wakes_only_those_whose_position_is_reached() -> None:
     async def main() -> None:
         channel = Channel(session_channel("s"))
         soon, late = channel.reached(2), channel.reached(9)

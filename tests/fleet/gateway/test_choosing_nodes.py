@@ -55,7 +55,7 @@ def test_the_python_sdk_names_the_node_of_files_agents_and_sessions(fleet: Fleet
     run(main())
 
 
-def test_the_sdk_without_async_names_it_too(fleet: Fleet) -> None:
+def test_blocking_sdk_names_the_node_too(fleet: Fleet) -> None:
     gateway = fleet.gateways[1]
     with SyncSandboxAgent.connect(gateway.url, gateway.token) as client:
         for name in NAMES:
@@ -93,7 +93,7 @@ await client.close();
 """
 
 
-def test_the_typescript_sdk_names_it(fleet: Fleet) -> None:
+def test_typescript_sdk_names_the_node(fleet: Fleet) -> None:
     build()
     gateway = fleet.gateways[0]
     program = PROGRAM % json.dumps(str(SDK / "dist" / "index.js"))
@@ -102,7 +102,7 @@ def test_the_typescript_sdk_names_it(fleet: Fleet) -> None:
     asyncio.run(run_program(node(), "--input-type=module", "--eval", program, **facts))
 
 
-def test_the_command_line_names_it(fleet: Fleet, tmp_path: Path) -> None:
+def test_command_line_names_the_node(fleet: Fleet, tmp_path: Path) -> None:
     call = Calling(Place(tmp_path), fleet.gateways[0])
     for place, name in enumerate(NAMES):
         assert call.well("fs", "cat", "which", "--node", name).out == name

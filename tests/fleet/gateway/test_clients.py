@@ -55,7 +55,7 @@ def test_the_sdk_watches_the_sessions_of_all_nodes(fleet: Fleet) -> None:
     run(main())
 
 
-def test_a_client_that_follows_a_session_at_another_gateway_comes_to_its_end_when_it_is_deleted(fleet: Fleet) -> None:
+def test_following_at_another_gateway_ends_when_the_session_is_deleted(fleet: Fleet) -> None:
     async def main() -> None:
         one, two = fleet.gateways
         async with connected(one) as mine, connected(two) as theirs:

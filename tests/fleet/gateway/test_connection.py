@@ -10,7 +10,7 @@ def _connection() -> FleetConnection:
     return FleetConnection("id", "tag", "mock", 0.0)
 
 
-def test_what_one_connection_notes_no_other_has() -> None:
+def test_notes_of_one_connection_are_not_in_another() -> None:
     one, other = _connection(), _connection()
     one.note_asked(b"1", "n", promised_by="run", after=3)
     one.note_attaching(b"2", 4)
@@ -31,7 +31,7 @@ def test_what_one_connection_notes_no_other_has() -> None:
         assert not any((*nothing, each.attached_by, each.attached_again, each.gone, each.windows))
 
 
-def test_what_is_taken_back_is_gone() -> None:
+def test_forgotten_promises_and_ended_attachments_are_gone() -> None:
     one = _connection()
     one.note_promise(b"1", Promise("n", "run", 3))
     one.note_promise(b"1", Promise("n", "another", 3))

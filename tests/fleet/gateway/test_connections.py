@@ -80,7 +80,7 @@ def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> N
     run(main())
 
 
-def test_a_connection_that_is_closed_elsewhere_while_it_is_read_here_keeps_no_request_waiting() -> None:
+def test_connection_closed_elsewhere_while_read_here_keeps_no_request_waiting() -> None:
     async def main() -> None:
         first, second = await start_two(Cluster())
         opened = await first.open()

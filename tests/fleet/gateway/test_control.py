@@ -199,7 +199,7 @@ def test_a_turn_is_cancelled_through_another_gateway(fleet: Fleet) -> None:
     run(main())
 
 
-def test_a_prompt_of_another_client_is_shown_to_those_that_watch_and_not_to_its_sender(fleet: Fleet) -> None:
+def test_prompt_is_shown_to_other_watching_clients_but_not_its_sender(fleet: Fleet) -> None:
     async def main() -> None:
         async with watched(fleet) as (one, first, two, second):
             session = await new_session(one, fleet)
@@ -214,7 +214,7 @@ def test_a_prompt_of_another_client_is_shown_to_those_that_watch_and_not_to_its_
     run(main())
 
 
-def test_a_response_that_was_asked_for_on_the_stream_comes_there_through_another_gateway(fleet: Fleet) -> None:
+def test_async_response_comes_on_the_stream_of_another_gateway(fleet: Fleet) -> None:
     async def main() -> None:
         async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
             session = await new_session(one, fleet)
@@ -238,9 +238,7 @@ def test_a_response_that_was_asked_for_on_the_stream_comes_there_through_another
     run(main())
 
 
-def test_attaching_by_a_response_on_the_stream_tells_where_the_stream_begins_at_another_gateway_too(
-    fleet: Fleet,
-) -> None:
+def test_async_attach_tells_the_position_of_a_stream_at_another_gateway(fleet: Fleet) -> None:
     async def main() -> None:
         async with (
             Client(fleet.gateways[0]) as maker,

@@ -33,7 +33,7 @@ async def refused(client: Client) -> Json:
             await asyncio.sleep(0.05)
 
 
-def test_a_gateway_that_has_lost_nats_refuses_at_once_and_one_whose_key_was_taken_away_ends(tmp_path: Path) -> None:
+def test_gateway_without_nats_refuses_at_once_and_without_its_key_ends(tmp_path: Path) -> None:
     keys = FleetDirectory(tmp_path / "fleet")
     keys.init()
 

@@ -219,7 +219,7 @@ def test_a_feed_that_falls_behind_says_so_and_loses_nothing() -> None:
     run(main())
 
 
-def test_what_the_reader_left_out_is_fetched_even_when_the_server_that_is_asked_is_behind() -> None:
+def test_lost_deliveries_are_fetched_even_from_a_server_that_lags() -> None:
     async def main() -> None:
         feed, writer, stream = await open_feed()
         reader = Reader(feed, [session_channel("a")], 0)
@@ -316,7 +316,7 @@ def test_much_that_clients_do_not_see_hides_nothing_that_they_do() -> None:
     run(main())
 
 
-def test_what_clients_do_not_see_is_not_the_last_that_was_meant_for_one() -> None:
+def test_private_record_is_not_the_last_one_meant_for_a_client() -> None:
     async def main() -> None:
         feed, writer, _ = await open_feed()
         channel = session_channel("a")

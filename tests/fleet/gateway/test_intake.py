@@ -180,7 +180,8 @@ def test_an_honest_node_that_sends_too_much_has_to_wait_and_is_not_set_aside() -
     assert FORGIVEN < NUISANCES
 
 
-def test_what_clients_give_up_is_no_flood_and_pieces_for_nobody_are() -> None:
+def test_few_stray_pieces_are_no_flood_but_many_are() -> None:
+    """A client that gives up leaves a few stray pieces."""
     clock = Clock()
     quotas = Quotas(1000, clock)
     told: list[str] = []

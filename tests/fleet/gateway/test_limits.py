@@ -77,7 +77,7 @@ async def open_limited(limits: NodeLimits, clock: Clock | None = None) -> Limite
     return Limited(ingest, registry, marks, bus)
 
 
-def test_facts_that_are_too_large_are_refused_and_their_node_is_marked_until_it_behaves() -> None:
+def test_too_large_facts_are_refused_and_their_node_is_marked_for_a_while() -> None:
     async def main() -> None:
         clock = Clock()
         own = await open_limited(NodeLimits(view=10_000), clock)
@@ -199,7 +199,7 @@ def test_a_node_that_is_marked_again_and_again_is_reported_once_a_minute(caplog:
     ]
 
 
-def test_of_lines_that_are_not_ended_a_node_keeps_so_many_bytes_and_another_one_its_own() -> None:
+def test_unfinished_lines_of_each_node_have_a_limit_of_their_own() -> None:
     unfinished = Unfinished(100)
     assert unfinished.note("good", "of good", 90) == []
     assert unfinished.note("evil", "a", 40) == []

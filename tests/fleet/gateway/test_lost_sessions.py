@@ -92,7 +92,7 @@ def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk()
     run(main())
 
 
-def test_the_end_of_a_session_that_one_gateway_began_to_tell_is_told_whole_by_another() -> None:
+def test_session_end_half_told_by_one_gateway_is_completed_by_another() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateways = [await open_gateway(cluster, n=never) for _ in range(2)]
@@ -119,9 +119,7 @@ def test_the_end_of_a_session_that_one_gateway_began_to_tell_is_told_whole_by_an
     run(main())
 
 
-def test_each_time_that_a_node_loses_its_disk_its_client_hears_of_it_also_when_it_was_attached_again_in_between() -> (
-    None
-):
+def test_client_hears_of_each_disk_loss_of_its_node_despite_reattaching() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateways = [await open_gateway(cluster, n=never) for _ in range(2)]

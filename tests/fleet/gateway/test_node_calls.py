@@ -33,9 +33,7 @@ from tests.support.client import run
 from tests.support.running import BOUND
 
 
-def test_a_node_that_never_answers_an_introduction_keeps_no_connection_from_being_kept(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_connections_are_kept_while_a_node_ignores_its_introduction(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guests_module, "NODE_TIMEOUT", 0.05)
 
     async def main() -> None:

@@ -75,7 +75,7 @@ async def lose(gateway: Gateway, client: FleetConnection, run: str | None = None
     await until_done_since(before)
 
 
-def test_what_a_run_has_asked_is_withdrawn_at_its_clients_when_another_has_its_place() -> None:
+def test_requests_of_a_run_are_withdrawn_when_another_replaces_it() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await opened(cluster, "n", "m")
@@ -92,7 +92,7 @@ def test_what_a_run_has_asked_is_withdrawn_at_its_clients_when_another_has_its_p
     run(main())
 
 
-def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_once_though_it_was_away() -> None:
+def test_requests_of_a_forgotten_node_that_was_away_are_withdrawn_once() -> None:
     async def main() -> None:
         cluster = Cluster()
         orders = await MemoryBus(cluster).table(ORDERS)
@@ -126,7 +126,7 @@ def test_what_a_node_that_is_forgotten_has_asked_is_withdrawn_at_its_clients_onc
     run(main())
 
 
-def test_what_a_node_asks_that_was_forgotten_and_invited_again_is_not_withdrawn_by_a_gateway_that_hears_late() -> None:
+def test_requests_of_a_reinvited_node_survive_a_late_order_to_forget_it() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await opened(cluster, "n")
@@ -192,7 +192,7 @@ def test_two_gateways_withdraw_a_request_once_also_one_that_neither_has_heard() 
     run(main())
 
 
-def test_what_a_new_run_publishes_of_the_one_before_it_is_withdrawn_after_a_while() -> None:
+def test_request_of_an_earlier_run_published_late_is_withdrawn_in_time() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await opened(cluster, "n")
@@ -209,7 +209,7 @@ def test_what_a_new_run_publishes_of_the_one_before_it_is_withdrawn_after_a_whil
     run(main())
 
 
-def test_what_is_settled_or_asked_by_the_run_that_is_there_is_not_withdrawn() -> None:
+def test_settled_requests_and_those_of_the_present_run_are_not_withdrawn() -> None:
     async def main() -> None:
         cluster = Cluster()
         first, second = await opened(cluster, "n"), await opened(cluster, "n")
@@ -340,7 +340,7 @@ def test_a_connection_with_a_long_past_moves_and_nothing_settled_is_withdrawn(mo
     run(main())
 
 
-def test_no_node_makes_a_gateway_forget_what_another_has_asked_nor_keep_more_than_so_many() -> None:
+def test_remembered_requests_are_bounded_for_each_node_by_itself() -> None:
     client = FleetConnection("g.id", "g", "a", 0.0)
     client.note_requests({id_of(0, node="m"): None, id_of(1, node="m"): None})
     client.note_settled([id_of(1, node="m")])

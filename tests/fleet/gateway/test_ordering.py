@@ -119,7 +119,7 @@ def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
     run(main())
 
 
-def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_that_the_stream_has_it() -> None:
+def test_answer_waits_for_its_attachment_even_when_another_client_is_ahead() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await start_gateway(cluster, "g1")
@@ -144,7 +144,7 @@ def test_an_answer_waits_for_its_attachment_also_when_another_client_has_shown_t
     run(main())
 
 
-def test_an_answer_waits_for_updates_of_its_session_also_when_another_session_is_ahead() -> None:
+def test_answer_waits_for_its_sessions_updates_when_another_is_ahead() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await start_gateway(cluster, "g1")

@@ -102,7 +102,7 @@ def test_a_session_of_which_nothing_is_left_is_granted_to_no_other_node(restarte
     run(main())
 
 
-def test_a_session_that_was_granted_before_there_was_a_table_of_owners_belongs_to_who_has_it() -> None:
+def test_session_granted_before_the_owners_table_stays_with_its_node() -> None:
     async def main() -> None:
         for left in ("its events", "its line in the list"):
             world = World()

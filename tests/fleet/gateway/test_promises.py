@@ -36,7 +36,7 @@ from tests.support.client import run
 from tests.support.running import BOUND
 
 
-def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_gone_too() -> None:
+def test_response_owed_by_a_lost_node_comes_once_though_its_gateway_is_gone() -> None:
     other = b'{"jsonrpc":"2.0","id":"done","method":"session/prompt","params":{"sessionId":"s"}}'
 
     async def main() -> None:
@@ -191,7 +191,9 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
         *(methods.ATTACH, methods.DETACH, methods.PENDING),
     ],
 )
-def test_what_a_node_can_answer_itself_is_answered_when_the_gateway_that_took_it_is_gone(method: str) -> None:
+def test_accepted_request_is_owed_by_its_node_when_its_gateway_is_gone(method: str) -> None:
+    """This holds for every method that a node can answer by itself."""
+
     async def main() -> None:
         cluster = Cluster()
         one, two = [await open_gateway(cluster, n=replying(ACCEPTED)) for _ in range(2)]
@@ -204,7 +206,7 @@ def test_what_a_node_can_answer_itself_is_answered_when_the_gateway_that_took_it
     run(main())
 
 
-def test_the_position_in_a_nodes_response_to_attach_is_one_of_the_stream_at_every_gateway() -> None:
+def test_attach_response_has_a_stream_position_at_every_gateway() -> None:
     async def main() -> None:
         cluster = Cluster()
         one, two = [await open_gateway(cluster, n=replying(ACCEPTED)) for _ in range(2)]
@@ -289,7 +291,7 @@ def test_a_request_that_its_node_answers_on_the_stream_holds_nothing_here() -> N
     run(main())
 
 
-def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -> None:
+def test_response_that_comes_before_its_promise_leaves_no_promise() -> None:
     async def main() -> None:
         cluster = Cluster()
 

@@ -49,7 +49,7 @@ def ids(page: Any) -> list[str]:
 
 
 @pytest.mark.requirement("12.depth-kept")
-def test_what_an_earlier_gateway_listed_deeper_than_can_be_shown_is_left_out_which_the_list_says() -> None:
+def test_too_deep_metadata_of_an_earlier_gateway_is_listed_as_left_out() -> None:
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
@@ -74,7 +74,7 @@ def test_what_an_earlier_gateway_listed_deeper_than_can_be_shown_is_left_out_whi
 
 
 @pytest.mark.requirement("6.changes")
-def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_and_what_is_gone() -> None:
+def test_changes_since_a_moment_are_listed_once_newest_first_with_gone_ones() -> None:
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
@@ -104,7 +104,9 @@ def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_an
     run(main())
 
 
-def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_unless_another_one_takes_its_id() -> None:
+def test_deleted_session_is_gone_before_the_table_says_so() -> None:
+    """Another session may take its id afterwards."""
+
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed = await bus.table("nodes"), await bus.table("sess")
@@ -126,7 +128,7 @@ def test_a_session_that_its_node_has_deleted_is_gone_before_the_table_says_so_un
     run(main())
 
 
-def test_a_node_that_was_forgotten_is_gone_though_another_gateway_renews_its_lease_until_it_is_invited_again() -> None:
+def test_forgotten_node_stays_gone_despite_lease_renewals_until_reinvited() -> None:
     async def main() -> None:
         bus = MemoryBus(Cluster())
         leases, listed, orders = await bus.table("nodes"), await bus.table("sess"), await bus.table(ORDERS)
@@ -198,9 +200,7 @@ def test_labels_and_agents_of_a_pinned_node_are_the_operators_word_and_not_its_o
     run(main())
 
 
-def test_of_sessions_that_are_gone_a_bounded_number_is_remembered_and_each_can_be_listed_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_remembered_gone_sessions_are_bounded_and_can_be_listed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roster_module, "MAX_GONE", 3)
 
     async def main() -> None:
@@ -260,7 +260,7 @@ class Stuck:
         return await self._table.revision(key)
 
 
-def test_a_session_is_listed_also_when_the_table_was_restored_and_its_revisions_are_others() -> None:
+def test_session_is_listed_after_a_restore_changed_the_tables_revisions() -> None:
     async def main() -> None:
         bus = MemoryBus(Cluster())
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
@@ -319,7 +319,7 @@ async def show(gateway: Ingest, title: str) -> FactsReply:
     return msgspec.msgpack.decode(await ask(gateway, messages.FACTS, request), type=FactsReply)
 
 
-def test_a_gateway_that_comes_back_does_not_replace_what_another_has_listed_meanwhile() -> None:
+def test_returning_gateway_does_not_replace_newer_listings_of_another() -> None:
     async def main() -> None:
         bus = MemoryBus(Cluster())
         events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)

@@ -179,7 +179,7 @@ def test_what_is_counted_is_what_the_stream_keeps(buses: Buses) -> None:
     run(main())
 
 
-def test_a_piece_of_many_small_sessions_is_not_cheaper_to_have_than_to_drop() -> None:
+def test_many_small_sessions_are_counted_with_the_cost_of_their_subjects() -> None:
     async def main() -> None:
         gateway = await open_gateway(MemoryBus(Cluster()), "g1")
         for place in range(MAX_SUBJECTS):

@@ -384,7 +384,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("quicker", ["the stream", "the node"])
-def test_an_early_answer_is_passed_on_when_the_stream_has_brought_it_or_the_node_says_so(quicker: str) -> None:
+def test_early_answer_is_passed_on_once_stream_or_node_confirms_it(quicker: str) -> None:
     async def main() -> None:
         stream, ends = Stream(), asyncio.Event()
         async with in_memory(seen=stream.seen) as fleet:

@@ -146,7 +146,7 @@ def test_a_node_that_is_there_answers_the_gateway_that_knocks() -> None:
     run(main())
 
 
-def test_a_session_that_is_made_while_others_wait_to_be_listed_is_listed_when_its_events_are_there() -> None:
+def test_session_made_while_others_wait_is_listed_once_its_events_are_there() -> None:
     async def main() -> None:
         world, log = await World().open(), Shaky()
         node = world.join(log, view=lambda session_id: {"sessionId": session_id})
@@ -167,7 +167,7 @@ def test_a_session_that_is_made_while_others_wait_to_be_listed_is_listed_when_it
     run(main())
 
 
-def test_a_session_that_was_deleted_without_nats_is_taken_off_the_list_by_the_next_run(tmp_path: Path) -> None:
+def test_session_deleted_without_nats_is_delisted_by_the_next_run(tmp_path: Path) -> None:
     async def main() -> None:
         world, log, path = await World().open(), Shaky(), tmp_path / "fleet.json"
         node = world.join(log, path, view=lambda session_id: {"sessionId": session_id})
@@ -231,9 +231,7 @@ def test_credentials_that_are_refused_are_named_until_there_are_others() -> None
     run(main())
 
 
-def test_a_node_that_was_forgotten_hears_of_it_whatever_it_asks_next_and_asks_for_its_lease_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_forgotten_node_is_told_at_any_request_then_asks_for_a_lease_only(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         world, log = await World().open(), Shaky()
         node = world.join(log, view=lambda session_id: {"sessionId": session_id})
@@ -402,7 +400,7 @@ def test_a_clock_that_jumps_changes_no_order_and_loses_nothing() -> None:
     run(main())
 
 
-def test_a_gateway_that_is_one_version_ahead_is_joined_and_one_that_is_two_ahead_is_named() -> None:
+def test_gateway_one_version_ahead_is_joined_and_one_two_ahead_is_named() -> None:
     async def main() -> None:
         world, log = await World().open(), Shaky()
         node = world.join(log)

@@ -185,7 +185,7 @@ def test_a_post_of_a_gateway_is_answered_as_one_on_a_socket(body: bytes | Json) 
     run(main())
 
 
-def test_what_is_wrong_with_a_head_is_the_answer_and_nothing_is_submitted() -> None:
+def test_refused_head_is_answered_and_nothing_is_submitted() -> None:
     async def main() -> None:
         async with a_node() as node:
             node.own.hub.close_connection(node.remote_tag, "it is gone")
