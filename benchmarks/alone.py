@@ -1,4 +1,4 @@
-"""Figures of our own server alone: what the durable log costs, and what is imported at start."""
+"""Measure our own server alone: the cost of the durable log, and the imports at start."""
 
 import statistics
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Import:
 
 
 def persistence(tools: Tools, rounds: int, *, quick: bool) -> list[tuple[str, str]]:
-    """Durable log against --no-persist, interleaved."""
+    """Compare the durable log with --no-persist, in interleaved rounds."""
     rows: list[tuple[str, str]] = []
     small, large = burst(1, 20_000 if quick else 200_000, 120), burst(1, 5_000 if quick else 20_000, 4096)
     for case in (small, large, turns(32, 40 if quick else 500, "bare")):
@@ -39,7 +39,7 @@ def persistence(tools: Tools, rounds: int, *, quick: bool) -> list[tuple[str, st
 
 
 def imports(agent: Path) -> list[tuple[str, str]]:
-    """What `python -X importtime` counts from the start of the server to its first health answer."""
+    """List what `python -X importtime` counts from the start of the server to its first answer to a health request."""
     try:
         with Ours(agent, python_options=("-X", "importtime")).start() as running:
             found = _parse((running.folder / "server.log").read_text(errors="replace"))
@@ -53,7 +53,7 @@ def imports(agent: Path) -> list[tuple[str, str]]:
 
 
 def _parse(log: str) -> list[Import]:
-    """Lines such as `import time:       120 |        340 |   package.module`, among others."""
+    """Parse lines such as `import time:       120 |        340 |   package.module`, and skip all others."""
     found: list[Import] = []
     for line in log.splitlines():
         fields = line.removeprefix("import time:").split("|")

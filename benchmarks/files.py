@@ -1,4 +1,4 @@
-"""Files: how fast they come and go, beside what does the same with no server of ours around it."""
+"""Measure uploads and downloads, beside programs that do the same without our server."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from transfer import download, upload
 
 MIB = 1 << 20
 MAX_RESIDENT = 64
-"""MiB that the server may have taken at its peak."""
+"""Limit in MiB of the server's peak memory."""
 
 _TAR = {"Content-Type": "application/x-tar"}
 _NGINX = """
@@ -37,7 +37,7 @@ http {{
 
 @dataclass(slots=True)
 class Figures:
-    """One thing that was done by several: figures of each, round by round, or why there are none."""
+    """The figures of one task for each program, round by round, or the reason why there are none."""
 
     title: str
     unit: str
@@ -53,7 +53,7 @@ class Figures:
             self.missing[who] = str(error)
 
     def rows(self) -> list[list[str]]:
-        """A line for each other: ours, theirs, the ratio, and what is expected of it."""
+        """Return a row for each other program: our figure, its figure, the ratio, and the expected ratio."""
         ours = self.values.get("ours", [])
         mine = f"{number(statistics.median(ours))} {self.unit}" if ours else self.missing.get("ours", "–")
         peak = f"{number(max(self.peaks))} MiB" if self.peaks else "–"
@@ -73,7 +73,7 @@ HEADER = ["files", "ours", "other", "ours/other, median (min–max)", "expected"
 
 
 def measure(ours: Program, peer: Program | None, rounds: int, *, quick: bool) -> list[Figures]:
-    """All of it; round by round, each in turn."""
+    """Measure all tasks round by round, with all programs in turn."""
     size, count = (64 * MIB, 1_000) if quick else (1024 * MIB, 10_000)
     down = Figures(f"{_size(size)} down", "MiB/s", {"nginx": "≥ 0.5", "peer": "–"})
     up = Figures(f"{_size(size)} up", "MiB/s", {"dd": "≥ 0.4", "peer": "–"})
@@ -100,7 +100,7 @@ def measure(ours: Program, peer: Program | None, rounds: int, *, quick: bool) ->
 
 
 def _large(program: Program, large: Path, size: int, down: Figures, up: Figures) -> None:
-    """Both ways on one fresh server: its peak is that of both."""
+    """Measure both directions on one fresh server, so that its peak memory covers both."""
     with program.start() as running:
         headers = program.health_headers()
         copy = large.with_name("uploaded")
@@ -145,12 +145,12 @@ def _small(program: Program, packed: Path, count: int, up: Figures, down: Figure
 
 
 def _warm_up(program: Program, running: Running) -> None:
-    """The first request of this kind loads what serves it."""
+    """Send one request, so that the server imports its file routes before the measurement."""
     download(running.port, _target("stat", Path("/")), program.health_headers())
 
 
 def _peak(program: Program, running: Running) -> list[float]:
-    """Most that our server has had in memory so far, in MiB."""
+    """Return our server's peak memory so far, in MiB; empty for the peer."""
     if program.name != "ours":
         return []
     return [peak(running.process.pid) / MIB]
@@ -164,7 +164,7 @@ def _by_nginx(place: Path, large: Path, size: int) -> float:
     folder.mkdir(exist_ok=True)
     port = free_port()
     (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port, root=place))
-    # Its worker gives up root, and has to reach the file.
+    # Its worker gives up root's rights, and must be able to read the file.
     for each in (place, folder):
         each.chmod(0o755)
     command = [binary, "-p", str(folder), "-c", str(folder / "nginx.conf")]
@@ -236,7 +236,7 @@ def _make_small(path: Path, count: int) -> None:
 
 @contextmanager
 def _place() -> Generator[Path]:
-    """A folder in the project, on a real disk: what is in /tmp may be in memory."""
+    """Make a folder in the project, which is on a real disk: /tmp may be in memory."""
     place = CACHE / f"files-{os.getpid()}"
     place.mkdir(parents=True)
     try:

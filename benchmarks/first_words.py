@@ -1,4 +1,4 @@
-"""What you wait for before anything is said: the command line's first word, and the CPU time of programs that begin."""
+"""Measure waits of a user: the command line's first word, and the CPU time of programs that start."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ asyncio.run(main())
 
 
 def first_word(environment: Mapping[str, str], folder: Path) -> float:
-    """Milliseconds until `sandbox-agent run mock hello` prints the agent's first word."""
+    """Return the milliseconds until `sandbox-agent run mock hello` prints the first byte of the agent's text."""
     began = time.perf_counter()
     command = [*_program(), "run", "mock", "hello"]
     with subprocess.Popen(
@@ -46,7 +46,7 @@ def first_word(environment: Mapping[str, str], folder: Path) -> float:
 
 @contextmanager
 def daemon(environment: Mapping[str, str], folder: Path) -> Generator[None]:
-    """On leaving, the server that runs in the background is stopped."""
+    """Stop the server in the background at the end of the block."""
     try:
         yield
     finally:
@@ -55,13 +55,13 @@ def daemon(environment: Mapping[str, str], folder: Path) -> Generator[None]:
 
 
 def cpu_of_connecting(environment: Mapping[str, str], running: Running) -> float:
-    """CPU milliseconds of a Python program that imports the SDK, connects, and ends."""
+    """Return the CPU milliseconds of a Python program that imports the SDK, connects, and exits."""
     url = f"http://127.0.0.1:{running.port}"
     return _cpu_ms([sys.executable, "-c", CONNECTING, url, TOKEN], environment)
 
 
 def cpu_of_mock(environment: Mapping[str, str]) -> float:
-    """CPU milliseconds of the mock agent from its start to its end, with nothing to do."""
+    """Return the CPU milliseconds of the mock agent from start to exit, without any request."""
     return _cpu_ms([sys.executable, "-m", "sandboxagent.adapters.mock"], environment)
 
 

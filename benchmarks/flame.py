@@ -1,6 +1,7 @@
-"""`./dev bench flame`: where the server's CPU time goes while clients take turns, as a flame graph and in words.
+"""Sample where the server's CPU time goes during turns (`./dev bench flame`).
 
-Ours alone. The server runs under `sampled.py`; 32 clients take turns with an idempotency key, as our SDKs do.
+It prints a table of functions and draws a flame graph, for our server alone. The server runs under `sampled.py`. 32
+clients take turns with an idempotency key, as our SDKs do.
 """
 
 from collections import Counter
@@ -16,7 +17,7 @@ from servers import Ours
 CLIENTS = 32
 WIDTH, ROW = 1200, 16
 LEAST = 0.004
-"""The smallest part of the whole that is drawn."""
+"""The smallest share of the total that is drawn."""
 SERVING = "asyncio.runners.Runner.run"
 WRITER = "log-writer"
 COLOURS = {"http": "#e0a458", "sessions": "#6aa84f", "log": "#5b8db8", "agents": "#a479b8"}
@@ -25,7 +26,7 @@ OTHER = "#b8b8b0"
 
 @dataclass(slots=True)
 class Frame:
-    """A function at one place of the stacks, with what it calls."""
+    """A function at one position in the stacks, with the functions that it calls."""
 
     name: str
     micros: int = 0
@@ -50,7 +51,7 @@ class Profile:
 
 
 def measure(tools: Tools, turns: int) -> Profile:
-    """Sample a server while clients take so many turns each."""
+    """Sample a server while each client takes `turns` turns."""
     folded = tools.agent.with_name("stacks.folded")
     program = Ours(tools.agent, python_options=(str(HERE / "sampled.py"), str(folded)))
     with program.start() as running:
@@ -60,7 +61,7 @@ def measure(tools: Tools, turns: int) -> Profile:
 
 
 def read_stacks(folded: Path) -> list[tuple[list[str], int]]:
-    """Those of the server at work, each from its thread on; what leads to the event loop is left out."""
+    """Read the stacks of the server's threads, without the frames that lead to the event loop or the log's thread."""
     found: list[tuple[list[str], int]] = []
     for line in folded.read_text().splitlines():
         names, _, micros = line.rpartition(" ")
@@ -73,7 +74,7 @@ def read_stacks(folded: Path) -> list[tuple[list[str], int]]:
 
 
 def page(profile: Profile, facts: list[str]) -> str:
-    """The dearest functions, with and without what they call."""
+    """Return a table of the most expensive functions, with and without the functions that they call."""
     total = sum(micros for _, micros in profile.stacks)
     own: Counter[str] = Counter()
     whole: Counter[str] = Counter()
@@ -91,7 +92,7 @@ def page(profile: Profile, facts: list[str]) -> str:
 
 
 def plot(profile: Profile) -> str:
-    """The stacks as an SVG: the width is CPU time, callers stand below what they call."""
+    """Draw the stacks as an SVG. The width is CPU time; a caller is below the functions that it calls."""
     root = profile.frames()
     boxes: list[str] = []
     deepest = _draw(root, 0.0, 0, WIDTH / max(1, root.micros), root.micros * LEAST, boxes, root.micros)

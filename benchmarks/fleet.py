@@ -1,8 +1,8 @@
-"""`./dev bench fleet`: what a fleet costs beside a single server, in the same run; and how its cost grows.
+"""Measure a fleet beside a single server, and how its cost grows (`./dev bench fleet`).
 
-Everything is on this machine: three NATS servers, gateways and nodes share its cores with those who measure, so the
-ratios are the worst that a fleet can have. The readers are plain sockets, the same for both. Both run at once, and are
-measured in turn, so that a change of the machine's mood hits both.
+All processes run on this machine: NATS servers, gateways and nodes share its cores with the measuring clients. So the
+ratios are the worst that a fleet can have. The readers are plain sockets, the same for both. Both run at the same time
+and are measured in turn, in the same run, so that a change of the machine's speed affects both.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from transfer import download, upload
 
 _NOW = re.compile(rb"@now:(\d+)")
 WARM_UP = 300
-"""Streams that are there before the memory of one is measured: what is allocated once is no cost of a stream."""
+"""Streams that are opened before the memory of a stream is measured, so that one-time allocations do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of both, and what is wanted of it."""
+    """One figure of both, and its target."""
 
     name: str
     take: Callable[[Place], float]
     wanted: str = "–"
     is_met: Callable[[float, float], bool] | None = None
-    """Of a single server's value and the fleet's."""
+    """Whether a single server's value and the fleet's meet the target."""
     is_fresh: bool = False
-    """It is taken at places where nothing has happened: memory depends on what was there before."""
+    """Whether to measure on fresh servers, because memory depends on earlier work."""
 
 
 def _figures(sizes: Sizes) -> list[Figure]:
@@ -95,7 +95,7 @@ def _at_least(ratio: float) -> Callable[[float, float], bool]:
 
 
 def _burst(place: Place, readers: int, count: int) -> float:
-    """Events a second, all readers together."""
+    """Return events per second, of all readers together."""
     writer = Client(place.prompts, place.token)
     session = writer.new_session(place.folder)
     clients = [Client(place.reads, place.token) for _ in range(readers)]
@@ -115,7 +115,7 @@ def _burst(place: Place, readers: int, count: int) -> float:
 
 
 def _pace(place: Place, count: int) -> float:
-    """Milliseconds from the agent's write to the reader, at 200 a second."""
+    """Return the median of the milliseconds from the agent's write to the reader, at 200 updates per second."""
     writer, client = Client(place.prompts, place.token), Client(place.reads, place.token)
     session = writer.new_session(place.folder)
     client.attach(session)
@@ -132,7 +132,7 @@ def _pace(place: Place, count: int) -> float:
 
 
 def _round_trip(place: Place, count: int) -> float:
-    """Milliseconds of a turn with one update, by a client that knows one address."""
+    """Return the median milliseconds of a turn with one update, for a client that knows one address."""
     client = Client(place.reads, place.token)
     session = client.new_session(place.folder)
     took: list[float] = []
@@ -170,7 +170,7 @@ def _file(folder: Path, megabytes: int) -> Path:
 
 
 def _idle_stream(place: Place, count: int) -> float:
-    """KiB that one idle stream costs where it is read."""
+    """Return the KiB of an idle stream in the process that serves it."""
     session = Client(place.prompts, place.token).new_session(place.folder)
     streams: list[socket.socket] = []
     before = 0
@@ -189,7 +189,7 @@ def _idle_stream(place: Place, count: int) -> float:
 
 
 def measure(tools: Tools, sizes: Sizes, say: Callable[[str], None]) -> Figures:
-    """All of it; a part that fails is named, and the rest goes on."""
+    """Measure all figures. A failed one is listed, and the others still run."""
     figures = Figures()
     wanted = _figures(sizes)
     taken: dict[str, tuple[list[float], list[float]]] = {figure.name: ([], []) for figure in wanted}
@@ -255,7 +255,7 @@ def page(figures: Figures, facts: Sequence[str]) -> str:
             "",
             *table(["what", "single server", "fleet", "ratio", "wanted", "met"], figures.rows),
             "",
-            "A single server has the kernel send a file (`sendfile`), which nothing comes near that copies it.",
+            "A single server lets the kernel send a file (`sendfile`). A fleet copies its bytes, which is far slower.",
             "",
             *fleet_growth.page(figures.growth),
         ]

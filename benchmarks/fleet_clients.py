@@ -1,4 +1,4 @@
-"""Clients of a server or of a gateway, by plain sockets; and the servers, gateways and nodes that they talk to."""
+"""Call servers and gateways over plain sockets, and start the servers, gateways and nodes to call."""
 
 import http.client
 import json
@@ -21,9 +21,9 @@ from sandboxagent.cli.fleet.local import LocalFleet
 SERVERS = 3
 GATEWAY = "gateway-1"
 TAG = re.compile(rb"@tag:(\d{10})")
-"""The number in an update of a burst."""
+"""The number in the text of an update of a burst."""
 LIMIT = 60.0
-"""Seconds until a part of a run has failed."""
+"""Seconds until a step counts as failed."""
 
 
 class Client:
@@ -68,7 +68,7 @@ class Client:
             try:
                 self.post("_sandboxagent/session/attach", {"sessionId": session})
             except Failed:
-                # The list of a fleet follows a moment after a session was made.
+                # The fleet's list gets a new session a moment later.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
@@ -86,7 +86,7 @@ class Client:
 
 
 class Readers:
-    """Streams, and how much of what is looked for has come on them."""
+    """Streams, and the matches of a pattern that each has received."""
 
     def __init__(self, streams: Sequence[socket.socket], wanted: re.Pattern[bytes] = TAG) -> None:
         self._selector = selectors.DefaultSelector()
@@ -99,7 +99,7 @@ class Readers:
             self.found[stream], self._rest[stream] = [], b""
 
     def read(self, count: int) -> float:
-        """Until each has so many; returns when the last one came. Raises Failed."""
+        """Read until each stream has `count` matches. Return the time of the last one. Raises Failed."""
         deadline = time.monotonic() + LIMIT
         missing = set(self.found)
         while missing:
@@ -119,7 +119,7 @@ class Readers:
         return time.monotonic()
 
     def check(self, count: int) -> None:
-        """Each number once, in order. Raises Failed."""
+        """Check that each stream has every number once and in order. Raises Failed."""
         for found in self.found.values():
             numbers = [int(match) for match, _ in found]
             if numbers != list(range(count)):
@@ -128,11 +128,11 @@ class Readers:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to prompt and where to read; the same for a single server."""
+    """Addresses for prompts and for reading, which are the same for a single server."""
 
     prompts: str
     reads: str
-    """Also where a client prompts that knows one address."""
+    """Address for reading, and also for the prompts of a client that knows one address."""
     reads_pid: int
     node_pid: int
     token: str
@@ -141,7 +141,7 @@ class Place:
 
 @contextmanager
 def single(tools: Tools) -> Generator[Place]:
-    """A server that stands alone."""
+    """Run a server outside of any fleet."""
     with _local() as fleet:
         fleet.prepare(["node-1"])
         _give_agent(fleet, "node-1", tools)
@@ -151,7 +151,7 @@ def single(tools: Tools) -> Generator[Place]:
 
 
 class Joined:
-    """Three NATS servers, a gateway, and nodes that come one by one."""
+    """A fleet of three NATS servers, a gateway, and nodes that are started one by one."""
 
     def __init__(self, fleet: LocalFleet, tools: Tools, most_nodes: int) -> None:
         self.fleet = fleet
@@ -163,7 +163,7 @@ class Joined:
         fleet.start_gateway(GATEWAY, self.servers, SERVERS)
 
     def grow(self, nodes: int) -> None:
-        """Until there are so many nodes."""
+        """Start nodes until there are that many."""
         for name in self._names[len(self.fleet.nodes) : nodes]:
             self.fleet.start_node(name, self.servers)
         self.fleet.wait_for_nodes(nodes)
@@ -177,7 +177,7 @@ class Joined:
 
 @contextmanager
 def joined(tools: Tools, nodes: int = 1, most_nodes: int = 1) -> Generator[Joined]:
-    """A fleet on this machine."""
+    """Run a fleet on this machine."""
     with _local() as fleet:
         whole = Joined(fleet, tools, most_nodes)
         whole.grow(nodes)
@@ -200,22 +200,22 @@ def _give_agent(fleet: LocalFleet, node: str, tools: Tools) -> None:
     (config / "agents.toml").write_text(f"[agents.bench]\ncommand = [{json.dumps(str(tools.agent))}]\n")
 
 
-# What processes use
+# Resources of processes
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory."""
+    """Return the bytes of resident memory of a process."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:"))
 
 
 def cpu(pid: int) -> float:
-    """Seconds on a CPU, of the main thread and all others."""
+    """Return the CPU seconds of a process, of all its threads."""
     return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def idle(pid: int, seconds: float) -> tuple[float, float]:
-    """MiB, and per cent of a core."""
+    """Return a process's memory in MiB, and its use of a core in per cent over that time."""
     began, used = time.monotonic(), cpu(pid)
     time.sleep(seconds)
     return resident(pid) / (1 << 20), (cpu(pid) - used) / (time.monotonic() - began) * 100

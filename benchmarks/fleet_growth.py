@@ -1,4 +1,7 @@
-"""How the cost of a fleet grows with its nodes, sessions and readers; and, on paper, what limits 100,000 sessions."""
+"""Measure how a fleet's cost grows, and compute its limits at 100,000 sessions.
+
+The cost is measured by the numbers of nodes, sessions and readers.
+"""
 
 import asyncio
 import socket
@@ -18,7 +21,7 @@ from sandboxagent.fleet.bus.nats import connect
 from sandboxagent.fleet.bus.subjects import inbox_of_gateway, session_events
 
 BUSY = 8
-"""Of the sessions, so many take turns."""
+"""Number of sessions that take turns."""
 EVENTS = 500
 APPENDERS = 32
 APPEND_SECONDS = 3.0
@@ -44,7 +47,7 @@ class Growth:
     curves: list[Curve] = field(default_factory=list[Curve])
     remarks: list[str] = field(default_factory=list[str])
     appends: float = 0.0
-    """A second, that the stream takes of one client."""
+    """Appends per second that the stream accepts from one client."""
 
 
 def measure(tools: Tools, sizes: Sizes, found: Growth, say: Callable[[str], None]) -> None:
@@ -141,7 +144,7 @@ def _readers(place: Place, counts: Sequence[int]) -> Curve:
 
 
 def measure_appends(fleet: Joined) -> float:
-    """Appends a second that the stream takes, each of one event on a subject of its own."""
+    """Return the appends per second that the stream accepts, each of one event on a subject of its own."""
     return asyncio.run(_append_for_a_while(fleet))
 
 
@@ -156,7 +159,7 @@ async def _append_for_a_while(fleet: Joined) -> float:
             try:
                 last = await stream.append(Append([StreamMessage(subject, bytes(300))], {subject: last}))
             except Conflict:
-                # As at a gateway: an answer was lost, and the stream knows what it has.
+                # A response was lost. As at a gateway, ask the stream for its newest message.
                 newest = await stream.last(subject)
                 last = 0 if newest is None else newest.sequence
             count += 1
@@ -188,7 +191,7 @@ def page(found: Growth) -> list[str]:
 
 
 def _on_paper(found: Growth) -> list[str]:
-    """What limits a fleet of 100,000 sessions, from what was measured."""
+    """Compute the limits of a fleet of 100,000 sessions from the measurements."""
     last = {curve.title: curve.points[-1] for curve in found.curves if curve.points}
     if len(last) < CURVES or not found.appends:
         return []

@@ -1,7 +1,7 @@
-"""`./dev bench floors`: what the libraries under a turn cost in Python, with nothing around them.
+"""Measure the cost of the libraries under a turn, with no code around them (`./dev bench floors`).
 
-CPU time of one thread, the best of many short samples. A server in Python cannot be cheaper than their sum, whatever
-its own code does.
+It is the CPU time of one thread, the best of many short samples. A server in Python cannot be cheaper than the sum of
+these, whatever its own code does.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class Peek(msgspec.Struct, gc=False):
 
 
 class Heads:
-    """What a parser calls."""
+    """The callbacks of an httptools parser."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -68,7 +68,7 @@ class Heads:
 
 
 def measure() -> list[list[str]]:
-    """Names and microseconds."""
+    """Return names with microseconds, and start times in milliseconds."""
     with tempfile.TemporaryDirectory() as folder:
         floors = [*_parsing(), *_descriptors(), *_disk(Path(folder)), *uvloop.run(_loop()), *_relayed()]
     return [[name, f"{micros:.1f} µs"] for name, micros in floors] + [
@@ -140,7 +140,7 @@ async def _loop() -> list[tuple[str, float]]:
 
 
 class Relay(Ours):
-    """The least that a server can be (relay.py)."""
+    """The smallest possible server (relay.py)."""
 
     name = "relay"
 
@@ -149,7 +149,7 @@ class Relay(Ours):
 
 
 def _relayed() -> list[tuple[str, float]]:
-    """CPU time of a call that only goes to an agent and back."""
+    """Return the CPU time of a call that only goes to an agent and back."""
     tools = compile_tools()
     floors: list[tuple[str, float]] = []
     for clients, requests in ((1, 3000), (32, 300)):
@@ -175,7 +175,7 @@ def _hop() -> Callable[[], Awaitable[object]]:
 
 
 def _best(work: Callable[[], object], times: int = 300) -> float:
-    """Microseconds."""
+    """Return the best CPU time of a call, in microseconds."""
     best = float("inf")
     for _ in range(SAMPLES):
         began = time.process_time()
@@ -196,7 +196,7 @@ async def _best_of_many(work: Callable[[], Awaitable[object]], times: int = 300)
 
 
 def _start(code: str) -> float:
-    """CPU seconds of an interpreter that runs this."""
+    """Return the CPU seconds of a Python process that runs the code."""
     best = float("inf")
     for _ in range(SAMPLES // 2):
         before = getrusage(RUSAGE_CHILDREN)

@@ -1,8 +1,8 @@
-"""`./dev bench growth`: how the cost of one thing grows with the number of others. Ours alone.
+"""Measure how the cost of one thing grows with the number of others (`./dev bench growth`).
 
-A turn among more and more sessions, an update at more and more of them a second, and what a start, a page of the list
-of sessions and a replay cost on a log that gets longer. CPU time is the scheduler's own count, in nanoseconds, without
-what an idle server uses, which has a curve of its own.
+It measures our server alone: a turn by the number of sessions, an update by the rate of updates, and by the length of
+the log a start, a page of the list of sessions and a replay. CPU time is the scheduler's own count in nanoseconds,
+without the use of an idle server, which has a curve of its own.
 """
 
 import contextlib
@@ -29,31 +29,31 @@ from sandboxagent.server.sessions.session import SessionFacts
 from sandboxagent.server.sessions.store import index_entry
 
 CLIENTS = 8
-"""Of the open sessions, so many take turns."""
+"""Number of open sessions that take turns."""
 TURNS = 60
 ROUNDS = 5
-"""Of these turns, one after another: the pace of a machine that others use changes from second to second."""
+"""Number of runs of these turns, of which the median counts: the speed of a shared machine changes within seconds."""
 SECONDS = 3
-"""How long updates come at each rate."""
+"""Seconds of updates at each rate."""
 IDLE = 2.0
 STARTS = 3
 PAGES = 15
 ROUND = 100
-"""So many sessions one client opens before it leaves."""
+"""Number of sessions that a client opens before it leaves."""
 TEXT = 120
 SESSIONS_IN_LOG = 1000
 BATCH = 2000
 RUN = 100
-"""So many events of a session come one after another, as in turns."""
+"""Number of consecutive events of a session in the log, as in turns."""
 LEAST = 12
-"""Updates that are measured at the least, however seldom they come."""
+"""Minimum number of measured updates, also at low rates."""
 KIB = 1 << 10
 _ID = b"\nid: "
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One figure over the number of something."""
+    """A figure as a function of a number of something."""
 
     title: str
     across: str
@@ -101,7 +101,7 @@ def _sessions(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
             targets += ours.connect_apart(running, count - len(targets))
             busy = targets[:: max(1, count // CLIENTS)][:CLIENTS]
             each = max(1, TURNS * CLIENTS // len(busy))
-            # A first run of it: what is allocated once is no cost of a turn, nor is what new sessions have left to do.
+            # Run once unmeasured: one-time allocations and pending work of new sessions are no cost of a turn.
             Load(tools, running).turn(busy, each // 4 + 1, 0, "keyed")
             time.sleep(IDLE)
             at_rest = _cpu_of(running, partial(time.sleep, IDLE)) / IDLE
@@ -119,7 +119,7 @@ def _sessions(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
 
 
 def _resting(ours: Ours, counts: Sequence[int]) -> Curve:
-    """Sessions whose clients have left: the log has them. Memory that was freed is used again by the next ones."""
+    """Measure sessions whose clients have left, so that only the log has them. Freed memory is used by later ones."""
     wanted = "≤ 4 KiB beyond its facts"
     curve = Curve("Memory of a session at rest", "sessions, each with a turn on disk", "KiB each", wanted)
     with ours.start() as running:
@@ -156,7 +156,7 @@ def _updates(ours: Ours, tools: Tools, rates: Sequence[int]) -> Curve:
 
 
 def _cpu_of(running: Running, work: Callable[[], object]) -> float:
-    """Seconds of CPU time that the server takes while something is done."""
+    """Return the seconds of CPU time that the server uses during `work`."""
     before = _cpu_seconds(running)
     work()
     return _cpu_seconds(running) - before
@@ -171,7 +171,7 @@ def _cpu_seconds(running: Running) -> float:
 
 
 class _OnLog(Ours):
-    """Ours, on a data directory that is there already."""
+    """Our server on an existing data directory."""
 
     def __init__(self, agent: Path, data: Path) -> None:
         super().__init__(agent)
@@ -204,7 +204,7 @@ def _log(ours: Ours, tools: Tools, counts: Sequence[int]) -> list[Curve]:
 
 
 def _fill(path: Path, filled: int, events: int) -> None:
-    """A log as a server leaves it: a thousand sessions that have ended, and their events, each a row of its own."""
+    """Fill a log as a server leaves it: a thousand ended sessions and their events, each event in its own row."""
     database = open_database(path).database
     text = "x" * TEXT
     lines = {
@@ -214,7 +214,7 @@ def _fill(path: Path, filled: int, events: int) -> None:
     }
     names = list(lines)
     group = Group()
-    # Servers before have given out positions.
+    # Earlier servers on this log have reserved positions.
     start = database.load().reserved
     for number, name in enumerate(names):
         facts = SessionFacts(
@@ -244,7 +244,7 @@ def _fill(path: Path, filled: int, events: int) -> None:
 
 
 def _list_page(running: Running, target: Target) -> float:
-    """Milliseconds, of the fastest half the median: the first ones read pages from the disk."""
+    """Return the median milliseconds of the fastest half of calls, because the first calls read pages from the disk."""
     took: list[float] = []
     for _ in range(PAGES):
         began = time.perf_counter()
@@ -266,7 +266,7 @@ def _replays(ours: Ours, tools: Tools, counts: Sequence[int]) -> Curve:
 
 
 def _replay(running: Running, target: Target, count: int) -> float:
-    """Seconds until a reader has so many events that it has missed. Of these memory has the last few ten thousand."""
+    """Return the seconds until a reader has `count` missed events. Only the last few ten thousand are in memory."""
     head = "".join(f"{name}: {value}\r\n" for name, value in (*target.headers, ("Last-Event-ID", "0")))
     request = f"GET {target.path} HTTP/1.1\r\nHost: 127.0.0.1:{running.port}\r\n{head}\r\n"
     with contextlib.closing(socket.create_connection(("127.0.0.1", running.port), timeout=60)) as reader:
@@ -274,7 +274,7 @@ def _replay(running: Running, target: Target, count: int) -> float:
         reader.sendall(request.encode())
         first, seen, rest = 0, 0, b""
         while not first or seen - first < count:
-            # Only the last id of each piece is looked at: a client that read all of them would be measured, too.
+            # Look only at the last id of each piece: a client that parses everything would be part of the measurement.
             data = rest + reader.recv(1 << 20)
             if len(data) == len(rest):
                 raise Failed(f"the replay ended after {seen - first:,} events")
@@ -299,7 +299,7 @@ def page(curves: Sequence[Curve], facts: Sequence[str]) -> str:
 
 
 def tables(curves: Sequence[Curve]) -> list[str]:
-    """Each curve as a table of one row."""
+    """Format each curve as a table of one row."""
     lines: list[str] = []
     for curve in curves:
         wanted = f", wanted: {curve.wanted}" if curve.wanted else ""
@@ -322,7 +322,7 @@ def plot(curves: Sequence[Curve]) -> str:
 
 
 def _panel(curve: Curve) -> str:
-    """Across in powers of ten, up from zero."""
+    """Draw one curve: x in powers of ten, y from zero."""
     most = max(y for _, y in curve.points) * 1.25 or 1.0
     first, last = (math.log10(curve.points[end][0]) for end in (0, -1))
 

@@ -1,4 +1,4 @@
-"""Runs the compiled load client against a running server and reads its figures."""
+"""Run the compiled load client against a running server and read its figures."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from build import Tools
 from servers import Failed, Running, Target
 
 LIMIT_SECONDS = 45
-IDLE_SECONDS = 3  # a burst is over when no reader has received anything for so long
+IDLE_SECONDS = 3  # A burst is over when no reader has received anything for this long.
 SETTLE_SECONDS = 1.0
 
 _tags = itertools.count(1)
@@ -29,7 +29,7 @@ class Posts(msgspec.Struct, frozen=True):
 
 class Turns(Posts, frozen=True):
     early: int
-    """Responses that came on a stream before the update of their turn."""
+    """Number of responses that came on a stream before the update of their turn."""
 
 
 class Paced(msgspec.Struct, frozen=True):
@@ -62,17 +62,17 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The load clients, bound to one running server."""
+    """The load client, bound to one running server."""
 
     def __init__(self, tools: Tools, running: Running) -> None:
         self._tools = tools
         self._running = running
 
     def post(self, targets: list[Target], clients: int, requests: int, warmup: int) -> Posts:
-        """So many clients, each with one request after another.
+        """Run that many clients, each with one request after another.
 
         Raises:
-            Failed: a request was not answered, or wrongly.
+            Failed: a request got no answer, or a wrong one.
         """
         numbers = [clients, requests, warmup, LIMIT_SECONDS]
         posts = msgspec.json.decode(self._run("post", targets, numbers), type=Posts)
@@ -81,10 +81,10 @@ class Load:
         return posts
 
     def turn(self, targets: list[Target], turns: int, warmup: int, headers: str) -> Turns:
-        """A client for each target, each with one turn after another and a stream of its own.
+        """Run a client for each target, each with one turn after another and its own stream.
 
         Raises:
-            Failed: a turn was not taken, or not whole.
+            Failed: a turn was refused, or a part of it is missing.
         """
         numbers = [len(targets), turns, warmup, headers, LIMIT_SECONDS]
         done = msgspec.json.decode(self._run("turn", targets, numbers), type=Turns)
@@ -93,7 +93,7 @@ class Load:
         return done
 
     def pace(self, target: Target, count: int, rate: int) -> Paced:
-        """One turn with so many updates, so many a second.
+        """Run one turn with `count` updates, at `rate` updates per second.
 
         Raises:
             Failed: the prompt was refused, or no update came.
@@ -104,7 +104,7 @@ class Load:
         return paced
 
     def burst(self, targets: list[Target], session: str, count: int, size: int) -> Burst:
-        """One stream on each target, and a prompt on the first that makes the agent send `count` updates.
+        """Open a stream on each target, and send a prompt on the first that makes the agent send `count` updates.
 
         Raises:
             Failed: the prompt was refused, or nothing arrived at all.
@@ -124,7 +124,7 @@ class Load:
         return burst
 
     def hold(self, targets: list[Target]) -> int:
-        """Resident bytes of the server while it holds one idle stream on each target.
+        """Return the resident bytes of the server while it holds one idle stream on each target.
 
         Raises:
             Failed: a stream was refused or ended.

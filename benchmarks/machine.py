@@ -1,4 +1,4 @@
-"""Where and when it was measured, and how much of the machine was busy with something else."""
+"""Describe the machine and the time of a run, and how busy the machine was with other processes."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ from build import PEER_PACKAGE, PEER_VERSION, ROOT
 
 
 def describe() -> list[str]:
-    """Facts of the machine; ask before the first run, so that the load is not our own."""
+    """Describe the machine. Call it before the first run, so that the load average does not include the benchmarks."""
     one, five, _ = os.getloadavg()
     cpu = _field("/proc/cpuinfo", "model name", ":") or "unknown CPU"
     memory = int(_field("/proc/meminfo", "MemTotal", ":").removesuffix(" kB") or 0) >> 20
@@ -25,7 +25,10 @@ def describe() -> list[str]:
 
 
 def _python() -> str:
-    """Builds of one version differ by more than half: with what its compiler learned from a trial run, and without."""
+    """Return Python's version, and the time of a call of a function.
+
+    Builds of one version with and without profile-guided optimization differ by more than half.
+    """
     seconds: list[float] = []
     for _ in range(5):
         began = time.process_time()
@@ -40,13 +43,13 @@ def _probe(number: int) -> int:
 
 
 def source_stamp() -> int:
-    """Changes when a file of our server or SDKs does: figures from a moving source belong to no version."""
+    """Return a value that changes with any source file of our server or SDKs, to notice edits during a run."""
     files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "sdks" / "typescript" / "src").rglob("*.ts")]
     return hash(frozenset((file, file.stat().st_mtime_ns) for file in files))
 
 
 class Pace:
-    """How evenly the machine runs: the time of a fixed piece of work, taken between runs."""
+    """The steadiness of the machine's speed: the time of a fixed piece of work, measured between runs."""
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
@@ -64,14 +67,14 @@ class Pace:
 
 
 class Bystanders:
-    """How much CPU went to processes that are not ours between two moments. Ours count once they have ended."""
+    """The CPU time of other processes since its creation. Our own processes count as ours once they have ended."""
 
     def __init__(self) -> None:
         self._busy, self._total = _machine_ticks()
         self._own = _own_seconds()
 
     def share(self) -> float:
-        """Of the whole machine, from 0 to 1."""
+        """Return the share of the whole machine, from 0 to 1."""
         busy, total = _machine_ticks()
         own = (_own_seconds() - self._own) * os.sysconf("SC_CLK_TCK")
         return max(0.0, busy - self._busy - own) / max(1, total - self._total)
@@ -96,7 +99,7 @@ def _our_version() -> str:
 
 
 def _field(path: str | Path, name: str, separator: str) -> str:
-    """What follows the separator on the first line that starts with the name; empty without one."""
+    """Return the text after the separator on the first line that starts with the name; empty if there is none."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

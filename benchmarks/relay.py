@@ -1,7 +1,8 @@
-"""The least that a server in Python can be: requests go to an agent and back, and nothing is looked at or kept.
+"""Pass requests to an agent and back, as the smallest possible server in Python.
 
-It is a floor for `call` and `turn`, measured with the same agent and the same load client: uvloop, a socket and a pipe.
-What it takes beyond that is what a server does: HTTP, a guard, sessions, a log. Started by floors.py.
+It parses and stores nothing. It is a floor for `call` and `turn`, measured with the same agent and the same load
+client: uvloop, a socket and a pipe. The difference to our server is the cost of HTTP, checks, sessions and the log.
+floors.py starts it.
 """
 
 import asyncio
@@ -13,11 +14,11 @@ import uvloop
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nX-ACP-Connection-Id: c\r\ncontent-length: %d\r\n\r\n%b"
 _waiting: deque[asyncio.Transport] = deque()
-"""Sockets in the order of their requests: the agent answers in that order."""
+"""Sockets in the order of their requests, in which the agent answers."""
 
 
 class Agent(asyncio.SubprocessProtocol):
-    """Its answers go back; all else that it says is dropped."""
+    """Passes the agent's responses to clients and drops all other output."""
 
     rest = b""
 
@@ -29,7 +30,7 @@ class Agent(asyncio.SubprocessProtocol):
 
 
 class Client(asyncio.Protocol):
-    """A socket. Requests come whole, in one or two pieces."""
+    """A client's socket. A request arrives whole, in one or two pieces."""
 
     rest = b""
 

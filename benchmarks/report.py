@@ -1,4 +1,4 @@
-"""Results as tables for people, on the terminal and in RESULTS.md. Knows nothing of how they came about."""
+"""Format results as tables for people, on the terminal and in RESULTS.md."""
 
 import statistics
 from collections import Counter
@@ -42,15 +42,15 @@ class Outcome:
 class Report:
     facts: list[str]
     other: str
-    """The name of the program beside ours."""
+    """Name of the program beside ours."""
     other_missing: str | None
     outcomes: list[Outcome] = field(default_factory=list[Outcome])
     alone: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     files: list[list[str]] = field(default_factory=list[list[str]])
-    """Its header first."""
+    """Rows of the table about files, with its header first."""
     files_clean: bool = True
     sdk: list[list[str]] = field(default_factory=list[list[str]])
-    """Its header first."""
+    """Rows of the table about SDKs, with its header first."""
     sdk_remarks: list[str] = field(default_factory=list[str])
     sdk_clean: bool = True
 
@@ -81,7 +81,7 @@ class Report:
         return "\n".join(parts) + "\n"
 
     def is_clean(self) -> bool:
-        """Whether our own server and SDKs did all that was asked of them, without a loss."""
+        """Whether our own server and SDKs have answered every request, without a loss."""
         runs = [run for outcome in self.outcomes for run in outcome.ours]
         return self.files_clean and self.sdk_clean and are_clean(runs)
 
@@ -95,7 +95,7 @@ class Report:
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A Markdown table that also lines up in a terminal."""
+    """Format a Markdown table that is also aligned in a terminal."""
     widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
     rule = ["-" * width for width in widths]
     return [
@@ -105,14 +105,14 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Three significant digits or more, without an exponent."""
+    """Format a number with three or more significant digits, without an exponent."""
     if value == 0 or abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median as a ratio, and the range when there is more than one value."""
+    """Format the median as a ratio, with the range when there are several values."""
     middle = number(statistics.median(values)) + "×"
     return middle if len(values) == 1 else f"{middle} ({number(min(values))}–{number(max(values))})"
 
@@ -127,7 +127,7 @@ def _value(case: Case, runs: Sequence[Run]) -> str:
 
 
 def _ratio(outcome: Outcome, value: Callable[[Sample], float] = lambda sample: sample.value) -> str:
-    """Round by round."""
+    """Return the ratio of ours to the other, round by round."""
     pairs = zip(outcome.ours, outcome.other, strict=False)
     both = [(value(a), value(b)) for a, b in pairs if isinstance(a, Sample) and isinstance(b, Sample)]
     ratios = [ours / other for ours, other in both if other > 0]
@@ -135,14 +135,14 @@ def _ratio(outcome: Outcome, value: Callable[[Sample], float] = lambda sample: s
 
 
 def are_clean(runs: Sequence[Run]) -> bool:
-    """Whether none failed, and nothing was lost, repeated or reordered."""
+    """Whether no run failed, and nothing was lost, repeated or reordered."""
     found = [sample.losses for sample in samples(runs) if sample.losses is not None]
     total = sum(found, Losses())
     return len(samples(runs)) == len(runs) and total == Losses(sent=total.sent)
 
 
 def losses(runs: Sequence[Run]) -> str:
-    """What was lost in all rounds together, as words; a dash where nothing could be."""
+    """Describe the losses of all rounds together; a dash where nothing can be lost."""
     found = [sample.losses for sample in samples(runs) if sample.losses is not None]
     if not found:
         return "–"

@@ -1,4 +1,4 @@
-"""`./dev bench`: measures this server and its Rust peer side by side, and prints the ratios."""
+"""Measure this server and its Rust peer side by side (`./dev bench`), and print the ratios."""
 
 import argparse
 import resource
@@ -26,7 +26,7 @@ RESULTS = HERE / "RESULTS.md"
 ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
 GROWTH, FLOORS, INSPECTOR, FLEET = "growth", "floors", "inspector", "fleet"
 SESSIONS = 10_000
-"""Of a soak; `--quick` has a twentieth."""
+"""Number of sessions of a soak; a twentieth of it with `--quick`."""
 
 
 def main() -> int:
@@ -101,7 +101,7 @@ def main() -> int:
 
 
 def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself, because it takes minutes and compares nothing."""
+    """Run the soak by itself: it takes minutes and compares nothing."""
     done = soak.measure(tools.agent, SESSIONS // 20 if quick else SESSIONS)
     print(soak.page(done, facts))
     if write:
@@ -113,7 +113,7 @@ def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 
 def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself: what is sampled is slower, and compared with nothing."""
+    """Run the sampling by itself: it slows the server down, and compares nothing."""
     profile = flame.measure(tools, 40 if quick else 200)
     print(flame.page(profile, facts))
     if write:
@@ -122,7 +122,7 @@ def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 
 def _fleet(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself: a fleet beside a server of ours."""
+    """Run the fleet by itself: it compares a fleet with a single server of ours."""
     figures = fleet.measure(tools, fleet.QUICK if quick else fleet.Sizes(), _say)
     page = fleet.page(figures, [fact for fact in facts if not fact.startswith("peer")])
     print(page)
@@ -135,7 +135,7 @@ def _fleet(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 
 def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself: it compares ours with itself."""
+    """Run the growth by itself: it compares our server with itself."""
     curves = growth.measure(tools, growth.QUICK if quick else growth.Sizes(), _say)
     print(growth.page(curves, facts))
     if write:
@@ -145,7 +145,7 @@ def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 
 def _inspector(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself: a browser needs the machine."""
+    """Run the Inspector by itself: a browser needs the whole machine."""
     try:
         peer = install_peer()
     except Unavailable as reason:
@@ -166,7 +166,7 @@ def _inspector(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> i
 
 
 def _warm_up(program: Program) -> None:
-    """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
+    """Start a program once unmeasured. This fills the caches of byte code and pages, and shows whether it can start."""
     with program.start():
         pass
 
@@ -174,7 +174,7 @@ def _warm_up(program: Program) -> None:
 def _compare(
     scenario: Scenario, programs: list[Program], tools: Tools, rounds: int, pace: machine.Pace, *, quick: bool
 ) -> Outcome:
-    """Both programs in turn, round after round, so that a change of the machine's mood hits both."""
+    """Run both programs in turn, round after round, so that a change of the machine's speed affects both."""
     runs: list[list[Run]] = [[], []]
     case = scenario.quick if quick else scenario.full
     for round_number in range(1, rounds + 1):
@@ -226,13 +226,13 @@ def _arguments() -> Arguments:
 
 
 def _raise_descriptor_limit() -> None:
-    """A thousand streams need more than the usual 1,024; servers and load client inherit this."""
+    """Raise the limit of open files, because a thousand streams need more than 1,024. Child processes inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """As an exception, so that running servers are stopped on the way out."""
+    """Exit by an exception, so that running servers are stopped."""
     del frame
     sys.exit(128 + signum)
 

@@ -1,8 +1,8 @@
-"""Runs a Python program and samples its stacks: `sampled.py OUT PROGRAM ARGUMENTS…`; they are in OUT at its end.
+"""Run a Python program and write samples of its stacks: `sampled.py OUT PROGRAM ARGUMENTS…`.
 
-A signal comes with every millisecond of CPU time that the process uses. Each thread's stack is charged with the CPU
-time that this thread has used since the last signal, so that a thread that only waits costs nothing. A function in C is
-charged to the Python function that called it, or to the next one that begins.
+A signal interrupts each millisecond of CPU time that the process uses. Each thread's stack is charged with the CPU
+time of this thread since the last signal, so that a waiting thread costs nothing. A C function is charged to the Python
+function that called it, or to the next one that begins.
 """
 
 import atexit
@@ -47,7 +47,7 @@ class Sampler:
 
 
 def _stack(frame: FrameType | None, thread: str) -> Stack:
-    """From the thread's name to the function that runs now."""
+    """Return the stack from the thread's name to the running function."""
     names: list[str] = []
     while frame is not None:
         code = frame.f_code

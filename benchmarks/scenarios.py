@@ -1,4 +1,4 @@
-"""What is measured. Each run starts a fresh server, sets it up, and takes one figure; runs share nothing."""
+"""Define what is measured: each run starts a fresh server, sets it up, and takes one figure."""
 
 import statistics
 from collections.abc import Callable
@@ -14,7 +14,7 @@ STARTS = 5
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What became of the events of a burst, over all readers."""
+    """The number of events of a burst that were sent, lost, repeated and reordered, over all readers."""
 
     sent: int = 0
     lost: int = 0
@@ -32,7 +32,7 @@ class Losses:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run: the figure that is compared, losses where there can be any, and side figures by name."""
+    """The result of one run: the compared figure, losses if there can be any, and side figures by name."""
 
     value: float
     losses: Losses | None = None
@@ -44,14 +44,14 @@ Run: TypeAlias = Sample | Failed
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A measurement of a certain size. The title names the size, so that a quick run cannot pass for a full one."""
+    """A measurement of a certain size. The title names the size, so that nobody takes a quick run for a full one."""
 
     title: str
     unit: str
     measure: Callable[[Program, Tools], Sample]
 
     def run(self, program: Program, tools: Tools) -> Run:
-        """Measure once. A failure is a result too, and must not end the other runs."""
+        """Measure once. Return a failure as a result, so that the other runs continue."""
         try:
             return self.measure(program, tools)
         except Failed as failure:
@@ -69,7 +69,7 @@ class Scenario:
 
 
 def posts(clients: int, requests: int, *, in_session: bool) -> Case:
-    """Requests per second of small requests that the agent answers at once, of one session each or of none."""
+    """Measure small requests per second that the agent answers at once, in one session each or without a session."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
@@ -87,7 +87,7 @@ def posts(clients: int, requests: int, *, in_session: bool) -> Case:
 
 
 def turns(clients: int, count: int, headers: str) -> Case:
-    """Whole turns per second: a prompt, one update on the client's own stream, the response."""
+    """Measure whole turns per second: a prompt, one update on the client's own stream, the response."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
@@ -107,7 +107,7 @@ _SENT = {"bare": "", "keyed": " with `Idempotency-Key`", "async": " with `Idempo
 
 
 def pace(count: int, rate: int) -> Case:
-    """How long an update takes from the agent's write to its reader, when they come steadily."""
+    """Measure the time of an update from the agent's write to its reader, at a steady rate."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
@@ -124,7 +124,7 @@ def pace(count: int, rate: int) -> Case:
 
 
 def burst(readers: int, count: int, size: int) -> Case:
-    """Events per second delivered to all readers together, from the prompt to the last event that arrived."""
+    """Measure events per second to all readers together, from the prompt to the last event that arrived."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
@@ -148,7 +148,7 @@ def burst(readers: int, count: int, size: int) -> Case:
 
 
 def idle(streams: int, history: int) -> Case:
-    """Resident memory that one idle stream costs the server, its connection and attachment included."""
+    """Measure the server's resident memory for one idle stream, with its connection and attachment."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
@@ -169,7 +169,7 @@ def idle(streams: int, history: int) -> Case:
 
 
 def start(starts: int) -> Case:
-    """Milliseconds from spawning the server to its first answer on the health route; the median of some starts."""
+    """Measure the milliseconds from the server's start to its first answer to a health request, as a median."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         del tools
@@ -186,7 +186,7 @@ def start(starts: int) -> Case:
 
 
 def memory() -> Case:
-    """Memory right after the first answer of the health route."""
+    """Measure the server's memory right after its first answer to a health request."""
 
     def measure(program: Program, tools: Tools) -> Sample:
         del tools
@@ -209,7 +209,7 @@ def _bytes(number: int) -> str:
     return f"{number // 1024} KiB" if number % 1024 == 0 else f"{number} B"
 
 
-# Expected: the ratio ours/peer that we mean to keep.
+# Each `expected` is the ratio ours/peer that we mean to keep.
 SCENARIOS = [
     Scenario("call-1", "≥ 1.0", posts(1, 10_000, in_session=True), posts(1, 2_000, in_session=True)),
     Scenario("call-32", "≥ 1.5", posts(32, 1_000, in_session=True), posts(32, 100, in_session=True)),

@@ -1,7 +1,7 @@
-"""The SDKs: a session through ours and through the peer's own, each in a client program of its own (`clients/`).
+"""Measure the SDKs: a session through ours and through the peer's, each in its own client program.
 
-A client program gets a job, says its figures as lines of JSON, and stands still in between, so that its CPU time and
-memory are read from outside and alike for all. What goes over the wire is the SDKs' own affair.
+A client program (`clients/`) gets a job and prints its figures as lines of JSON. In between it stands still, so that
+its CPU time and memory are read from outside, in the same way for all. Each SDK uses its own protocol on the wire.
 """
 
 import itertools
@@ -44,7 +44,7 @@ _tags = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Sdk:
-    """An SDK: the program that uses it, and the server that it is for."""
+    """An SDK: the program that uses it, and its server."""
 
     name: str
     command: tuple[str, ...]
@@ -54,13 +54,13 @@ class Sdk:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measurement of a certain size, of any SDK."""
+    """A measurement of a certain size, for any SDK."""
 
     title: str
     unit: str
     sample: Callable[[Sdk], Sample]
     only: str | None = None
-    """The one SDK that it is about."""
+    """The name of the only SDK to measure; None for all."""
 
     def run(self, sdk: Sdk) -> Run:
         try:
@@ -79,7 +79,7 @@ class Figures:
     runs: dict[str, list[Run]] = field(default_factory=dict[str, list[Run]])
 
     def rows(self) -> list[list[str]]:
-        """The figure, then those at its side, each as a line of the table."""
+        """Return the main figure and then its side figures, each as a row of the table."""
         lost = " / ".join(losses(self.runs.get(name, [])) for name in (PYTHON, TYPESCRIPT, PEER))
         first = [*self._row(f"{self.measure.title}: {self.measure.unit}", lambda sample: sample.value), lost]
         found = [sample for runs in self.runs.values() for sample in samples(runs)]
@@ -111,7 +111,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The table with its header, what is to be said below it, and whether ours did all that was asked of them."""
+    """The table with its header, remarks below it, and whether our SDKs have passed without failures and losses."""
 
     table: list[list[str]]
     remarks: list[str]
@@ -119,7 +119,7 @@ class Outcome:
 
 
 def measure(ours: Program, peer: Program | None, rounds: int, pace: Pace, *, quick: bool) -> Outcome:
-    """All SDKs in turn, round after round."""
+    """Measure all SDKs in turn, round after round."""
     sdks, remarks = _sdks(ours, peer)
     measures = [burst(5_000, 120), trips(100), start(1)] if quick else [burst(50_000, 120), trips(1_000), start(STARTS)]
     measures += [connecting(), mock(), words(), words_of_daemon()]
@@ -146,7 +146,7 @@ def measure(ours: Program, peer: Program | None, rounds: int, pace: Pace, *, qui
 
 
 def _sdks(ours: Program, peer: Program | None) -> tuple[list[Sdk], list[str]]:
-    """Those that can be measured, and why the others cannot."""
+    """Return the SDKs that can be measured, and why the others cannot."""
     sdks = [Sdk(PYTHON, (sys.executable, str(HERE / "clients" / "ours.py")), ours, "bench")]
     remarks: list[str] = []
     try:
@@ -192,7 +192,7 @@ class Updated(msgspec.Struct, frozen=True):
 
 
 def burst(count: int, size: int) -> Measure:
-    """Updates per second that a program is given through the SDK, typed where it types them."""
+    """Measure updates per second that the SDK hands to a program, as typed objects if the SDK has types."""
 
     def sample(sdk: Sdk) -> Sample:
         with sdk.program.start() as running, _connected(sdk, running, do="burst", count=count, size=size) as client:
@@ -218,7 +218,7 @@ def burst(count: int, size: int) -> Measure:
 
 
 def trips(count: int) -> Measure:
-    """Milliseconds of a prompt that its agent answers at once, one after another; a tenth more run first, uncounted."""
+    """Measure the milliseconds of prompts that the agent answers at once. A tenth more run first, unmeasured."""
 
     def sample(sdk: Sdk) -> Sample:
         job = {"do": "trips", "count": count, "warmup": count // 10}
@@ -234,7 +234,7 @@ def trips(count: int) -> Measure:
 
 
 def start(starts: int) -> Measure:
-    """Milliseconds from the start of a program to its first update, from a server that the SDK starts for it."""
+    """Measure the milliseconds from a program's start to its first update, from a server that the SDK starts."""
 
     def sample(sdk: Sdk) -> Sample:
         times: list[float] = []
@@ -250,7 +250,7 @@ def start(starts: int) -> Measure:
 
 
 def connecting() -> Measure:
-    """CPU time of a program that imports the SDK and connects to a server that runs."""
+    """Measure the CPU time of a program that imports the SDK and connects to a running server."""
 
     def sample(sdk: Sdk) -> Sample:
         with sdk.program.start() as running:
@@ -261,7 +261,7 @@ def connecting() -> Measure:
 
 
 def mock() -> Measure:
-    """CPU time of the mock agent."""
+    """Measure the CPU time of the mock agent's start."""
 
     def sample(sdk: Sdk) -> Sample:
         with _place(sdk) as folder:
@@ -272,7 +272,7 @@ def mock() -> Measure:
 
 
 def words() -> Measure:
-    """The command line's first word when no server runs."""
+    """Measure the time until the command line prints its first word, when no server runs."""
 
     def sample(sdk: Sdk) -> Sample:
         times: list[float] = []
@@ -287,7 +287,7 @@ def words() -> Measure:
 
 
 def words_of_daemon() -> Measure:
-    """The same with a server in the background, whose mock agent runs."""
+    """Measure the time until the command line prints its first word, with a server and a mock agent running."""
 
     def sample(sdk: Sdk) -> Sample:
         with _place(sdk) as folder:
@@ -305,16 +305,16 @@ def words_of_daemon() -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client program at work on one job."""
+    """A client program that runs one job."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def read(self, kind: type[T]) -> T:
-        """What it says next.
+        """Read the next line of figures.
 
         Raises:
-            Failed: it ended, or was ended because it took too long.
+            Failed: the program ended, or was killed because it took too long.
         """
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -323,14 +323,14 @@ class Client:
         return msgspec.json.decode(line, type=kind)
 
     def ended(self, code: int) -> Failed:
-        """Why it ended, in its own words."""
+        """Return why the program ended, with the last lines of its log."""
         if code == -signal.SIGKILL:
             return Failed(f"the client was not done within {LIMIT_SECONDS} s")
         said = self.log.read_text(errors="replace").strip().splitlines()[-5:]
         return Failed(f"the client ended with {code}: {' | '.join(said)}")
 
     def go(self) -> None:
-        """Let it go on."""
+        """Let the program continue."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
@@ -348,11 +348,11 @@ def _connected(sdk: Sdk, running: Running, **job: object) -> AbstractContextMana
 
 @contextmanager
 def _client(sdk: Sdk, folder: Path, **job: object) -> Generator[Client]:
-    """A client program with a job; it closes its client and ends on leaving."""
+    """Run a client program with a job. At the end of the block, it closes its client and exits."""
     whole: Mapping[str, object] = {"agent": sdk.agent, "cwd": str(folder), "tag": f"s{next(_tags)}", **job}
     log = folder / "client.log"
     environment = sdk.program.environment(folder)
-    # Where `sandbox-agent` is: that is how our TypeScript SDK finds what it starts.
+    # Our TypeScript SDK looks for the program `sandbox-agent` on PATH.
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -376,7 +376,7 @@ def _client(sdk: Sdk, folder: Path, **job: object) -> Generator[Client]:
         raise Failed(f"the client did not end within {END_SECONDS} s after its work") from None
     finally:
         limit.cancel()
-        # A server that it has started ends with its stdin, or is in its group.
+        # A server that the client started ends with the client's stdin, or is in its process group.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -384,11 +384,11 @@ def _client(sdk: Sdk, folder: Path, **job: object) -> Generator[Client]:
 
 @contextmanager
 def _place(sdk: Sdk) -> Generator[Path]:
-    """A folder for a client that starts a server of its own, which finds the agent there."""
+    """Make a folder for a client that starts its own server, which finds the agent there."""
     folder = Path(tempfile.mkdtemp(prefix="sandbox-agent-bench-"))
     try:
         sdk.program.prepare(folder)
-        # The peer's SDK has no option for this; as everywhere here, nothing is sent to anybody.
+        # The peer's SDK has no option to switch telemetry off, as all benchmarks do.
         (folder / "server").write_text(f'#!/bin/sh\nexec "{PEER_BINARY}" "$@" --no-telemetry\n')
         (folder / "server").chmod(0o755)
         yield folder

@@ -1,7 +1,7 @@
-"""The two programs under test, started the same way and spoken to each in its own dialect.
+"""Start the two measured programs in the same way, and call each by its own protocol.
 
-A `Program` knows how to be launched and how a client gets a connection and a session; a `Running` is one live server
-with its own temporary folder. Nothing here measures anything but the time to the first answer of the health route.
+A `Program` knows how to start a server, and how to open connections and sessions there. A `Running` is one running
+server with its own temporary folder. The only measurement here is the time to the first answer to a health request.
 """
 
 import http.client
@@ -32,12 +32,12 @@ TOKEN = "x"
 
 
 class Failed(Exception):
-    """A run that gave no figure; the message says why."""
+    """A run without a figure. The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a client of the load program sends to, and the session that it uses, if it has one."""
+    """The path and headers to which the load client sends requests, and the session that it uses, if any."""
 
     path: str
     headers: tuple[tuple[str, str], ...] = ()
@@ -62,11 +62,11 @@ class Running:
     http: http.client.HTTPConnection
 
     def resident(self) -> int:
-        """Resident memory of the server process in bytes, without the agent."""
+        """Return the server's resident memory in bytes, without the agent."""
         return self._memory("Rss:")
 
     def proportional(self) -> int:
-        """The same, with a share only of what other processes have in memory, too."""
+        """Return the server's memory in bytes, with only its share of memory that several processes use."""
         return self._memory("Pss:")
 
     def _memory(self, kind: str) -> int:
@@ -76,14 +76,14 @@ class Running:
         raise Failed(f"no {kind} in smaps_rollup")
 
     def cpu_seconds(self) -> float:
-        """CPU time of the server process so far, without the agent."""
+        """Return the server's CPU time so far, without the agent."""
         return cpu_seconds(self.process.pid)
 
     def call(self, target: Target, envelope: Mapping[str, object]) -> Answer:
-        """POST one request.
+        """POST one request and return its result.
 
         Raises:
-            Failed: it was not answered with a result.
+            Failed: the answer has no result.
         """
         headers = {"Content-Type": "application/json", **dict(target.headers)}
         self.http.request("POST", target.path, json.dumps(envelope), headers)
@@ -98,7 +98,7 @@ class Running:
 
 
 class Program(ABC):
-    """One of the two programs."""
+    """One of the measured programs."""
 
     name: str
 
@@ -116,16 +116,16 @@ class Program(ABC):
 
     @abstractmethod
     def connect(self, running: Running, count: int) -> list[Target]:
-        """Targets for so many clients, ready for requests."""
+        """Open connections for that many clients."""
 
     def connect_apart(self, running: Running, count: int) -> list[Target]:
-        """The same, with a session for each, whose updates no other client sees."""
+        """Open connections for that many clients, each with a session whose updates no other client sees."""
         targets = self.connect(running, count)
         return [replace(target, session=self.new_session(running, target)) for target in targets]
 
     @abstractmethod
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
-        """Make every target's stream carry the session's updates."""
+        """Make the stream of every target carry the session's updates."""
 
     def new_session(self, running: Running, target: Target) -> str:
         params: dict[str, object] = {"cwd": str(running.folder), "mcpServers": []}
@@ -134,10 +134,10 @@ class Program(ABC):
 
     @contextmanager
     def start(self) -> Generator[Running]:
-        """A fresh server that answers its health route; stopped and wiped on leaving.
+        """Start a fresh server and wait until it is healthy. Stop it and delete its folder at the end of the block.
 
         Raises:
-            Failed: it exited or did not answer in time.
+            Failed: the server exited or did not answer in time.
         """
         folder = Path(tempfile.mkdtemp(prefix="sandbox-agent-bench-"))
         try:
@@ -177,7 +177,7 @@ class Program(ABC):
 
 
 class Ours(Program):
-    """This project's server, as a user starts it: durable log, token on."""
+    """This project's server with a user's defaults: durable log, token required."""
 
     name = "ours"
 
@@ -194,8 +194,8 @@ class Ours(Program):
         return [*python, str(script), "server", "--port", str(port), "--token", TOKEN, *options]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        # Byte code in a place of its own: there after the first start, as in an installation, whatever the caller's
-        # PYTHONDONTWRITEBYTECODE says.
+        # A cache of byte code of its own, so that it exists after the first start as in an installation, whatever
+        # PYTHONDONTWRITEBYTECODE of the caller says.
         return {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPYCACHEPREFIX": str(CACHE / "pycache")}
 
     def prepare(self, folder: Path) -> None:
@@ -217,7 +217,7 @@ class Ours(Program):
 
     @staticmethod
     def leave(running: Running, target: Target) -> None:
-        """Close a client's connection; its sessions stay."""
+        """Close a client's connection. Its sessions stay."""
         running.http.request("DELETE", target.path, headers=dict(target.headers))
         response = running.http.getresponse()
         response.read()
@@ -231,7 +231,7 @@ class Ours(Program):
 
 
 class Earlier(Ours):
-    """This project's server as it was at an earlier revision, with the libraries of today."""
+    """This project's server at an earlier revision, with the installed libraries."""
 
     name = "earlier"
 
@@ -252,7 +252,7 @@ class Earlier(Ours):
 
 
 class Peer(Program):
-    """The Rust program with its logging off. Clients that are not apart share one server id and one agent process."""
+    """The Rust program with its logging off. `connect` gives all clients one server id and one agent process."""
 
     name = "peer"
 
@@ -269,7 +269,7 @@ class Peer(Program):
 
     def prepare(self, folder: Path) -> None:
         (folder / "bin").mkdir()
-        # `pi` only has to exist for the peer to believe that the agent `pi` is installed; `pi-acp` is what it runs.
+        # `pi` only has to exist, so that the peer takes the agent `pi` for installed. It runs `pi-acp`.
         for name in ("pi", "pi-acp"):
             (folder / "bin" / name).symlink_to(self._agent)
 
@@ -280,7 +280,7 @@ class Peer(Program):
         return [self._initialized(running, "bench")] * count
 
     def connect_apart(self, running: Running, count: int) -> list[Target]:
-        """A server id for each, as the peer's SDK has it: with one for all, every stream would carry every turn."""
+        """Use a server id for each client, as the peer's SDK does. With one for all, every stream has every turn."""
         targets = [self._initialized(running, f"bench-{number}") for number in range(count)]
         return [replace(target, session=self.new_session(running, target)) for target in targets]
 
@@ -292,17 +292,17 @@ class Peer(Program):
         return Target(f"/v1/acp/{server_id}")
 
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
-        """Nothing to do: every stream of a server id carries everything."""
+        """Do nothing: every stream of a server id carries all updates."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process so far, all threads."""
+    """Return the CPU seconds of a process so far, of all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak(pid: int) -> int:
-    """The most bytes that a process has had resident so far."""
+    """Return the peak resident memory of a process so far, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
@@ -340,6 +340,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    # The agent ends with its pipe; whatever else was left in the server's group must not outlive it.
+    # The agent ends with its pipe. No other process of the server's group may outlive the server.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""`./dev bench soak`: clients come, make a session, take some turns and leave, over and over; what stays in memory?
+"""Measure the memory that stays after many clients have come and gone (`./dev bench soak`).
 
-Each client opens a connection, makes a session, prompts, and closes the connection; every tenth session is terminated
-and deleted as well. The server is ours with its defaults. The plot shows its resident memory, and what each session of
-the second half has left there.
+Each client opens a connection, makes a session, takes some turns, and closes the connection. Every tenth session is
+terminated and deleted as well. The server is ours with its defaults. The plot shows its resident memory, and the bytes
+that each session of the second half has left there.
 """
 
 import http.client
@@ -32,13 +32,13 @@ class Sample:
 
 @dataclass(slots=True)
 class Soak:
-    """What was measured."""
+    """The samples and failures of a run."""
 
     samples: list[Sample] = field(default_factory=list[Sample])
     failures: list[str] = field(default_factory=list[str])
 
     def per_session(self) -> float:
-        """Bytes that each session of the second half has left, by the line of least squares."""
+        """Return the bytes that each session of the second half has left, by the line of least squares."""
         half = self.samples[len(self.samples) // 2 :]
         return _slope([one.sessions for one in half], [one.resident for one in half])
 
@@ -55,7 +55,7 @@ class Soak:
 
 
 def measure(agent: Path, sessions: int) -> Soak:
-    """Run it; `failures` says what went wrong, if anything."""
+    """Run all clients. `failures` of the result has the errors, if any."""
     soak, numbers, lock = Soak(), count(1), threading.Lock()
     ours = Ours(agent)
     with ours.start() as running:
@@ -89,7 +89,7 @@ def measure(agent: Path, sessions: int) -> Soak:
 
 
 def _visit(ours: Ours, running: Running, *, deletes: bool) -> None:
-    """One client, from its coming to its leaving."""
+    """Run one client from its connection to its end."""
     (target,) = ours.connect(running, 1)
     session = ours.new_session(running, target)
     for turn in range(TURNS):
@@ -118,7 +118,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 760, 360, 70, 50, 40
 
 
 def plot(soak: Soak) -> str:
-    """Resident memory over sessions, as SVG."""
+    """Draw resident memory over sessions, as SVG."""
     most = max(one.resident for one in soak.samples) * 1.15
     across = soak.samples[-1].sessions or 1
 
@@ -166,7 +166,7 @@ def plot(soak: Soak) -> str:
 
 
 def page(soak: Soak, facts: Sequence[str]) -> str:
-    """The figures, as they are kept beside the plot."""
+    """Return the figures as a Markdown page with the plot."""
     rows = [f"| {name} | {value} |" for name, value in soak.rows()]
     about = [f"- {fact}" for fact in facts if not fact.startswith("peer:")]
     return "\n".join(

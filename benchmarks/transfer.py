@@ -1,4 +1,4 @@
-"""Large bodies over plain sockets, with as little work for the client as can be."""
+"""Transfer large bodies over plain sockets, with as little work for the client as possible."""
 
 import os
 import socket
@@ -20,10 +20,10 @@ class Transferred:
 
 
 def download(port: int, target: str, headers: dict[str, str]) -> Transferred:
-    """GET, to the end of the answer.
+    """Send a GET and read the whole answer.
 
     Raises:
-        Failed: the answer is not a 200.
+        Failed: the status is not 200.
     """
     began = time.perf_counter()
     with _asked(port, "GET", target, headers) as connection:
@@ -36,16 +36,16 @@ def download(port: int, target: str, headers: dict[str, str]) -> Transferred:
 
 
 def upload(port: int, method: str, target: str, headers: dict[str, str], file: Path) -> Transferred:
-    """Send a file as the body, and wait for the answer.
+    """Send a file as the body and read the answer.
 
     Raises:
-        Failed: the answer is not a 200.
+        Failed: the status is not 200.
     """
     size = file.stat().st_size
     began = time.perf_counter()
     with file.open("rb") as body, _asked(port, method, target, headers | {"Content-Length": str(size)}) as connection:
         sent = 0
-        # A server that takes no more answers before it closes.
+        # A server that has read enough answers and closes the socket.
         with suppress(BrokenPipeError, ConnectionResetError):
             while sent < size:
                 sent += os.sendfile(connection.fileno(), body.fileno(), sent, size - sent)
@@ -60,7 +60,7 @@ def upload(port: int, method: str, target: str, headers: dict[str, str], file: P
 
 def _asked(port: int, method: str, target: str, headers: dict[str, str]) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
-    # sendfile on a socket with a timeout would have to be waited for; the timeout is for reading.
+    # With a timeout, Python makes a socket non-blocking, and os.sendfile fails when its buffer is full.
     connection.settimeout(None)
     lines = [f"{method} {target} HTTP/1.1", "Host: 127.0.0.1", "Connection: close"]
     lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -69,7 +69,7 @@ def _asked(port: int, method: str, target: str, headers: dict[str, str]) -> sock
 
 
 def _head(connection: socket.socket) -> tuple[bytes, int]:
-    """The head of an answer, and how much of its body came with it."""
+    """Read the head of an answer. Return it, and the number of bytes of the body that came with it."""
     head = b""
     while b"\r\n\r\n" not in head and (part := connection.recv(4096)):
         head += part

@@ -1,4 +1,7 @@
-"""Our Python SDK at work, for `sdk.py`: takes a job, says its figures, and waits in between. driver.mjs is the same."""
+"""Run a job with our Python SDK for `sdk.py`, print its figures, and wait in between.
+
+clients/driver.mjs does the same with the TypeScript SDKs.
+"""
 
 import asyncio
 import json
@@ -11,7 +14,7 @@ from typing import TypedDict
 from sandboxagent.client import SandboxAgent, Session, text_of
 
 QUIET_SECONDS = 3.0
-"""A burst with updates missing is over when none has come for so long."""
+"""Seconds without an update after which a burst with missing updates is over."""
 
 
 class Job(TypedDict):
@@ -27,7 +30,7 @@ class Job(TypedDict):
 
 
 class Tally:
-    """Which updates came, by the number in their text; which twice, and which after a higher one."""
+    """Which updates came, by the number in their text, with the repeated ones and those after a higher number."""
 
     def __init__(self, count: int, tag: str) -> None:
         self.first = self.last = 0.0
@@ -41,7 +44,7 @@ class Tally:
         return len(self._seen) - self.delivered
 
     async def settled(self, ended: float) -> None:
-        """Wait for what comes after the end of the prompt: it has been told all the same."""
+        """Wait for updates that come after the end of the prompt, which count as delivered."""
         while self.lost and time.perf_counter() - max(ended, self.last) < QUIET_SECONDS:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -135,7 +138,7 @@ def _say(**figures: object) -> None:
 
 
 def _wait() -> None:
-    """Stand still until there is a line on stdin, or its end: whoever gave the job looks at this process meanwhile."""
+    """Wait for a line on stdin, or its end. Meanwhile, `sdk.py` reads the CPU time and memory of this process."""
     sys.stdin.readline()
 
 
