@@ -57,7 +57,7 @@ def test_an_allowed_page_shows_a_session_and_nothing_around_it(
 
 
 @pytest.mark.parametrize("path", ["", "sessions/s-1", "agents"])
-def test_no_page_shows_anything_else_of_it(page: Page, server: Server, app: str, path: str) -> None:
+def test_other_paths_cannot_be_framed(page: Page, server: Server, app: str, path: str) -> None:
     frame = show(page, app, f"{server.url}/ui/{path}")
 
     assert frame("locator", "#root")("count") == 0

@@ -304,7 +304,7 @@ class TestChanges:
 
 
 class TestMissionControl:
-    def test_what_waits_in_any_session_is_answered_right_there(
+    def test_pending_request_of_any_session_is_answered_in_mission_control(
         self, tab: Tab, server: Server, client: SandboxAgent
     ) -> None:
         # Asked of a client that leaves it open.

@@ -56,9 +56,7 @@ def test_axe_finds_nothing_wrong_with_the_whole_page(tab: Tab, made: Workshop) -
     tab.is_accessible(tags=CONTRAST)
 
 
-def test_a_difference_of_ten_thousand_lines_is_read_to_its_end_and_only_what_is_in_view_is_drawn(
-    tab: Tab, made: Workshop
-) -> None:
+def test_diff_of_ten_thousand_lines_scrolls_to_its_end_drawing_only_the_view(tab: Tab, made: Workshop) -> None:
     drawn, body = "document.querySelectorAll('.diff-row').length", "document.querySelector('.diff-body')"
     SCREENS["large"](tab, made)
     tab.until(f"{drawn} > 0 && {drawn} < 200")

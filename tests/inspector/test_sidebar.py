@@ -23,7 +23,7 @@ def test_a_session_that_another_client_makes_appears_and_says_how_it_stands(
     tab.until("!document.querySelector('[aria-label=Sessions]').innerText.includes('Running')")
 
 
-def test_what_waits_for_a_person_is_counted_in_the_title_until_it_is_answered_elsewhere(
+def test_title_counts_pending_requests_until_they_are_answered_elsewhere(
     tab: Tab, server: Server, client: SandboxAgent
 ) -> None:
     tab.open()

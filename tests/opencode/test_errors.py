@@ -102,7 +102,7 @@ def test_a_file_in_a_prompt_may_be_large_and_one_too_large_is_refused(client: ht
         ("GET", "/%2e%2e/v1/health"),
     ],
 )
-def test_what_there_is_not_is_not_found_as_json(client: httpx.Client, method: str, path: str) -> None:
+def test_unknown_path_is_a_404_in_json(client: httpx.Client, method: str, path: str) -> None:
     refused = client.request(method, path)
 
     assert refused.status_code == 404

@@ -79,7 +79,7 @@ def test_a_permission_of_the_other_clients_prompt_is_given_in_the_terminal(tui: 
     tui.gone(PERMISSION)
 
 
-def test_an_agent_that_crashes_is_an_error_of_the_turn_and_the_next_prompt_is_answered(tui: Tui, host: Host) -> None:
+def test_agent_crash_fails_the_turn_and_the_next_prompt_is_answered(tui: Tui, host: Host) -> None:
     tui.say("please crash")
     tui.expect("exited with code 3")
     tui.say("are you back")

@@ -7,7 +7,7 @@ from tests.opencode.host import Host
 from tests.opencode.run import Run
 
 
-def test_a_prompt_with_a_file_goes_to_the_model_that_was_chosen_and_permissions_are_rejected(
+def test_prompt_with_file_goes_to_the_chosen_model_and_permission_is_rejected(
     run: Run, host: Host, tmp_path: Path
 ) -> None:
     poem = tmp_path / "poem.txt"
