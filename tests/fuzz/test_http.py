@@ -425,7 +425,7 @@ def test_a_socket_that_knows_a_head_answers_like_a_fresh_one(posts: tuple[bytes,
 
 
 @pytest.mark.parametrize("key", [None, "k1"], ids=["no key", "key"])
-def test_it_does_so_wherever_the_bytes_are_cut(key: str | None) -> None:
+def test_known_heads_are_answered_alike_wherever_the_bytes_are_cut(key: str | None) -> None:
     base = post_of(KNOWN_LINES, key, b'{"a":1}')
     data = post_of(KNOWN_LINES, key and "k2", b"four") + base
 

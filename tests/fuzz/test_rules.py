@@ -300,7 +300,7 @@ def _check_work(rules: list[Json], call: Json, steps: int) -> None:
 
 
 @pytest.mark.parametrize("file", CORPUS, ids=lambda file: file.stem)
-def test_what_once_went_wrong_does_not_any_more(file: Path) -> None:
+def test_case_of_the_corpus_is_decided_as_it_says(file: Path) -> None:
     kept = json.loads(file.read_text())
     assert decide(kept["rules"], kept["call"]).action in kept["actions"]
     _check_work(kept["rules"], kept["call"], 20_000)

@@ -23,7 +23,7 @@ def test_it_leads_to_the_node_the_run_and_the_request(node: str, position: int) 
     assert (asker(id), run_of(id), ids.position(id)) == (node, ids.run, position)
 
 
-def test_that_of_a_server_alone_leads_to_no_node() -> None:
+def test_id_of_a_server_without_fleet_leads_to_no_node() -> None:
     ids = RequestIds()
     assert (asker(ids.make(1)), run_of(ids.make(1)), ids.position(ids.make(1))) == (None, None, 1)
 
@@ -38,6 +38,6 @@ def test_it_has_one_spelling_but_for_escapes() -> None:
 
 
 @given(st.text() | st.integers() | st.none(), st.text(), NAMES)
-def test_nothing_else_leads_to_a_node(text: object, rest: str, node: str) -> None:
+def test_text_that_is_no_id_leads_to_no_node(text: object, rest: str, node: str) -> None:
     for id in (repr(text), f'"{node}.{rest}"', f'"rq_{node}"', f'"rq_.{node}.1"', f'"rq_{node}..1"', f'"rq_{node}.r"'):
         assert asker(id.encode(errors="replace")) is None

@@ -29,7 +29,7 @@ def test_the_suite_passes_at_a_gateway() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_there_are_suites() -> None:
+def test_expected_suites_exist() -> None:
     assert {"turns", "asking", "reconnecting", "embedded", "protocol"} <= set(suites())
 
 

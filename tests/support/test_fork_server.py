@@ -48,7 +48,7 @@ def test_a_stand_in_passes_signals_on_and_ends_as_the_program_does(
         assert not alive(server)
 
 
-def test_a_file_in_python_has_its_arguments_and_its_neighbours_and_every_warning_is_told(tmp_path: Path) -> None:
+def test_forked_python_file_has_its_arguments_neighbours_and_warnings(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("WORD = 'hello'")
     file = tmp_path / "program.py"
     file.write_text("import sys, neighbour\nprint(neighbour.WORD, input(), sys.argv)\nleft = open(__file__)\nexit(3)\n")

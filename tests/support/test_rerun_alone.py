@@ -48,9 +48,7 @@ def run(directory: Path, tests: str, *options: str) -> subprocess.CompletedProce
     )
 
 
-def test_what_fails_beside_others_and_passes_alone_passes_the_run_and_is_named_unless_it_measures(
-    tmp_path: Path,
-) -> None:
+def test_flaky_test_passes_the_run_and_is_named_unless_it_measures(tmp_path: Path) -> None:
     done = run(tmp_path, TESTS, "-n", "1", "--second-look")
     assert done.returncode == 0, done.stdout
     *_, told, closing = done.stdout.strip().splitlines()
@@ -87,7 +85,7 @@ def test_what_fails_at_the_end_of_a_test_runs_again_with_its_module() -> None:
     assert chosen_of([failure("a.py::t", "teardown")]) == ["a.py"]
 
 
-def test_many_failures_crashes_and_modules_that_cannot_be_collected_are_not_looked_at() -> None:
+def test_many_failures_crashes_and_uncollected_modules_are_not_rerun() -> None:
     assert chosen_of([]) == []
     assert len(chosen_of([failure(f"a.py::t{n}") for n in range(MOST)])) == MOST
     assert chosen_of([failure(f"a.py::t{n}") for n in range(MOST + 1)]) == []
