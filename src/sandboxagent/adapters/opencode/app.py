@@ -1,6 +1,6 @@
-"""Serve OpenCode's API below `/opencode`, on the hub.
+"""Serve OpenCode's API below `/opencode`, with the hub's sessions.
 
-Every answer is JSON, those to unknown routes too.
+Every answer is JSON, also for unknown routes.
 """
 
 import logging
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Streamed:
-    """A stream is written by plain ASGI: Starlette's responses would relay it."""
+    """A route for a stream, in plain ASGI: Starlette's responses would relay the stream."""
 
     streams: EventStreams
     reading: Reading
@@ -53,7 +53,7 @@ class _Streamed:
 
 
 def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
-    """The app; it has the routes of all tables, and the two streams."""
+    """Return the app, with the routes of all tables and the two streams."""
     routes = [Route(path, handler, methods=[method]) for table in tables for method, path, handler in table]
     routes += [
         Route("/event", _Streamed(streams, reading, wrapped=False), methods=["GET"]),
@@ -70,7 +70,7 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"].removeprefix(PREFIX) or "/"
-        # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
+        # Without `app` in the scope, Starlette's router would answer 404 and 405 itself, in plain text.
         await app({**scope, "app": app, "path": path, "root_path": ""}, receive, send)
 
     return routed
@@ -93,29 +93,29 @@ async def _answer_failure(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """The client left before it sent the whole body, so no one reads this response."""
+    """Return a response for a client that disconnected before it sent the whole body. Nobody reads it."""
     return Response(status_code=BadRequest.status)
 
 
 @dataclass(frozen=True, slots=True)
 class BridgeLimits:
-    """What the bridge may take, in bytes."""
+    """Limits of the bridge, in bytes."""
 
     body: int
     stream: int
-    """That waits for one reader."""
+    """Maximum bytes of events that wait for one reader."""
     memory: int
-    """For transcripts."""
+    """Maximum bytes of all transcripts in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeBridge:
-    """The app, and its end."""
+    """The app, and the bridge's parts that the capability uses."""
 
     app: App
     bus: EventBus
     has_draft: Callable[[str], bool]
-    """Whether a session before its first prompt has an id."""
+    """Returns whether an id is that of a draft, a session before its first prompt."""
 
     def close(self) -> None:
         """End all streams."""
@@ -135,7 +135,7 @@ def make_bridge(
     *,
     shell: bool,
 ) -> OpenCodeBridge:
-    """Everything that the bridge consists of, bottom to top. From then on it follows every session.
+    """Make all parts of the bridge, which follows every session from then on.
 
     `shell` says whether people may run commands.
     """

@@ -1,4 +1,4 @@
-"""Add OpenCode's API to a server: the app is made when one of OpenCode's programs calls."""
+"""Add OpenCode's API to a server, and make the app at the first call of one of OpenCode's programs."""
 
 import os
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OpenCodeApi(Capability):
-    """OpenCode's API below `/opencode`. See `app.py` for what it consists of."""
+    """OpenCode's API below `/opencode`. `app.py` makes its parts."""
 
     name = "opencode"
     access = ACCESS
@@ -40,7 +40,7 @@ class OpenCodeApi(Capability):
         return self._bridge.app
 
     def means_session(self, name: str) -> bool:
-        """Whether OpenCode's programs mean a session, or a draft, by a name that no session has in the hub."""
+        """Return whether OpenCode's programs use a name for a session or a draft."""
         if not name.startswith("ses_"):
             return False
         from sandboxagent.adapters.opencode.session_ids import find_session

@@ -1,4 +1,4 @@
-"""Answer errors in the shapes that OpenCode's programs know."""
+"""Convert errors to the shapes that OpenCode's programs know."""
 
 from typing import NoReturn
 
@@ -11,7 +11,7 @@ _NAMES = {400: "BadRequest", 404: "NotFoundError", 409: "SessionBusyError", 413:
 
 
 class BridgeError(Exception):
-    """A request that is answered with an error of OpenCode's."""
+    """An error with the status and body of OpenCode's API."""
 
     def __init__(self, status: int, message: str, body: Object | None = None) -> None:
         super().__init__(message)
@@ -21,23 +21,23 @@ class BridgeError(Exception):
 
 
 def refuse_session(id: str) -> NoReturn:
-    """There is no such session."""
+    """Raise the error for an unknown session."""
     raise BridgeError(404, f"Session not found: {id}")
 
 
 def refuse_message(id: str) -> NoReturn:
-    """There is no such message."""
+    """Raise the error for an unknown message."""
     raise BridgeError(404, f"Message not found: {id}")
 
 
 def refuse_request(kind: str, id: str) -> NoReturn:
-    """A permission or a question that does not wait, or no longer."""
+    """Raise the error for a permission or a question that is not open."""
     message = f"{kind} request not found: {id}"
     raise BridgeError(404, message, {"_tag": f"{kind}NotFoundError", "requestID": id, "message": message})
 
 
 def refuse_other_agent() -> NoReturn:
-    """A model of another agent, after the first prompt."""
+    """Raise the error for a model of another agent after the first prompt."""
     message = (
         "OpenCode compatibility currently does not support changing the model after creating a session. "
         "Export with /export and load in to a new session."
@@ -47,17 +47,17 @@ def refuse_other_agent() -> NoReturn:
 
 
 def refuse_unsupported(what: str) -> NoReturn:
-    """OpenCode has it, ACP has not."""
-    raise BridgeError(400, f"{what} is not supported: agents have no way to do it over ACP")
+    """Raise the error for a feature of OpenCode that ACP does not have."""
+    raise BridgeError(400, f"{what} is not supported: ACP has no method for it")
 
 
 def translate(error: SandboxAgentError) -> BridgeError:
-    """A failure of ours, under its own status."""
+    """Convert an error of the server, which keeps its status."""
     return BridgeError(error.status if error.status >= 400 else 400, str(error))
 
 
 def describe_failure(ended: Object, provider_id: str) -> Object:
-    """Why a turn has failed or was cancelled, by the params of its end, as the error of a message."""
+    """Return the error of a message whose turn failed or was cancelled. `ended` is the params of the turn's end."""
     if ended.get("error") is None:
         return {"name": "MessageAbortedError", "data": {"message": "The turn was cancelled."}}
     message = text_at(ended, "error", "message") or "the agent failed"

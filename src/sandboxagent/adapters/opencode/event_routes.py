@@ -1,7 +1,7 @@
-"""Serve `/event` and `/global/event`: events as they happen, after what a program may have missed.
+"""Serve `/event` and `/global/event`: first events that a program may have missed, then live events.
 
-OpenCode's programs come back a second after their stream broke, or half a minute. They do not say what they saw last,
-and do not ask for messages again. What they have already changes nothing when it comes twice.
+OpenCode's programs connect again between a second and half a minute after their stream broke. They do not send the
+last event that they saw, and do not request messages again. An event that a program already has changes nothing.
 """
 
 import logging
@@ -27,18 +27,19 @@ logger = logging.getLogger(__name__)
 
 
 RECENT_TIMEOUT = 120.0
-"""Seconds. A program waits at most thirty before it tries again."""
+"""Age in seconds up to which changes are sent again. A program waits at most thirty seconds before it tries again."""
 LOOKED_AT = 100
+"""Maximum number of the newest sessions that are checked for recent changes."""
 SESSIONS = 8
-"""Sessions whose newest messages a reader gets."""
+"""Maximum number of sessions whose newest messages a reader gets."""
 MESSAGES = 4
-"""The newest messages of each: its last two turns."""
+"""Number of the newest messages of each session that a reader gets: its last two turns."""
 MAX_BYTES = 256 << 10
-"""Bytes for the messages of a session; what does not fit, a program reads when it opens the session again."""
+"""Maximum bytes of a session's messages. A program reads the others when it opens the session again."""
 
 
 class CatchUp:
-    """Tells a reader of what has happened lately."""
+    """Sends a reader the recent changes that it may have missed."""
 
     def __init__(self, hub: Hub, transcripts: Transcripts, bus: EventBus) -> None:
         self._hub = hub
@@ -46,7 +47,7 @@ class CatchUp:
         self._bus = bus
 
     def tell(self, reader: EventReader) -> None:
-        """Begin to; what is not in memory is read from the log first."""
+        """Start to send the changes. Transcripts that are not in memory are first read from the log."""
         since = self._hub.clock() - RECENT_TIMEOUT
         try:
             newest = self._hub.store.page(None, reader.directory, LOOKED_AT)
@@ -81,18 +82,18 @@ _HEADERS = [
 
 @dataclass(frozen=True, slots=True)
 class EventStreams:
-    """Writes them."""
+    """Writes event streams."""
 
     bus: EventBus
     requests: OpenRequests
     missed: CatchUp
 
     async def write(self, scope: Scope, send: Send, *, wrapped: bool, directory: str | None) -> None:
-        """Events around which their directory stands (`wrapped`), or those of one directory."""
+        """Write a stream: all events, each with its directory (`wrapped`), or the plain events of one directory."""
         reader = self.bus.open(transport(scope), wrapped=wrapped, directory=directory)
         try:
             if wrapped:
-                # The programs that people look at read this stream; those that read the other one have just begun.
+                # Interactive programs read this stream, and connect again. Readers of the other one have just begun.
                 self.missed.tell(reader)
             await self.requests.greet(reader)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

@@ -1,7 +1,7 @@
-"""Carry OpenCode's events to readers, each with a bounded buffer.
+"""Send OpenCode's events to readers, each with a bounded buffer.
 
-OpenCode's streams cannot be resumed. A reader that falls too far behind is cut off, and gets the newest messages
-again when it comes back (`server_routes.py`); it costs the others nothing but its bounded buffer.
+OpenCode's streams cannot be resumed. A reader that falls too far behind is disconnected, and gets the newest messages
+again when it connects again (`event_routes.py`). It costs the other readers nothing but its bounded buffer.
 """
 
 import asyncio
@@ -16,15 +16,15 @@ import msgspec
 from sandboxagent.adapters.opencode.ids import Ticks, make_id, milliseconds
 
 HEARTBEAT_INTERVAL = 10.0
-"""Seconds between two signs of life, as OpenCode's own server sends them."""
+"""Seconds between two heartbeats, as in OpenCode's own server."""
 FLUSH_TIMEOUT = 0.25
-"""Seconds that an answer waits for a reader to be handed the events before it."""
+"""Maximum seconds that an answer waits until readers were sent the events before it."""
 BATCH = 256 << 10
-"""Bytes handed to a socket at a time."""
+"""Maximum bytes that are written to a socket at a time."""
 
 
 class EventSocket(Protocol):
-    """What a stream is written to."""
+    """The connection of a stream."""
 
     def abort(self) -> None: ...
 
@@ -36,7 +36,7 @@ class EventReader:
     socket: EventSocket
     limit: int
     wrapped: bool
-    """With the directory around each event, as `/global/event` has it."""
+    """Whether each event comes with its directory, as on `/global/event`."""
     directory: str | None
     """Only events of this directory; None for all."""
     closed: bool = False
@@ -63,12 +63,15 @@ class EventReader:
         self._notify()
 
     def close(self) -> None:
-        """End it when what waits is written."""
+        """End the stream after the waiting events are written."""
         self.closed = True
         self._notify()
 
     async def next(self) -> bytes | None:
-        """What to write next, empty when nothing has happened for a while; None when it is over."""
+        """Wait for events, and return the next bytes to write.
+
+        Empty if nothing has happened for HEARTBEAT_INTERVAL; None if the stream is over.
+        """
         self._mark_written()
         if not self._queue and not self.closed:
             self._wake = asyncio.get_running_loop().create_future()
@@ -92,7 +95,7 @@ class EventReader:
         return b"".join(frames)
 
     async def flushed(self) -> None:
-        """Wait until everything pushed so far is handed to the socket; not for one that takes nothing."""
+        """Wait until everything pushed so far is written to the socket. Return at once if the socket is stalled."""
         stalled = self._writing_since is not None and time.monotonic() - self._writing_since > FLUSH_TIMEOUT
         if self._written < self._pushed and not self.closed and not stalled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -100,7 +103,7 @@ class EventReader:
             await future
 
     def finish(self) -> None:
-        """No one writes it any more."""
+        """Drop the queue of a stream that is not written any more, and release all that wait for it."""
         self.closed = True
         self._queue.clear()
         self._written = self._pushed
@@ -122,10 +125,10 @@ class EventReader:
 
 
 class EventBus:
-    """All readers."""
+    """All readers of events."""
 
     def __init__(self, limit: int, find_project: Callable[[str], str], clock: Callable[[], float] = time.time) -> None:
-        """`limit` is how much may wait for one reader, in bytes."""
+        """`limit` is the maximum number of bytes that wait for one reader."""
         self._limit = limit
         self._find_project = find_project
         self._clock = clock
@@ -135,11 +138,11 @@ class EventBus:
 
     @property
     def read(self) -> bool:
-        """Whether there is a reader."""
+        """Whether there are readers."""
         return bool(self._readers)
 
     def open(self, socket: EventSocket, *, wrapped: bool, directory: str | None) -> EventReader:
-        """A new reader; it is greeted."""
+        """Add and return a reader, which first gets `server.connected`."""
         reader = EventReader(socket, self._limit, wrapped, directory)
         self._readers.add(reader)
         self.send(reader, None, "server.connected", {})
@@ -152,13 +155,13 @@ class EventBus:
         self._readers.discard(reader)
 
     def close(self) -> None:
-        """The server is stopping."""
+        """End all streams, because the server is stopping."""
         self._closed = True
         for reader in self._readers:
             reader.close()
 
     def publish(self, directory: str | None, type: str, properties: object) -> None:
-        """Tell all readers that want to know. Of no directory: all of them."""
+        """Send an event to all readers of its directory; without a directory, to all readers."""
         wanting = [one for one in self._readers if one.directory in (None, directory) or directory is None]
         if not wanting:
             return
@@ -168,8 +171,8 @@ class EventBus:
             reader.push(wrapped if reader.wrapped else _frame(bare))
 
     def refresh(self) -> None:
-        """Have programs read again what they read when they start, such as the models there are."""
-        # The web page does it for the one, the terminal interface for the other.
+        """Have programs read again the lists that they read at their start, such as the models."""
+        # The web page reacts to the first event, the terminal interface to the second.
         self.publish(None, "catalog.updated", {})
         for reader in self._readers:
             if reader.wrapped:
@@ -178,7 +181,7 @@ class EventBus:
     def send(
         self, reader: EventReader, directory: str | None, type: str, properties: object, most: int | None = None
     ) -> int:
-        """Tell one reader, unless that takes more than so many bytes; gives how many it took."""
+        """Send an event to one reader, and return its bytes; send nothing if it has more than `most` bytes."""
         bare = self._encode(type, properties)
         frame = self._wrap(directory, bare) if reader.wrapped else _frame(bare)
         if most is not None and len(frame) > most:
@@ -187,7 +190,7 @@ class EventBus:
         return len(frame)
 
     async def flushed(self) -> None:
-        """Wait until the readers were handed everything so far; not for long."""
+        """Wait until everything so far is written to the readers, at most FLUSH_TIMEOUT."""
         waiting = [asyncio.ensure_future(reader.flushed()) for reader in self._readers]
         if waiting:
             _, late = await asyncio.wait(waiting, timeout=FLUSH_TIMEOUT)

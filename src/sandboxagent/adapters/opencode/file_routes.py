@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 MAX_FILE_BYTES = 8 << 20
-"""Bytes of a file that is given out whole."""
+"""Maximum bytes of a file that is sent whole."""
 MAX_ENTRIES = 5000
 MAX_FOUND = 200
 _HEAD = "ref: refs/heads/"
@@ -31,15 +31,15 @@ _HEAD = "ref: refs/heads/"
 
 @dataclass(frozen=True, slots=True)
 class HostFiles:
-    """The host's files."""
+    """Access to the host's files."""
 
     roots: Roots
     searches: "Callable[[], Searches]"
-    """Made on first use."""
+    """Returns the searches, which are made on first use."""
     pool: Pool
 
     def read(self, path: str, directory: str, limit: int = MAX_FILE_BYTES) -> bytes:
-        """A file in a directory. Raises FileProblem, or BridgeError for a large one."""
+        """Return the content of a file in a directory. Raises FileProblem, or BridgeError for a large file."""
         with file_problems(path), self.roots.within((directory,)).open(path) as file:
             content = file.read(limit + 1)
         if len(content) > limit:
@@ -49,7 +49,7 @@ class HostFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenCodeFileRoutes:
-    """The handlers."""
+    """Handlers of the routes for files."""
 
     reading: Reading
     files: HostFiles
@@ -119,7 +119,7 @@ class OpenCodeFileRoutes:
         return answer([_match(each.path, directory, each.line, each.text) for each in found.matches])
 
     async def repository(self, request: Request) -> Response:
-        """The branch that a directory is on, as git keeps it."""
+        """Answer with the branch of a git repository, from its `.git/HEAD`; empty if there is none."""
         directory = self.reading.directory(request)
         path = posixpath.join(directory, ".git/HEAD")
         try:

@@ -29,25 +29,25 @@ from sandboxagent.server.sessions.session import Session
 logger = logging.getLogger(__name__)
 
 INTRODUCTION: Object = {"clientInfo": {"name": "opencode"}, "_meta": {META: {"questions": True}}}
-"""What this client says of itself to the hub: it takes questions, so forms become questions."""
+"""Params of this client's `initialize`. It declares questions, so that the hub translates forms to questions."""
 _UNKNOWN_SESSION = "unknown-session"
 
 
 class HubClient:
-    """Sends envelopes, each on a connection of its own, which is there as long as that takes."""
+    """Sends envelopes to the hub, each on its own connection, which is closed afterwards."""
 
     def __init__(self, hub: Hub, from_client: Requests) -> None:
         self.hub = hub
         self._requests = from_client
         self._ids = count(1)
         self._own: dict[str, Connection] = {}
-        """By tag."""
+        """Open connections of this client, by tag."""
 
     @asynccontextmanager
     async def connected(self, agent: str) -> AsyncGenerator[Connection]:
-        """A connection, for a while."""
+        """Open a connection, and close it at the end of the block."""
         connection = self.hub.connections.open(agent, INTRODUCTION)
-        # It is in use, however long an agent takes.
+        # Mark it as busy, so that it does not expire while an agent works.
         connection.busy += 1
         self._own[connection.tag] = connection
         try:
@@ -57,7 +57,10 @@ class HubClient:
             self.hub.close_connection(connection, "done")
 
     async def call(self, agent: str, method: str, params: Object) -> Object:
-        """The result of a request, once it is on disk. Raises BridgeError, or what is wrong with the exchange."""
+        """Send a request, and return its result once that is on disk.
+
+        Raises BridgeError, or the failure of the exchange.
+        """
         async with self.connected(agent) as connection:
             answer = await self._requests.submit(connection, self._make(method, params))
             await self.hub.log.committed(answer.commit)
@@ -66,13 +69,13 @@ class HubClient:
         return read_result(parse_answer(answer.line))
 
     async def prompt(self, session: Session, params: Object) -> "Prompted":
-        """Send a prompt; its turn runs, or waits, whether or not the caller waits for it."""
+        """Send a prompt, and return once it is accepted. The turn does not depend on whether the caller waits."""
         taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(self._run_prompt(session, params, taken), name=f"prompt {session.id}")
         await asyncio.wait([taken, task], return_when=asyncio.FIRST_COMPLETED)
         if not taken.done():
             await task
-            raise BridgeError(500, "the agent could not be given the prompt")
+            raise BridgeError(500, "the prompt could not be sent to the agent")
         return Prompted(await taken, task)
 
     async def _run_prompt(self, session: Session, params: Object, taken: "asyncio.Future[str]") -> None:
@@ -81,7 +84,7 @@ class HubClient:
             reply = self._requests.submit(connection, envelope)
             position = await reply.accepted()
             if not _has_prompt_of(session, connection):
-                # Refused, and answered at once.
+                # The prompt was refused, and so answered at once.
                 read_result(parse_answer((await reply).line))
                 return
             taken.set_result(f"turn-{position}")
@@ -89,7 +92,7 @@ class HubClient:
                 answer = await reply
                 await self.hub.log.committed(answer.commit)
             except AgentTimeout:
-                # The agent is silent. The turn continues, and the log will have its end.
+                # The agent has been silent for too long. The turn continues, and the log will have its end.
                 return
 
     async def notify(self, agent: str, method: str, params: Object) -> None:
@@ -111,7 +114,7 @@ class HubClient:
         await self._requests.answer(connection, parse(success(pending.id, result)))
 
     def may_answer(self, pending: PendingRequest) -> bool:
-        """Whether it is for people, and not for another client alone."""
+        """Return whether a request is for people, and not for another client alone."""
         if pending.session is None or pending.deciding or pending.kind == "request":
             return False
         others = {connection.tag for connection in self.hub.connections.all()} - self._own.keys()
@@ -122,7 +125,7 @@ class HubClient:
 
 
 class Prompted:
-    """A prompt that was taken."""
+    """A prompt that the hub has accepted."""
 
     def __init__(self, turn_id: str, task: "asyncio.Task[None]") -> None:
         self.turn_id = turn_id
@@ -130,25 +133,25 @@ class Prompted:
         task.add_done_callback(_look_at)
 
     async def over(self) -> None:
-        """Wait until its turn is over; a caller that leaves ends nothing."""
+        """Wait until its turn is over. Cancelling the wait does not end the turn."""
         await asyncio.wait([self._task])
 
 
 def _has_prompt_of(session: Session, connection: Connection) -> bool:
-    """Whether a prompt of a connection runs, or waits."""
+    """Return whether a prompt of a connection runs or waits in a session."""
     prompts = [*session.waiting, *([] if session.running is None else [session.running])]
     return any(prompt.tag == connection.tag for prompt in prompts)
 
 
 def _look_at(task: "asyncio.Task[None]") -> None:
-    """What went wrong in a turn is in the log of its session; what is no failure of a turn, in the server's own."""
+    """Log an unforeseen failure of the task. The session's log has the failures of turns themselves."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, SandboxAgentError | BridgeError):
         logger.error("prompt failed", exc_info=error)
 
 
 def read_result(response: Envelope) -> Object:
-    """Raises BridgeError for an error."""
+    """Return the result of a response. Raises BridgeError for an error."""
     if response.succeeded:
         return response.result()
     error = response.error()

@@ -1,4 +1,4 @@
-"""Keep messages and parts in memory: their ids, their size, and the events about them.
+"""Keep messages and parts in memory, with their ids, their sizes and the events about them.
 
 Pure.
 """
@@ -20,24 +20,24 @@ from sandboxagent.adapters.opencode.objects import (
 )
 
 MAX_TEXT = 256 << 10
-"""Characters of a part; a longer text continues in another one."""
+"""Maximum characters of a part. A longer text continues in another part."""
 OBJECT = 500
-"""Bytes that a message or a part takes besides its text."""
+"""Bytes that a message or a part takes in addition to its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a transcript is of."""
+    """The session of a transcript."""
 
     session_id: str
-    """OpenCode's id of it."""
+    """OpenCode's id of the session."""
     provider_id: str
     directory: str
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of OpenCode's. Of `session.*` without properties, the session as it is now is the content."""
+    """An event of OpenCode's. A `session.*` event without properties gets the session's current state when sent."""
 
     type: str
     properties: object = None
@@ -50,12 +50,12 @@ class MessageEntry:
     info: Info
     parts: dict[str, Part] = field(default_factory=dict[str, Part])
     size: int = 0
-    """Bytes that it takes, more or less."""
+    """Approximate bytes that the message takes in memory."""
 
 
 @dataclass(slots=True)
 class Text:
-    """A text that is being said."""
+    """A text that the agent is streaming."""
 
     entry: MessageEntry
     part: TextPart | ReasoningPart
@@ -65,7 +65,7 @@ class Text:
     size: int = 0
 
     def takes(self, entry: MessageEntry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
-        """Whether more of the same message continues in it."""
+        """Return whether more text of a message belongs into this part."""
         if self.entry is not entry or type(self.part) is not kind or self.size > MAX_TEXT:
             return False
         return name is None or self.name in (None, name)
@@ -76,28 +76,28 @@ class Text:
 
 
 class Entries:
-    """The messages of one session; the newest ones, when all of them would take too much memory."""
+    """The messages of one session; only the newest ones if all would take too much memory."""
 
     def __init__(self, about: About, limit: int) -> None:
         """`limit` is in bytes."""
         self.about = about
         self.size = 0
         self.now = 0
-        """The time of the event that is taken in."""
+        """Time of the event that is being applied, in milliseconds."""
         self.text: Text | None = None
-        """What is being said."""
+        """The text that the agent is streaming; None if there is none."""
         self._limit = limit
         self._entries: dict[str, MessageEntry] = {}
         self._ticks = Ticks()
         self._happened: list[Event] = []
 
     def take_happenings(self) -> list[Event]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         happened, self._happened = self._happened, []
         return happened
 
     def all(self) -> list[Message]:
-        """From the oldest on."""
+        """Return all messages, oldest first."""
         self._join()
         return [_message(entry) for entry in self._entries.values()]
 
@@ -119,7 +119,7 @@ class Entries:
         return self.text
 
     def go_on(self, text: Text, said: str) -> None:
-        """Add to a text, and tell readers what was added."""
+        """Append to a text, and make an event about that."""
         ids = {"sessionID": self.about.session_id, "messageID": text.entry.info.id, "partID": text.part.id}
         self.tell("message.part.delta", {**ids, "field": "text", "delta": said})
         text.pieces.append(said)
@@ -137,7 +137,7 @@ class Entries:
         self.show_part(text.part)
 
     def note_id(self, id: str) -> None:
-        """What comes next comes after an id that a client made."""
+        """Make later ids follow an id that a client made."""
         self._ticks.note(id)
 
     def add(self, info: Info) -> MessageEntry:
@@ -151,7 +151,7 @@ class Entries:
         is_back = part.id not in entry.parts and part.id < next(reversed(entry.parts), "")
         entry.parts[part.id] = part
         if is_back and isinstance(entry.info, AssistantMessage):
-            # It was forgotten, and its tool call continues: it has the place that it had.
+            # The part was forgotten, and its tool call continues. Put it back at its place.
             entry.parts = dict(sorted(entry.parts.items()))
         entry.size += size
         self.size += size
@@ -174,9 +174,9 @@ class Entries:
         return make_id("prt", self._ticks.next(ms), self.about.session_id, position, number)
 
     def trim(self, current: MessageEntry | None) -> bool:
-        """Forget the oldest messages when all of them take too much memory; the log has them.
+        """Forget the oldest messages if all take too much memory; return whether any were forgotten.
 
-        Whether something was forgotten.
+        The log still has them.
         """
         if self.size <= self._limit:
             return False
@@ -191,7 +191,7 @@ class Entries:
         return True
 
     def _trim_last(self) -> None:
-        """Of one message that takes too much alone, only what is newest stays."""
+        """Keep only the newest parts of the last message, which alone takes too much memory."""
         entry = next(reversed(self._entries.values()))
         kept = set[str]() if self.text is None else {self.text.part.id}
         for id in [id for id in entry.parts if id not in kept][:-1]:

@@ -1,6 +1,6 @@
 """Define the objects that OpenCode's programs read and write.
 
-The names in JSON are OpenCode's. A member that is UNSET is left out.
+The names in JSON are OpenCode's. A member that is UNSET is omitted.
 """
 
 from typing import Literal
@@ -11,13 +11,13 @@ from sandboxagent.protocol.envelope import Object
 
 
 def spell(name: str) -> str:
-    """The name of a member in JSON: `session_id` is `sessionID`."""
+    """Return the JSON name of a member: `session_id` becomes `sessionID`."""
     first, *others = name.split("_")
     return first + "".join("ID" if word == "id" else word.capitalize() for word in others)
 
 
 class Shape(Struct, rename=spell, kw_only=True):
-    """An object of OpenCode's."""
+    """An object of OpenCode's API."""
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
@@ -32,14 +32,14 @@ class ModelRef(Shape):
 
 
 class Cache(Shape):
-    """Of tokens: those read from the model's cache, and written to it."""
+    """Tokens that were read from the model's cache, and tokens that were written to it."""
 
     read: int = 0
     write: int = 0
 
 
 class Tokens(Shape):
-    """What was used."""
+    """Numbers of used tokens."""
 
     cache: Cache
     input: int = 0
@@ -49,7 +49,7 @@ class Tokens(Shape):
 
 
 def read_tokens(usage: Object) -> Tokens:
-    """What a turn has used, as ACP has it."""
+    """Convert a turn's `usage` of ACP."""
     names = ("inputTokens", "outputTokens", "thoughtTokens", "cachedReadTokens", "cachedWriteTokens", "totalTokens")
     spent, given, thought, read, write, total = (read_count(usage.get(name)) for name in names)
     cache = Cache(read=read, write=write)
@@ -57,12 +57,12 @@ def read_tokens(usage: Object) -> Tokens:
 
 
 def read_count(value: object) -> int:
-    """A number of tokens; 0 for what is no number."""
+    """Return a number of tokens; 0 for a value that is not a whole number."""
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 class SessionTime(Shape):
-    """Milliseconds."""
+    """Times of a session, in milliseconds."""
 
     created: int
     updated: int
@@ -99,21 +99,21 @@ class MessageModel(Shape):
 
 
 class MessageTime(Shape):
-    """Milliseconds."""
+    """Times of a message, in milliseconds."""
 
     created: int
     completed: int | UnsetType = UNSET
 
 
 class Place(Shape):
-    """Where a message was made."""
+    """The directory of a message's session."""
 
     cwd: str
     root: str
 
 
 class UserMessage(Shape, tag_field="role", tag="user"):
-    """What a person said."""
+    """A person's message."""
 
     id: str
     session_id: str
@@ -123,7 +123,7 @@ class UserMessage(Shape, tag_field="role", tag="user"):
 
 
 class AssistantMessage(Shape, tag_field="role", tag="assistant"):
-    """What an agent said and did."""
+    """An agent's message."""
 
     id: str
     session_id: str
@@ -145,14 +145,14 @@ Info = UserMessage | AssistantMessage
 
 
 class PartTime(Shape):
-    """Milliseconds."""
+    """Times of a part, in milliseconds."""
 
     start: int
     end: int | UnsetType = UNSET
 
 
 class AnyPart(Shape):
-    """What all parts of messages have."""
+    """Members of all parts of messages."""
 
     id: str
     session_id: str
@@ -198,11 +198,11 @@ class ToolPart(AnyPart, tag_field="type", tag="tool"):
 
 
 class StepStartPart(AnyPart, tag_field="type", tag="step-start"):
-    """The beginning of what an agent does."""
+    """The beginning of an agent's turn."""
 
 
 class StepFinishPart(AnyPart, tag_field="type", tag="step-finish"):
-    """The end of it."""
+    """The end of an agent's turn."""
 
     reason: str
     cost: float
@@ -210,7 +210,7 @@ class StepFinishPart(AnyPart, tag_field="type", tag="step-finish"):
 
 
 class CompactionPart(AnyPart, tag_field="type", tag="compaction"):
-    """The agent was asked to shorten its memory."""
+    """A request to the agent to shorten its memory."""
 
     auto: bool = False
 
@@ -226,7 +226,7 @@ class Pending(Shape, tag_field="status", tag="pending"):
 
 
 class Running(Shape, tag_field="status", tag="running"):
-    """One that runs."""
+    """A tool call that runs."""
 
     input: Object
     title: str
@@ -235,7 +235,7 @@ class Running(Shape, tag_field="status", tag="running"):
 
 
 class Completed(Shape, tag_field="status", tag="completed"):
-    """One that is done."""
+    """A tool call that has succeeded."""
 
     input: Object
     output: str
@@ -245,7 +245,7 @@ class Completed(Shape, tag_field="status", tag="completed"):
 
 
 class Failed(Shape, tag_field="status", tag="error"):
-    """One that failed."""
+    """A tool call that has failed."""
 
     input: Object
     error: str
@@ -271,7 +271,7 @@ class Todo(Shape):
     priority: str
 
 
-# --- what agents ask --------------------------------------------------------------------------------------------------
+# --- requests of agents -----------------------------------------------------------------------------------------------
 
 
 class ToolRef(Shape):
@@ -282,7 +282,7 @@ class ToolRef(Shape):
 
 
 class PermissionRequest(Shape):
-    """What an agent wants to do."""
+    """An agent's request for permission."""
 
     id: str
     session_id: str
@@ -294,7 +294,7 @@ class PermissionRequest(Shape):
 
 
 class QuestionOption(Shape):
-    """One of the answers that are offered."""
+    """One of the offered answers."""
 
     label: str
     description: str
@@ -311,7 +311,7 @@ class QuestionInfo(Shape):
 
 
 class QuestionRequest(Shape):
-    """What an agent wants to know."""
+    """An agent's request with questions."""
 
     id: str
     session_id: str
@@ -322,7 +322,7 @@ class QuestionRequest(Shape):
 Reply = Literal["once", "always", "reject"]
 
 
-# --- what clients send ------------------------------------------------------------------------------------------------
+# --- bodies of requests -----------------------------------------------------------------------------------------------
 
 
 class NewSession(Shape):
@@ -337,7 +337,7 @@ class NewSession(Shape):
 
 
 class ChangedTime(Shape):
-    """When a session was archived; null takes it back."""
+    """The time at which a session was archived; null unarchives it."""
 
     archived: int | float | UnsetType | None = UNSET
 
@@ -352,7 +352,7 @@ class SessionChange(Shape):
 
 
 class PromptBody(Shape):
-    """A prompt."""
+    """The body of a prompt."""
 
     parts: list[Object]
     message_id: str | UnsetType = UNSET
@@ -362,7 +362,7 @@ class PromptBody(Shape):
 
 
 class CommandBody(Shape):
-    """A slash command; `model` is a provider and a model with a slash between them."""
+    """The body of a slash command; `model` is a provider and a model with a slash between them."""
 
     command: str
     arguments: str = ""
@@ -373,7 +373,7 @@ class CommandBody(Shape):
 
 
 class ShellBody(Shape):
-    """A command for the host's shell."""
+    """The body of a command for the host's shell."""
 
     command: str
     agent: str | UnsetType = UNSET
@@ -396,14 +396,14 @@ class ForkBody(Shape):
 
 
 class PermissionReply(Shape):
-    """The reply to a permission."""
+    """The reply to a request for permission."""
 
     reply: str
     message: str | UnsetType = UNSET
 
 
 class PermissionResponse(Shape):
-    """The same, on the older route."""
+    """The reply to a request for permission, on the older route."""
 
     response: str
 

@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Reads requests."""
+    """Reads the body and the directory of requests."""
 
     max_body: int
     base: str
     """The directory of requests that name none."""
 
     async def body(self, request: Request, type: type[T]) -> T:
-        """Raises BridgeError and BodyTooLarge."""
+        """Read the body as a type. Raises BridgeError or BodyTooLarge."""
         data = bytearray()
         async for part in request.stream():
             data += part
@@ -39,10 +39,10 @@ class Reading:
         try:
             return read(data or b"{}", type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BridgeError(400, f"the body is not what is expected here: {error}") from None
+            raise BridgeError(400, f"the body is invalid: {error}") from None
 
     def named_directory(self, request: Request) -> str | None:
-        """The directory that a request names; None when it names none. Raises BridgeError."""
+        """Return the directory that a request names; None if it names none. Raises BridgeError."""
         given = query(request).get("directory")
         if not given:
             header = request.scope["headers_by_name"].get(DIRECTORY)
@@ -52,12 +52,12 @@ class Reading:
         return _check(given)
 
     def directory(self, request: Request) -> str:
-        """The directory that a request is about. Raises BridgeError."""
+        """Return the directory that a request names, else `base`. Raises BridgeError."""
         return self.named_directory(request) or _check(self.base)
 
 
 def _check(directory: str) -> str:
-    """A directory that answers can name: JSON is UTF-8, and paths need not be."""
+    """Check and normalize a directory. It must be UTF-8, because answers in JSON have to name it."""
     if not directory.startswith("/") or "\0" in directory:
         raise BridgeError(400, f"directory must be an absolute path: {directory[:200]!r}")
     try:
@@ -68,7 +68,7 @@ def _check(directory: str) -> str:
 
 
 def query(request: Request) -> dict[str, str]:
-    """Of a name that is there twice, the last."""
+    """Return the parameters of the query. A repeated parameter has its last value. Raises BridgeError."""
     try:
         pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
     except ValueError:
@@ -77,7 +77,7 @@ def query(request: Request) -> dict[str, str]:
 
 
 def read_number(request: Request, name: str) -> int | None:
-    """A whole number in the query. Raises BridgeError."""
+    """Return a whole number from the query, at least 0; None if it is missing. Raises BridgeError."""
     given = query(request).get(name)
     if not given:
         return None
@@ -88,6 +88,6 @@ def read_number(request: Request, name: str) -> int | None:
 
 
 def answer(value: object, status: int = 200) -> Response:
-    """A JSON response, which must not be cached."""
+    """Return a JSON response that must not be cached."""
     body = msgspec.json.encode(value)
     return Response(body, status, {"cache-control": "no-store"}, "application/json")

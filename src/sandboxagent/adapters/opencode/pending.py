@@ -1,6 +1,6 @@
-"""Send permissions and questions to OpenCode's programs, and take their answers.
+"""Send permissions and questions to OpenCode's programs, and pass their answers to the hub.
 
-The hub has them; the first answer wins there, whichever client it comes from.
+The hub keeps the pending requests. The first answer of any client wins.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class OpenRequests(Observer):
-    """Permissions and questions. The hub calls it when one is asked, and when it is settled."""
+    """Permissions and questions. The hub calls its methods when one is asked, and when one is settled."""
 
     def __init__(self, client: HubClient, transcripts: Transcripts, bus: EventBus) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class OpenRequests(Observer):
     # Listing
 
     async def permissions(self, directory: str | None) -> list[PermissionRequest]:
-        """Those that wait, of one directory or of all."""
+        """Return the open permissions of one directory, or of all."""
         waiting = [each for each in self._open(directory) if each.kind == "permission"]
         return [made async for made in self._make_each(waiting, self._permission)]
 
@@ -67,14 +67,17 @@ class OpenRequests(Observer):
 
     @staticmethod
     async def _make_each(waiting: list[PendingRequest], make: Callable[[PendingRequest], T]) -> AsyncGenerator[T]:
-        """Something of each that still waits. One may be large, and show changes: others get a turn after it."""
+        """Yield an object for each request that is still open.
+
+        Other tasks run after each, because a request may be large, with changes of files.
+        """
         for pending in waiting:
             if pending.open:
                 yield make(pending)
                 await asyncio.sleep(0)
 
     async def greet(self, reader: EventReader) -> None:
-        """Tell a new reader what waits: it was not there when that was asked."""
+        """Send a new reader the open requests, which were asked before it connected."""
         async for pending, asked in self._make_each(
             self._open(reader.directory), lambda each: (each, self._asked(each))
         ):
@@ -107,13 +110,13 @@ class OpenRequests(Observer):
         return None if transcript is None or call_id is None else transcript.find_call(call_id)
 
     def denies(self, session: Session, permission: str, asked: str) -> bool:
-        """Whether a program has said of a session that something is never to be done in it."""
+        """Return whether a session's permissions, which its program has set, deny an action."""
         return _find_action(Facts.of(session).permission, permission, asked) == "deny"
 
     # Replying
 
     async def reply_permission(self, id: str, said: str, message: str | None) -> None:
-        """Raises BridgeError."""
+        """Answer a permission. Raises BridgeError."""
         pending = self._find(id, "Permission")
         reply = read_reply(said)
         result = answer_permission(pending, reply, message)
@@ -143,7 +146,7 @@ class OpenRequests(Observer):
             raise BridgeError(400, str(error)) from error
 
     async def _remember(self, pending: PendingRequest) -> None:
-        """Keep a permission that was given for good with the session: its agent asks each time."""
+        """Save a permission that was given for good in the session's metadata, because its agent asks each time."""
         session = pending.session
         assert session is not None
         rule, facts = find_rule(pending), Facts.of(session)
@@ -153,7 +156,7 @@ class OpenRequests(Observer):
         params: Object = {"sessionId": session.id, "metadata": {KEY: kept}}
         await self._client.call(session.facts.agent, methods.SET_METADATA, params)
 
-    # What the hub tells
+    # Callbacks of the hub
 
     def request_opened(self, pending: PendingRequest) -> None:
         try:
@@ -169,7 +172,7 @@ class OpenRequests(Observer):
             logger.exception("request not sent session=%s", pending.session.id if pending.session else None)
 
     def _announce(self, pending: PendingRequest, transcript: Transcript) -> None:
-        # It may have been settled while the transcript was read.
+        # The request may have been settled while the transcript was read.
         if pending.open:
             assert pending.session is not None
             self._transcripts.publish(pending.session, *self._asked(pending, transcript))
@@ -199,7 +202,7 @@ class OpenRequests(Observer):
             logger.exception("deletion not sent session=%s", session.id)
 
     def _decide(self, pending: PendingRequest) -> Object | None:
-        """The answer that was given before it was asked; None when there is none."""
+        """Return an answer that the session's permissions have decided in advance; None if they decide nothing."""
         assert pending.session is not None
         facts = Facts.of(pending.session)
         if pending.kind != "permission":
@@ -222,12 +225,15 @@ class OpenRequests(Observer):
 
 
 def _show_question(pending: PendingRequest) -> Object:
-    """The params of a question, as clients get them that understand questions."""
+    """Return the params of a question in the form for clients that understand questions."""
     return parse(render(pending.request, _SPEECH, pending.key)).params()
 
 
 def _find_action(rules: tuple[Object, ...], permission: str, asked: str) -> str | None:
-    """What the last rule says that fits; one that allows decides nothing here, since it may mean something else."""
+    """Return the action of the last matching rule; None if none matches.
+
+    Callers use only `deny`: a rule that allows may mean something else here.
+    """
     action = None
     for rule in rules:
         name, pattern = text_at(rule, "permission") or "", text_at(rule, "pattern") or "*"

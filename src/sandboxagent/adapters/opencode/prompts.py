@@ -1,9 +1,7 @@
 """Translate the parts of OpenCode's prompts to content of ACP, and back.
 
-Pure.
-
-What a client made up for a prompt (its message's id, those of its parts) has no place in ACP, and stays in `_meta` of
-the prompt, which the log keeps.
+The ids that a client chose for a prompt's message and parts have no place in ACP. They are in `_meta` of the prompt,
+which the log keeps. Pure.
 """
 
 import binascii
@@ -20,31 +18,31 @@ from sandboxagent.adapters.opencode.objects import FilePart, Part, TextPart
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 
 KEY = "opencode"
-"""Of what is ours in `_meta` of a prompt, and in the metadata of a session."""
+"""Key of the bridge's own facts in `_meta` of a prompt, and in the metadata of a session."""
 _DATA = re.compile(r"data:(?P<mime>[^;,]*)(?P<parameters>(?:;[^;,]*)*?)(?P<base64>;base64)?,", re.IGNORECASE)
 _TEXTS = ("application/json", "application/xml", "application/javascript", "application/x-sh", "application/yaml")
 
 
 class PromptNote(Struct, omit_defaults=True):
-    """What is kept in the prompt of what its client said."""
+    """Facts from an OpenCode program that are kept in `_meta` of its prompt."""
 
     messageID: str | None = None
     partIDs: list[str | None] = []
     agent: str | None = None
     model: str | None = None
     command: str | None = None
-    """The slash command that it is."""
+    """The slash command with its arguments, if the prompt is one."""
     compacts: bool = False
-    """It asks the agent to shorten its own memory of the conversation."""
+    """Whether the prompt asks the agent to shorten its own memory of the conversation."""
 
 
 def make_meta(note: PromptNote) -> Object:
-    """`_meta` of a prompt."""
+    """Return the `_meta` of a prompt."""
     return {META: {KEY: note}}
 
 
 def read_note(params: Object) -> PromptNote:
-    """What a prompt's client said of it; nothing for one of another client."""
+    """Return the note in a prompt's params; an empty note for a prompt of another client."""
     said = object_at(params, "_meta", META, KEY)
     ids = said.get("partIDs")
     parts = [each if isinstance(each, str) else None for each in ids] if isinstance(ids, list) else []  # pyright: ignore[reportUnknownVariableType]
@@ -62,9 +60,9 @@ def read_note(params: Object) -> PromptNote:
 
 
 def make_blocks(parts: list[Object], *, images: bool, embeds: bool) -> tuple[list[Object], list[str | None]]:
-    """The content of a prompt, and the ids that its client gave to the parts. Raises BridgeError.
+    """Return the content of a prompt, and the ids that its client gave to the parts. Raises BridgeError.
 
-    `images` and `embeds` say whether the agent takes images, and files that are part of the prompt.
+    `images` and `embeds` say whether the agent accepts images, and files that are part of the prompt.
     """
     if not parts:
         raise BridgeError(400, "a prompt needs at least one part")
@@ -73,7 +71,7 @@ def make_blocks(parts: list[Object], *, images: bool, embeds: bool) -> tuple[lis
     for part in parts:
         id = part.get("id")
         if id is not None and not (isinstance(id, str) and is_given_id("prt", id)):
-            raise BridgeError(400, "the id of a part begins with prt_ and has letters and digits")
+            raise BridgeError(400, "the id of a part must begin with prt_ and have only letters, digits, _ and -")
         if part.get("ignored") is True:
             continue
         blocks.append(_make_block(part, images=images, embeds=embeds))
@@ -93,7 +91,7 @@ def _make_block(part: Object, *, images: bool, embeds: bool) -> Object:
             agent = text_at(part, "agent")
             return {"type": "text", "text": f"@{agent} {prompt}" if agent else prompt}
         case _:
-            raise BridgeError(400, f"a part of type {part.get('type')!r} is not supported, or lacks what it needs")
+            raise BridgeError(400, f"a part of type {part.get('type')!r} is not supported, or lacks a member")
 
 
 def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> Object:
@@ -106,7 +104,7 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
     mime = found["mime"].lower() or mime
     rest = url[found.end() :]
     try:
-        # Without spaces and line breaks, which some put into it; and with the padding that some leave out.
+        # Remove spaces and line breaks, which some programs insert, and add the padding, which some omit.
         compact = "".join(rest.split())
         data = (
             b64decode(compact + "=" * (-len(compact) % 4), validate=True) if found["base64"] else unquote_to_bytes(rest)
@@ -137,7 +135,7 @@ def _make_link(part: Object, url: str, name: str | None, mime: str) -> Object:
 
 
 def urlsplit_or_none(url: str) -> str | None:
-    """The scheme of an address that a file may have; None for others."""
+    """Return the scheme of an address if a file may have it; else None."""
     try:
         scheme = urlsplit(url).scheme.lower()
     except ValueError:
@@ -153,7 +151,7 @@ def _name_of(url: str) -> str:
 
 
 def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
-    """A block of content as a part."""
+    """Convert a block of content to a part."""
 
     def make_file(mime: str | None, url: str, name: str | None) -> FilePart:
         source = object_at(block, "_meta", META, KEY, "source") or UNSET
@@ -188,6 +186,6 @@ def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
 
 
 def make_title(text: str) -> str:
-    """The first line of a prompt, not too long."""
+    """Return the first line of a prompt, cut to 60 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= 60 else f"{line[:59].rstrip()}…"

@@ -1,6 +1,7 @@
 """Show agents as OpenCode's providers, their models as its models, and their modes as its agents.
 
-An agent that is installed is asked once what it offers, before its first session; see `hub/offers`.
+The server asks an installed agent once for its models and modes, before its first session. See
+`server/agents/capabilities`.
 """
 
 import asyncio
@@ -16,15 +17,15 @@ from sandboxagent.server.agents.options import MODE, MODEL
 from sandboxagent.server.agents.views import AgentViews
 
 LIST_TIMEOUT = 10.0
-"""Seconds that a list of models waits for agents that have not said what they offer."""
+"""Seconds that a list of models waits for agents whose offers are not known yet."""
 RETRY_INTERVAL = 300.0
-"""Seconds before an agent is asked again that did not say."""
+"""Seconds before an agent that did not announce its offers is asked again."""
 MOCK = "mock"
 Pairs = list[tuple[str, str]]
 
 
 class Providers:
-    """What all agents offer."""
+    """Models and modes of all agents."""
 
     def __init__(
         self,
@@ -33,42 +34,42 @@ class Providers:
         learned_late: Callable[[], None],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`learned_late` is called when an agent says what it offers after a list was given without that."""
+        """`learned_late` is called if an agent announces its offers after a list was sent without them."""
         self._views = views
         self._default_agent = default_agent
         self._learned_late = learned_late
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
         self._asking: dict[asyncio.Task[bool], float] = {}
-        """Those that are being asked, and since when."""
+        """Tasks that ask agents, and the monotonic times at which they began."""
         self._missing: set[asyncio.Task[bool]] = set()
-        """Those of them that a list was given without."""
-        # Programs hide models that are old.
+        """Tasks whose agents were missing in a list that was sent."""
+        # OpenCode's programs hide old models.
         self._released = datetime.now(UTC).date().isoformat()
 
     def agents(self) -> list[Agent]:
         return self._views.catalog.agents()
 
     def connected(self) -> list[Agent]:
-        """Those that could be started now."""
+        """Return the agents that can be started without an install."""
         return [agent for agent in self.agents() if self._views.catalog.program(agent) is not None]
 
     def find(self, id: str) -> Agent | None:
-        """The agent of a provider; None when there is none."""
+        """Return the agent of a provider; None if there is none."""
         try:
             return self._views.catalog.agent(id)
         except UnknownAgent:
             return None
 
     def default_agent(self) -> str:
-        """The agent for requests that name none."""
+        """Return the id of the agent for requests that name none."""
         if self._default_agent is not None:
             return self._default_agent
         ready = [agent.id for agent in self.connected()]
         return next((id for id in ready if id != MOCK), ready[0] if ready else MOCK)
 
     async def learn(self, agents: list[Agent]) -> None:
-        """Ask agents what they offer, as far as it is not known; not for long."""
+        """Ask agents for their offers, if these are not known; wait at most LIST_TIMEOUT."""
         now = self._monotonic()
         for agent in agents:
             due = now - self._asked.get(agent.id, -RETRY_INTERVAL) >= RETRY_INTERVAL
@@ -77,18 +78,18 @@ class Providers:
                 task = asyncio.create_task(self._ask(agent))
                 self._asking[task] = now
                 task.add_done_callback(self._finish_asking)
-        # Each is waited for once: one that hangs does not hold up every list.
+        # Wait for each agent only for LIST_TIMEOUT after its start, so that one that hangs does not delay every list.
         waiting = [task for task, since in self._asking.items() if now - since < LIST_TIMEOUT]
         if waiting:
             await asyncio.wait(waiting, timeout=LIST_TIMEOUT)
         self._missing.update(self._asking)
 
     async def _ask(self, agent: Agent) -> bool:
-        """Whether it said."""
+        """Ask an agent for its offers; return whether it has announced them."""
         try:
             await self._views.offers.ask(agent)
         except SandboxAgentError:
-            # Its sessions will say why.
+            # Ignore the error: the agent's sessions will report it.
             return False
         return True
 
@@ -100,7 +101,7 @@ class Providers:
                 self._learned_late()
 
     def models(self, agent: Agent) -> Pairs:
-        """Ids and names; one that stands for the agent's own choice where it does not say."""
+        """Return ids and names of an agent's models; only `default` if the agent announces none."""
         announced = self._views.find_announced(agent)
         listed = objects_at(announced.models(), MODEL.available) if announced else []
         found = [(id, text_at(each, "name") or id) for each in listed if (id := text_at(each, MODEL.choice_id))]
@@ -120,14 +121,14 @@ class Providers:
         return [id for each in self.modes(agent) if (id := text_at(each, MODE.choice_id))]
 
     def takes(self, agent: Agent, capability: str) -> bool:
-        """Whether an agent takes something in a prompt; unless it is known that it does not, it may."""
+        """Return whether an agent accepts a kind of content in prompts; True if its capabilities are not known."""
         capabilities = self._views.view(agent).capabilities
         return not capabilities or at(capabilities, "promptCapabilities", capability) is True
 
     # As OpenCode's objects
 
     async def providers(self) -> Object:
-        """`GET /provider`."""
+        """Return the answer to `GET /provider`."""
         connected = self.connected()
         await self.learn(connected)
         agents = self.agents()
@@ -138,7 +139,7 @@ class Providers:
         }
 
     async def config_providers(self) -> Object:
-        """`GET /config/providers`."""
+        """Return the answer to `GET /config/providers`."""
         connected = self.connected()
         await self.learn(connected)
         return {
@@ -147,7 +148,7 @@ class Providers:
         }
 
     async def modes_as_agents(self) -> list[Object]:
-        """`GET /agent`: the modes of all agents that could be started, the default one first."""
+        """Return the answer to `GET /agent`: the modes of all agents that can be started, the default mode first."""
         connected = self.connected()
         await self.learn(connected)
         found: dict[str, list[tuple[Agent, Object]]] = {DEFAULT: []}
@@ -158,7 +159,7 @@ class Providers:
         return [_make_agent(name, modes) for name, modes in found.items()]
 
     def default_model_name(self) -> str:
-        """As `GET /config` has it."""
+        """Return the default model in the form of `GET /config`: provider, slash, model."""
         id = self.default_agent()
         agent = self.find(id)
         return f"{id}/{DEFAULT if agent is None else self.default_model(agent)}"
@@ -166,7 +167,7 @@ class Providers:
     def _provider(self, agent: Agent) -> Object:
         images = self.takes(agent, "image")
         models = {id: self._model(agent, id, name, images=images) for id, name in self.models(agent)}
-        # `default` stays valid: a session of before may name it.
+        # `default` is not listed then, but stays valid: an older session may name it.
         return {"id": agent.id, "name": agent.title, "source": "custom", "env": [], "options": {}, "models": models}
 
     def _model(self, agent: Agent, id: str, name: str, *, images: bool) -> Object:

@@ -1,4 +1,4 @@
-"""Translate what agents ask to OpenCode's permissions and questions, and the replies back.
+"""Translate agents' requests to OpenCode's permissions and questions, and the replies back.
 
 Pure.
 """
@@ -24,25 +24,25 @@ from sandboxagent.server.sessions.forms import takes_own_answers
 from sandboxagent.server.sessions.pending import PendingRequest
 
 REPLIES: dict[str, Reply] = {"once": "once", "always": "always", "reject": "reject", "allow": "once", "deny": "reject"}
-"""What clients say, older ones included."""
+"""Replies by their names in requests, with the names that older programs use."""
 _KINDS: dict[Reply, tuple[str, ...]] = {
     "once": ("allow_once",),
     "always": ("allow_always", "allow_once"),
     "reject": ("reject_once", "reject_always"),
 }
-"""The options of an agent that a reply may mean, best first."""
+"""Kinds of an agent's options that match a reply, best first."""
 _FILES = ("edit", "write", "read", "list", "delete", "move")
-"""Tools that need permission for files, and for each of those they name."""
+"""Tools that need permission for each file that they name."""
 _PASSING = ("toolCallId", "status")
-"""What tells one tool call from the next that does the same."""
+"""Members that differ between two tool calls that do the same."""
 _PERMISSIONS = {"write": "edit", "delete": "edit", "move": "edit", "glob": "grep"}
 MAX_HEADER = 30
 
 
 def request_id(pending: PendingRequest) -> str:
-    """OpenCode's id of a request; ids ascend as requests came."""
+    """Return OpenCode's id of a request. Ids ascend in the order of the requests."""
     prefix = "per" if pending.kind == "permission" else "que"
-    # The position tells those of one millisecond apart, and keeps their order.
+    # The position distinguishes requests of the same millisecond, and keeps their order.
     tick = tick_of(milliseconds(pending.asked_at)) + (pending.key & 0xFFF)
     return make_id(prefix, tick, pending.id)
 
@@ -51,7 +51,7 @@ def request_id(pending: PendingRequest) -> str:
 
 
 def make_permission(pending: PendingRequest, session_id: str, message_id: str | None) -> PermissionRequest:
-    """A request for permission, with the true command, file and change."""
+    """Return a request for permission, with the real command, file and change."""
     call = _read_call(pending)
     permission = _PERMISSIONS.get(call.tool, call.tool)
     patterns = _find_patterns(call) or [call.title or "*"]
@@ -90,7 +90,7 @@ def _find_patterns(call: ToolCall) -> list[str]:
 
 
 def read_reply(said: str) -> Reply:
-    """What a client replies. Raises BridgeError."""
+    """Return the reply for its name in a request. Raises BridgeError."""
     reply = REPLIES.get(said)
     if reply is None:
         raise BridgeError(400, f"a permission is answered by once, always or reject, not by {said[:40]!r}")
@@ -98,7 +98,7 @@ def read_reply(said: str) -> Reply:
 
 
 def answer_permission(pending: PendingRequest, reply: Reply, message: str | None) -> Object:
-    """The result for the agent: one of its own options. Raises BridgeError when none of them means the reply."""
+    """Return the result for the agent: one of its own options. Raises BridgeError if no option matches the reply."""
     options = objects_at(pending.request.params(), "options")
     for kind in _KINDS[reply]:
         for option in options:
@@ -111,10 +111,10 @@ def answer_permission(pending: PendingRequest, reply: Reply, message: str | None
 
 
 def find_rule(pending: PendingRequest) -> tuple[str, ...] | None:
-    """What is remembered of a permission that is given for good: a digest of all that was asked, in its session.
+    """Return the rule for a permission that is given for good: a digest of the whole request in its session.
 
-    None when the request itself does not say what the tool gets, or names neither a command nor a file: two such
-    requests may look alike and do different things.
+    None if the request does not contain the tool's input, or names neither a command nor a file. Two such requests may
+    look alike and do different things.
     """
     call = _read_call(pending)
     if pending.session is None or not call.raw_input or not (call.command or call.paths):
@@ -127,12 +127,12 @@ def find_rule(pending: PendingRequest) -> tuple[str, ...] | None:
 
 
 def is_remembered_by_agent(pending: PendingRequest) -> bool:
-    """Whether the agent itself offers to remember a permission."""
+    """Return whether the agent itself offers to remember a permission."""
     return any(option.get("kind") == "allow_always" for option in objects_at(pending.request.params(), "options"))
 
 
 def read_kind(decision: Object) -> Reply:
-    """The reply that a decision amounts to, whether a person or a rule made it."""
+    """Return the reply that corresponds to a decision of a person or a rule."""
     kind = text_at(decision, "optionKind") or ""
     if decision.get("outcome") != "answered" or not kind.startswith("allow"):
         return "reject"
@@ -147,7 +147,7 @@ def _with_reason(result: Object, message: str | None) -> Object:
 
 
 def make_question(params: Object, pending: PendingRequest, session_id: str, message_id: str | None) -> QuestionRequest:
-    """Questions, from the params in which clients get them."""
+    """Return a request with questions. `params` are those that the hub sends to clients."""
     own = takes_own_answers(pending.request)
     questions = read_questions(params)
     call_id = text_at(params, "toolCallId")
@@ -169,7 +169,7 @@ def make_question(params: Object, pending: PendingRequest, session_id: str, mess
 
 
 def read_questions(params: Object) -> list[Object]:
-    """All questions of a request; a short one is one."""
+    """Return all questions of a request; the short form counts as one question."""
     several = objects_at(params, "questions")
     if several:
         return several
@@ -182,20 +182,20 @@ def read_questions(params: Object) -> list[Object]:
 
 
 def answer_question(params: Object, answers: list[list[str]]) -> Object:
-    """The result for the hub: labels as the ids of options, anything else as it was written."""
+    """Return the result for the hub, with labels replaced by the ids of their options; other texts are unchanged."""
     questions = read_questions(params)
     chosen: list[list[str]] = []
     for number, labels in enumerate(answers):
         options = objects_at(questions[number], "options") if number < len(questions) else []
         ids = {_label(option): id for option in options if (id := text_at(option, "id")) is not None}
         chosen.append([ids.get(label, label) for label in labels])
-    # One that was left open.
+    # Add empty answers for questions that the program left out.
     chosen += [[] for _ in questions[len(chosen) :]]
     return {"status": "answered", "answers": chosen}
 
 
 def label_answers(params: Object, answers: list[object]) -> list[list[str]]:
-    """Answers with the labels of options in place of their ids."""
+    """Return answers with the ids of options replaced by their labels."""
     questions = read_questions(params)
     found: list[list[str]] = []
     for number, given in enumerate(answers):

@@ -1,4 +1,4 @@
-"""Serve health, configuration, providers and projects, and what OpenCode has and agents do not."""
+"""Serve health, configuration, providers and projects, and empty answers for features without ACP."""
 
 import posixpath
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 PROJECTS = 200
-"""Sessions whose directories are listed as projects."""
+"""Number of the newest sessions whose directories are listed as projects."""
 _EMPTY: dict[str, object] = {
     "/lsp": [],
     "/mcp": {},
@@ -40,7 +40,7 @@ _EMPTY: dict[str, object] = {
     "/experimental/tool": [],
     "/global/config": {},
 }
-"""What OpenCode has and agents over ACP do not: there is none of it."""
+"""Empty answers, by path, for features of OpenCode that agents over ACP do not have."""
 _DONE = (
     "/instance/dispose",
     "/global/dispose",
@@ -55,12 +55,12 @@ _DONE = (
     "/tui/show-toast",
     "/tui/publish",
 )
-"""What is accepted and changes nothing."""
+"""Paths of requests that are accepted without effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRoutes:
-    """The handlers."""
+    """Handlers of the routes that are not about sessions or files."""
 
     reading: Reading
     hub: Hub
@@ -96,7 +96,7 @@ class ServerRoutes:
         return answer(config | none)
 
     async def echo(self, request: Request) -> Response:
-        """The configuration is ours; a change of it is taken for read."""
+        """Answer a change of the configuration with its own body. The change has no effect."""
         return answer(await self.reading.body(request, msgspec.Raw))
 
     async def config_providers(self, request: Request) -> Response:
@@ -109,7 +109,10 @@ class ServerRoutes:
         return answer(await self.providers.modes_as_agents())
 
     async def commands(self, request: Request) -> Response:
-        """Those of the newest session of a directory, else of the default agent: agents name them in sessions."""
+        """Answer with the commands of the newest session of a directory, else of the default agent.
+
+        Agents announce commands only in sessions.
+        """
         here = self.hub.store.page(None, self.reading.named_directory(request), 1)
         session = here[0] if here else self.hub.store.find_newest(self.providers.default_agent())
         if session is None:

@@ -1,7 +1,7 @@
-"""Say which session an id of OpenCode's programs means, and what they see of a session.
+"""Find the session for an id of OpenCode's programs, and describe sessions to these programs.
 
-A session that they made has the id they know as its alias. One that was made elsewhere has an id that follows from its
-own id and the time it was made, so that it can be found again without a table.
+A session that these programs made has their id as its alias. For a session that another client made, the id is computed
+from its own id and its creation time, so that it can be found again without a table.
 """
 
 import hashlib
@@ -22,13 +22,13 @@ from sandboxagent.server.sessions.session import Session, iso
 from sandboxagent.server.sessions.store import sort_key
 
 PAGE = 8
-"""Sessions that are looked at in one go: seldom are two made in one millisecond."""
+"""Number of sessions that are read at a time. It is small, because two are seldom made in one millisecond."""
 AHEAD_MS = 24 * 3600 * 1000
-"""How far the clock may have been set back since a session was made."""
+"""Milliseconds by which the clock may have been set back since a session was made."""
 
 
 def id_of(session: Session) -> str:
-    """OpenCode's id of a session."""
+    """Return OpenCode's id of a session."""
     alias = session.facts.alias
     if alias is not None and is_session_id(alias):
         return alias
@@ -36,13 +36,13 @@ def id_of(session: Session) -> str:
 
 
 def find_session(hub: Hub, id: str, now: float) -> Session | None:
-    """The session that OpenCode's programs mean by an id."""
+    """Return the session for an id of OpenCode's programs; None if there is none."""
     if not is_session_id(id):
         return None
     session = hub.find_session(id)
     if session is not None:
         return session
-    # The digits of time start over every two years: it is the last time that they were these.
+    # The digits of time start over every two years. Take the last time at which they had these values.
     ms = milliseconds(now) + AHEAD_MS
     ms -= (ms - read_created(id)) % PERIOD_MS
     before: SortKey = ((ms + 2) / 1000, "")
@@ -57,32 +57,32 @@ def find_session(hub: Hub, id: str, now: float) -> Session | None:
 
 
 def is_busy(session: Session) -> bool:
-    """Whether a turn runs, or waits."""
+    """Return whether a turn runs or waits in a session."""
     return session.running is not None or bool(session.waiting)
 
 
 def project_id(directory: str) -> str:
-    """A project is a directory here."""
+    """Return the id of a project. Each directory is a project."""
     return hashlib.sha1(directory.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()
 
 
 def normalize(directory: str) -> str:
-    """One spelling for all spellings of a directory."""
+    """Return a directory in its normal form, such as without a slash at the end."""
     return posixpath.normpath(directory)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is kept of a session that ACP has no place for: in its metadata, under `opencode`."""
+    """Facts about a session that ACP has no place for. They are in its metadata, under `opencode`."""
 
     parent_id: str | None = None
     archived: int | None = None
     permission: tuple[Object, ...] = ()
     always: tuple[tuple[str, ...], ...] = ()
-    """Permissions that were given for good, where the agent does not remember it: name, then digest of the request."""
+    """Permissions that were given for good and that the agent does not remember: name and digest of the request."""
     metadata: Object | None = None
     title: str | None = None
-    """The beginning of its first prompt."""
+    """The beginning of the session's first prompt."""
 
     @classmethod
     def of(cls, session: Session) -> "Facts":
@@ -100,7 +100,7 @@ class Facts:
         )
 
     def write(self) -> Object:
-        """As metadata."""
+        """Return the facts as an object for the metadata."""
         facts: Object = {
             "parentID": self.parent_id,
             "archived": self.archived,
@@ -113,7 +113,7 @@ class Facts:
 
 
 def describe(session: Session, transcript: Transcript | None) -> SessionInfo:
-    """A session as OpenCode's programs see it."""
+    """Return a session in OpenCode's form."""
     facts, kept, id = session.facts, Facts.of(session), id_of(session)
     told = text_at(facts.metadata, "title") or facts.title or kept.title or (transcript.title if transcript else None)
     time = SessionTime(created=milliseconds(facts.created_at), updated=milliseconds(facts.updated_at))
@@ -141,10 +141,10 @@ def _given(value: Object | None) -> Object | UnsetType:
 
 
 def default_title(created_at: float) -> str:
-    """Of a session in which nothing was said."""
+    """Return the title of a session without a prompt."""
     return f"New session - {iso(created_at)}"
 
 
 def make_slug(id: str) -> str:
-    """A short name of a session."""
+    """Return a short name of a session."""
     return id[-8:].lower()

@@ -1,4 +1,4 @@
-"""Serve the routes of sessions: `/session` and what is beneath it, `/permission` and `/question`."""
+"""Serve the routes of sessions: `/session` and its subpaths, `/permission` and `/question`."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ from sandboxagent.adapters.opencode.shell import Shells
 
 @dataclass(frozen=True, slots=True)
 class SessionRoutes:
-    """The handlers."""
+    """Handlers of the routes below `/session`."""
 
     reading: Reading
     bridge_sessions: BridgeSessions
@@ -172,7 +172,7 @@ def _id(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AskingRoutes:
-    """The handlers."""
+    """Handlers of the routes below `/permission` and `/question`."""
 
     reading: Reading
     requests: OpenRequests

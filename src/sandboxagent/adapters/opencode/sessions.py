@@ -1,8 +1,8 @@
 """Create, list, change, prompt and end sessions as OpenCode's programs do, by requests to the hub.
 
-Every change goes through the hub as a request of ACP. What is kept is the hub's; only drafts are here: sessions before
-their first prompt. Only the first prompt tells which agent is meant, so a draft has none. It is in memory, and a
-restart forgets it; with the first prompt it becomes a session, which keeps its id.
+Every change goes to the hub as a request of ACP, and the hub stores sessions. This module keeps only drafts: sessions
+before their first prompt. A draft has no agent, because only the first prompt names it. Drafts are in memory, and a
+restart loses them. With the first prompt, a draft becomes a session with the same id.
 """
 
 import asyncio
@@ -54,21 +54,21 @@ from sandboxagent.server.sessions.session import Session
 from sandboxagent.server.sessions.store import sort_key
 
 DEFAULT_LIMIT = 100
-"""Sessions of a list, unless another number is asked for."""
+"""Maximum number of sessions in a list, unless the request has another limit."""
 USED_LAST = 200
-"""Sessions among which the ones used last are found."""
+"""Minimum number of the newest sessions that a list reads to find those used last."""
 PAGE, LOOKED_THROUGH = 50, 5000
-"""Sessions that are looked at in one go, and for one list."""
+"""Number of sessions that are read at a time, and the maximum for one list."""
 _COMPACT = "compact"
-"""What agents call the command that shortens their memory of a conversation."""
+"""The agents' name of the command that shortens their memory of a conversation."""
 MAX_DRAFTS = 1000
-"""Drafts that are kept; then the oldest is forgotten."""
+"""Maximum number of drafts. Above it, the oldest is forgotten."""
 _LAST_TICK = (1 << 48) - 1
 
 
 @dataclass(slots=True)
 class Draft:
-    """What is known of a session before its first prompt."""
+    """A session before its first prompt."""
 
     id: str
     directory: str
@@ -76,11 +76,11 @@ class Draft:
     updated_at: float
     title: str | None = None
     agent: str | None = None
-    """The mode that is wished for, or the name of an agent."""
+    """The requested mode, or the id of an agent."""
     model: ModelRef | None = None
     facts: Facts = field(default_factory=Facts)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while its session is opened."""
+    """Lock that is held while the draft's session is opened."""
 
     def describe(self) -> SessionInfo:
         time = SessionTime(created=milliseconds(self.created_at), updated=milliseconds(self.updated_at))
@@ -113,7 +113,7 @@ class Drafts:
 
     def add(self, directory: str) -> Draft:
         now = self._clock()
-        # Ids of sessions descend: the later one is the smaller number.
+        # Ids of sessions descend: a later session has a smaller number.
         tick = _LAST_TICK - self._ticks.next(milliseconds(now))
         draft = Draft(make_id("ses", tick, secrets.token_hex(8)), directory, now, now)
         self._drafts[draft.id] = draft
@@ -128,12 +128,12 @@ class Drafts:
         self._drafts.pop(id, None)
 
     def all(self) -> list[Draft]:
-        """From the newest on."""
+        """Return all drafts, newest first."""
         return list(reversed(self._drafts.values()))
 
 
 class BridgeSessions:
-    """All sessions, drafts included."""
+    """All sessions, and all drafts."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class BridgeSessions:
     # Finding
 
     def find(self, id: str) -> Session | Draft:
-        """Raises BridgeError."""
+        """Return the session or draft with an id. Raises BridgeError."""
         found = find_session(self._hub, id, self._clock()) or self._drafts.find(id)
         return refuse_session(id) if found is None else found
 
@@ -177,7 +177,7 @@ class BridgeSessions:
         search: str | None = None,
         limit: int | None = None,
     ) -> list[SessionInfo]:
-        """From the one used last on."""
+        """Return sessions and drafts, the last used first."""
         drafts = [each.describe() for each in self._drafts.all() if directory in (None, each.directory)]
         wanted = DEFAULT_LIMIT if limit is None else limit
 
@@ -187,7 +187,7 @@ class BridgeSessions:
             return not (old or unlike or (roots and info.parent_id is not UNSET))
 
         found = [info for info in drafts if is_wanted(info)]
-        # An older one may be the one that was used last.
+        # Read more than are wanted: a session that was made earlier may have been used last.
         most = len(found) + max(wanted, USED_LAST)
         for session in self._newest(directory):
             if len(found) >= most:
@@ -198,7 +198,7 @@ class BridgeSessions:
         return found[:wanted]
 
     def _newest(self, directory: str | None) -> Iterator[Session]:
-        """Sessions from the newest on, as many as are looked through."""
+        """Yield sessions, newest first, at most LOOKED_THROUGH."""
         before = None
         for _ in range(LOOKED_THROUGH // PAGE):
             page = self._hub.store.page(before, directory, PAGE)
@@ -212,7 +212,7 @@ class BridgeSessions:
         return [info for info in self.find_all(None, limit=LOOKED_THROUGH) if info.parent_id == id]
 
     def statuses(self, directory: str | None) -> Object:
-        """Of sessions in use, and of the newest others."""
+        """Return the statuses of all running sessions, of the newest others, and of drafts."""
         running = [call.session for call in self._hub.calls.find_turns() if call.session is not None]
         sessions = [
             *self._hub.store.page(None, directory, DEFAULT_LIMIT),
@@ -223,7 +223,7 @@ class BridgeSessions:
         return idle | {id_of(each): {"type": "busy" if is_busy(each) else "idle"} for each in sessions}
 
     async def transcript(self, id: str) -> Transcript | None:
-        """Up to now; None for a draft."""
+        """Return a session's transcript, up to date; None for a draft."""
         one = self.find(id)
         return None if isinstance(one, Draft) else await self._transcripts.get(one)
 
@@ -235,7 +235,7 @@ class BridgeSessions:
     # Making and changing
 
     def create(self, directory: str, asked: NewSession) -> SessionInfo:
-        """Raises BridgeError, and then leaves no draft."""
+        """Create a draft. If it raises BridgeError, there is no draft."""
         if asked.parent_id is not UNSET:
             self.find(asked.parent_id)
         if asked.model:
@@ -282,7 +282,7 @@ class BridgeSessions:
         agent = one.facts.agent
         params: Object = {"sessionId": one.id}
         if not one.over:
-            # Then it can be deleted here, whether or not its agent deletes sessions.
+            # Terminate it first. Then it can be deleted here even if its agent cannot delete sessions.
             await self._client.call(agent, methods.TERMINATE, params)
         await self._client.call(agent, methods.DELETE, params)
 
@@ -305,7 +305,7 @@ class BridgeSessions:
     # Prompting
 
     async def prompt(self, id: str, body: PromptBody) -> tuple[Session, Prompted]:
-        """Take a prompt; raises BridgeError when it is not taken."""
+        """Send a prompt to a session. Raises BridgeError if it is not accepted."""
         if body.no_reply:
             raise BridgeError(400, "noReply is not supported: over ACP, an agent answers every prompt")
         note = PromptNote(messageID=await self._check_message_id(id, body.message_id or None))
@@ -317,7 +317,7 @@ class BridgeSessions:
         return session, await self._send(session, blocks, note)
 
     async def command(self, id: str, body: CommandBody) -> tuple[Session, Prompted]:
-        """A slash command, which is a prompt that begins with it."""
+        """Send a slash command, as a prompt that begins with the command. Raises BridgeError."""
         model = None
         if body.model:
             provider, _, name = body.model.partition("/")
@@ -331,7 +331,7 @@ class BridgeSessions:
         return session, await self._send(session, blocks, note)
 
     async def compact(self, id: str) -> tuple[Session, Prompted]:
-        """Have the agent shorten its own memory of the conversation, if it has a command for that."""
+        """Have the agent shorten its own memory of the conversation. Raises BridgeError if it has no command for it."""
         session = self._session(id)
         transcript = await self._transcripts.get(session)
         if _COMPACT not in [text_at(each, "name") for each in transcript.commands]:
@@ -339,7 +339,7 @@ class BridgeSessions:
         return session, await self._send(session, [{"type": "text", "text": f"/{_COMPACT}"}], PromptNote(compacts=True))
 
     async def finish(self, session: Session, prompted: Prompted) -> Message:
-        """What came of a prompt, when its turn is over and programs have all of it."""
+        """Wait until a prompt's turn is over and readers have its events, and return the reply."""
         await prompted.over()
         transcript = await self._transcripts.get(session)
         await self._bus.flushed()
@@ -366,7 +366,10 @@ class BridgeSessions:
         if message_id is None:
             return None
         if not is_given_id("msg", message_id):
-            raise BridgeError(400, "messageID begins with msg_, and has letters, digits and a time that is not far off")
+            message = (
+                "messageID must begin with msg_, have only letters, digits, _ and -, and no time far in the future"
+            )
+            raise BridgeError(400, message)
         transcript = await self.transcript(id)
         if transcript is not None and transcript.find(message_id) is not None:
             raise BridgeError(400, f"there is a message {message_id} already")
@@ -377,18 +380,18 @@ class BridgeSessions:
     def _session(self, id: str) -> Session:
         one = self.find(id)
         if isinstance(one, Draft):
-            raise BridgeError(400, "nothing was said in this session yet")
+            raise BridgeError(400, "this session has no prompt yet")
         return one
 
     async def bound(self, id: str) -> Session:
-        """The session of a draft, made if need be."""
+        """Return the session with an id; open it first if it is a draft."""
         return await self._bind(id, None, None, [])
 
     async def _bind(self, id: str, model: MessageModel | None, mode: str | None, parts: list[Object]) -> Session:
         one = self.find(id)
         if isinstance(one, Draft):
             async with one.opening:
-                # Another prompt may have been quicker.
+                # Another prompt may have opened the session meanwhile.
                 one = self.find(id)
                 if isinstance(one, Draft):
                     return await self._open(one, model, mode, parts)
@@ -407,7 +410,7 @@ class BridgeSessions:
             await self._client.call(agent, methods.SET_MODE, {"sessionId": session.id, "modeId": mode})
 
     async def _open(self, draft: Draft, model: MessageModel | None, mode: str | None, parts: list[Object]) -> Session:
-        """The first prompt says which agent is meant: now there is one to open a session with."""
+        """Open the session of a draft, with the agent that the first prompt names."""
         wished = draft.model
         if model is not None:
             wished = ModelRef(provider_id=model.provider_id, id=model.model_id)

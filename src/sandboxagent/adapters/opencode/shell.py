@@ -1,7 +1,7 @@
 """Run a person's command on the host (`!command`), unless that is turned off.
 
-It runs in the directory of a session, within the roots, and only if no rule rejects it. It ends when it is aborted,
-with the session and with the server, and after ten minutes at the latest. The agent does not learn of it.
+The command runs in the directory of a session, within the roots, and only if no rule rejects it. It ends when it is
+aborted, with the session, with the server, or after ten minutes. The agent does not see it.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ logger = logging.getLogger(__name__)
 
 
 COMMAND_TIMEOUT = 600.0
-"""Seconds that a command may take."""
+"""Maximum seconds of a command."""
 OWNER = "opencode"
 OFF = (
-    "commands of people (!command) are off on this server, as they are by default where --fs-root is set; "
-    "start it with --opencode-shell on to run them"
+    "shell commands (!command) are off on this server, as by default with --fs-root; "
+    "start it with --opencode-shell on to allow them"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Shells:
-    """Runs commands."""
+    """Runs people's commands."""
 
     client: HubClient
     bridge_sessions: BridgeSessions
@@ -54,12 +54,15 @@ class Shells:
     roots: Roots
     environment: Mapping[str, str]
     is_on: bool
-    """Whether people may run any."""
+    """Whether people may run commands."""
     _running: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
-    """Session → its terminals."""
+    """Session id → ids of its terminals."""
 
     async def run(self, id: str, body: ShellBody) -> Message:
-        """Run a command to its end; what it wrote is in the session's log then. Raises BridgeError."""
+        """Run a command to its end, record its output in the session's log, and return the message about it.
+
+        Raises BridgeError.
+        """
         self.bridge_sessions.find(id)
         if not self.is_on:
             raise BridgeError(400, OFF)
@@ -77,7 +80,7 @@ class Shells:
         try:
             output, code = await self._run(session, body.command)
         except BaseException:
-            self._log(session, replace(shell, output="the command was not run to its end", exit_code=-1))
+            self._log(session, replace(shell, output="the command did not run to its end", exit_code=-1))
             raise
         position = self._log(session, replace(shell, output=output, exit_code=code))
         await self.client.hub.log.committed(position)
@@ -88,7 +91,7 @@ class Shells:
         return message
 
     async def _judge(self, session: Session, command: str) -> None:
-        """Raises BridgeError for what a rule rejects, or may."""
+        """Raise BridgeError if a rule rejects the command, or may reject it."""
         decision = await self.ruling.judge(session, command)
         if decision.action == "reject":
             logger.info("command of a person refused session=%s", session.id)
@@ -99,11 +102,11 @@ class Shells:
             raise BridgeError(400, "the permissions that this session has in OpenCode deny this command")
 
     async def abort(self, id: str) -> None:
-        """End the commands of a session; what they wrote stays."""
+        """End the commands of a session. Their output stays."""
         session = self.bridge_sessions.find(id)
         if isinstance(session, Session):
             for terminal_id in list(self._running.get(session.id, ())):
-                # It may have come to its end by itself.
+                # The command may have ended by itself.
                 with suppress(UnknownTerminal):
                     await self.terminals.kill(Asker(OWNER, session.id), terminal_id)
 

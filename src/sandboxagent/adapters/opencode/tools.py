@@ -1,9 +1,7 @@
-"""Show tool calls of ACP as OpenCode draws them: the tool, its input, output and changes.
+"""Translate tool calls of ACP to OpenCode's form: the tool, its input, output and changes.
 
-Pure.
-
-OpenCode's programs draw a tool by its name: `bash`, `edit`, `read` and so on; others are shown as they are. A command
-that a person runs there is drawn as a call of `bash`, too (`Shell`).
+OpenCode's programs have a special view for each tool that they know, such as `bash`, `edit` and `read`, and a plain
+view for all others. A person's own command is shown as a call of `bash`, too (`Shell`). Pure.
 """
 
 import shlex
@@ -29,23 +27,23 @@ _BY_KIND = {
     "switch_mode": "mode",
 }
 _VARIANTS = {"edit": ("edit", "write"), "search": ("grep", "glob")}
-"""Tools that a title may choose between where the kind is clear: they need the same permission."""
+"""For a clear kind, the tools among which the title may choose. They need the same permission."""
 _NAMED = {
     "edit": ("edit", "write"),
     "read": ("read", "list"),
     "search": ("grep", "glob", "list", "websearch"),
     "fetch": ("webfetch", "websearch"),
 }
-"""Tools that the agent's own name may choose between where the kind is clear."""
+"""For a clear kind, the tools among which the agent's own name may choose."""
 _HARMLESS = ("read", "search", "fetch")
-"""Kinds that change nothing."""
+"""Kinds of tools that change nothing."""
 DRAWN = frozenset(
     {
         *("bash", "edit", "write", "read", "grep", "glob", "list", "webfetch", "websearch", "todowrite", "task"),
         *("question", "skill"),
     }
 )
-"""Tools that OpenCode's programs draw in a way of their own."""
+"""Tools for which OpenCode's programs have a special view."""
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
 _COMMANDS, _ARGUMENTS = ("command", "cmd", "script"), ("args", "arguments")
 _SHELLS = frozenset(
@@ -53,7 +51,7 @@ _SHELLS = frozenset(
     for place in ("", "/bin/", "/usr/bin/", "/usr/local/bin/")
     for name in ("sh", "bash", "dash", "zsh", "ksh", "ash")
 )
-"""Programs whose `-c` takes a command; one of the same name elsewhere may be anything."""
+"""Shells, whose `-c` has a command. A program with the same name in another directory may be anything."""
 _PATHS = ("filePath", "file_path", "path", "abs_path", "filename", "file")
 _OPERANDS = {
     "grep": ("pattern", "query"),
@@ -62,23 +60,23 @@ _OPERANDS = {
     "websearch": ("query",),
 }
 MAX_SHOWN = 512 << 10
-"""Characters of the changes of one call that are shown line by line; of what is larger, only its size is told."""
+"""Maximum characters of one call's changes that are shown line by line. For larger ones, only the size is shown."""
 LINE = 32
-"""Characters that a line counts for, besides its own."""
+"""Characters that each line counts in addition to its own."""
 MAX_CHANGES = 200
-"""Changes of one call that are shown."""
+"""Maximum number of changes of one call that are shown."""
 CONTEXT = 3
-"""Unchanged lines around a change."""
+"""Number of unchanged lines that are shown before and after a change."""
 MAX_NAME = 80
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """What is known of a tool call by now."""
+    """The state of a tool call after all updates so far."""
 
     call_id: str
     started: int
-    """When it first appeared, in milliseconds."""
+    """Time at which the call first appeared, in milliseconds."""
     title: str = ""
     kind: str = ""
     status: str = "pending"
@@ -90,23 +88,23 @@ class ToolCall:
     """The agent's own name for the tool."""
     ended: int | None = None
     terminals: dict[str, str] = field(default_factory=dict[str, str])
-    """The terminals that it shows, by their ids, and what was written to them."""
+    """Ids of the terminals that the call shows, with their output."""
     command: str | None = None
-    """The command that it runs, whole."""
+    """The whole command that the call runs, if it runs one."""
     diffs: list[Object] = field(default_factory=list[Object])
-    """Its changes of files."""
+    """The call's changes of files."""
     _changes_old: bool = False
-    """Whether one of these has an old text."""
+    """Whether one of the changes has an old text."""
     _diff: str | None = None
     _output: str | None = None
 
     def update(self, change: Object, at: int) -> None:
-        """Take in what an update says."""
+        """Apply an update."""
         self.title = text_at(change, "title") or self.title
         self.kind = text_at(change, "kind") or self.kind
         self.named = _find_name(change) or self.named
         self.status = text_at(change, "status") or self.status
-        # What follows from these is found once, not for every update.
+        # Compute derived values only when their sources change, not for every update.
         if change.get("rawInput") is not None:
             self.raw_input = change["rawInput"]
             self.command = _find_command(object_at(self.raw_input))
@@ -124,16 +122,16 @@ class ToolCall:
             self.ended = max(at, self.started)
 
     def forget(self) -> None:
-        """Keep only what it is, not what it was given and gave."""
+        """Drop the input, output and content, and keep only the tool, title and status."""
         self.update({"content": [], "locations": [], "rawInput": {}, "rawOutput": ""}, self.started)
 
     def start(self) -> None:
-        """It is about to run: its agent asks for permission."""
+        """Mark the call as running, because its agent asks for permission."""
         if self.status == "pending":
             self.status = "in_progress"
 
     def break_off(self, at: int) -> None:
-        """Its turn is over, and it is not."""
+        """Mark the call as aborted, because its turn is over."""
         self.status, self.ended = "aborted", max(at, self.started)
 
     @property
@@ -142,7 +140,7 @@ class ToolCall:
 
     @property
     def tool(self) -> str:
-        """Its name, as OpenCode draws it and asks for permission: what it does comes before what it is called."""
+        """OpenCode's name for the tool, also for its permission. The tool's effects decide before its names do."""
         if self.command is not None:
             return "bash"
         vague = self.kind not in _BY_KIND
@@ -154,7 +152,7 @@ class ToolCall:
         elif named in _NAMED.get(kind, ()):
             known = named
         else:
-            # A title in other letters than OpenCode's own names may be a sentence about something else.
+            # A title with capital letters is none of OpenCode's names. It may be a sentence about something else.
             known = titled if self.title.islower() and titled in _VARIANTS.get(kind, ()) else None
         if known is not None:
             return known
@@ -168,12 +166,12 @@ class ToolCall:
 
     @property
     def path(self) -> str | None:
-        """The file that it is about, the first of several."""
+        """The first file that the call names; None if it names none."""
         return next(self._named_paths(), None)
 
     @property
     def paths(self) -> list[str]:
-        """All files that it names, each once."""
+        """All files that the call names, each once."""
         return list(dict.fromkeys(self._named_paths()))
 
     def _named_paths(self) -> Iterator[str]:
@@ -183,7 +181,7 @@ class ToolCall:
 
     @property
     def input(self) -> Object:
-        """Its arguments under OpenCode's names, beside the agent's own."""
+        """The arguments under OpenCode's names, in addition to the agent's own names."""
         raw = object_at(self.raw_input)
         given: Object = dict(raw) if raw or self.raw_input is None else {"input": self.raw_input}
         tool = self.tool
@@ -211,10 +209,10 @@ class ToolCall:
 
     @property
     def output(self) -> str:
-        """What it says: for people, else what the tool gave."""
+        """The output: the content for people, else the tool's raw output."""
         if self._output is None:
             terminals = dict(self.terminals)
-            # Each terminal once, however often it is named.
+            # Show each terminal once, even if the content names it several times.
             shown = (
                 text_at(each, "content", "text") or terminals.pop(text_at(each, "terminalId") or "", "")
                 for each in self.content
@@ -224,7 +222,7 @@ class ToolCall:
         return self._output
 
     def write_terminal(self, id: str, output: str) -> bool:
-        """Note what a terminal shows; False when it belongs to another call."""
+        """Set the output of a terminal; return False if it belongs to another call."""
         if id not in self.terminals:
             return False
         self.terminals[id], self._output = output, None
@@ -232,7 +230,7 @@ class ToolCall:
 
     @property
     def diff(self) -> str:
-        """The changes of files that it makes, as one unified diff."""
+        """The call's changes of files, as one unified diff."""
         if self._diff is None:
             self._diff = make_diff(
                 (text_at(each, "path") or "", text_at(each, "oldText") or "", text_at(each, "newText") or "")
@@ -241,7 +239,7 @@ class ToolCall:
         return self._diff
 
     def metadata(self) -> Object:
-        """What OpenCode's programs draw beside input and output."""
+        """Return the facts that OpenCode's programs show besides input and output."""
         found: Object = {}
         if self.tool == "bash":
             found |= {"output": self.output, "description": self.title}
@@ -255,7 +253,7 @@ class ToolCall:
         return found
 
     def state(self) -> ToolState:
-        """How it stands."""
+        """Return the call's state in OpenCode's form."""
         metadata = self.metadata()
         title = self.title or self.tool
         match self.status:
@@ -274,9 +272,9 @@ class ToolCall:
 
 
 def make_diff(changes: Iterable[tuple[str, str, str]]) -> str:
-    """Changes as one unified diff; each is a path, the old text and the new one.
+    """Return changes as one unified diff; each is a path, the old text and the new one.
 
-    What it costs has a bound. It says what it does not show, and where it has not compared line by line.
+    The work is limited. The diff names the parts that it does not show, or that were not compared line by line.
     """
     effort, room, written = Effort(), MAX_SHOWN, list[str]()
     for number, (path, old, new) in enumerate(changes):
@@ -294,7 +292,7 @@ def make_diff(changes: Iterable[tuple[str, str, str]]) -> str:
 
 
 def _tell_sizes(old: str, new: str) -> str:
-    """A change that is too large, as a hunk with a line that tells of each text."""
+    """Return a hunk for a change that is too large: one line about the size of each text."""
     said = [f"[{text.count(chr(10)):,} lines, {len(text):,} characters: too large to show]" for text in (old, new)]
     removed, ranges = (f"-{said[0]}\n", "-1 +1") if old else ("", "-0,0 +1")
     return f"@@ {ranges} @@ too large to show\n{removed}+{said[1]}\n"
@@ -320,7 +318,7 @@ def _write_hunks(old: list[str], new: list[str], effort: Effort) -> list[str]:
 
 
 def _group(spans: list[Span]) -> list[list[Span]]:
-    """Those that share lines around them are one hunk."""
+    """Group changes into hunks. Changes whose context lines overlap share a hunk."""
     hunks: list[list[Span]] = []
     for span in spans:
         if hunks and span.old - hunks[-1][-1].old_end <= 2 * CONTEXT:
@@ -331,7 +329,10 @@ def _group(spans: list[Span]) -> list[list[Span]]:
 
 
 def _range(start: int, length: int) -> str:
-    """Lines of a text, as a unified diff has them: counted from one, or after which line when there are none."""
+    """Return a range of lines in the form of a unified diff.
+
+    Lines count from one. An empty range names the line before it.
+    """
     return f"{start + 1}" if length == 1 else f"{start + 1 if length else start},{length}"
 
 
@@ -340,7 +341,7 @@ def _line(sign: str, line: str) -> str:
 
 
 def _find_command(given: Object) -> str | None:
-    """The command in the input of a tool, whole."""
+    """Return the whole command in the input of a tool; None if there is none."""
     value = next((given[name] for name in _COMMANDS if given.get(name)), None)
     if value is None:
         return None
@@ -353,7 +354,7 @@ def _find_command(given: Object) -> str | None:
 
 
 def _spell(words: object) -> str:
-    """A command or its arguments as a line; what is neither text nor words, as JSON."""
+    """Return a command or its arguments as one line; as JSON if it is neither a text nor a list of texts."""
     if isinstance(words, str):
         return words
     texts = [word for word in list_at({"words": words}, "words") if isinstance(word, str)]
@@ -363,7 +364,7 @@ def _spell(words: object) -> str:
 
 
 def _find_name(change: Object) -> str | None:
-    """What the agent calls the tool; some say it in `_meta`, under their vendor's name."""
+    """Return the agent's own name for the tool. Some agents put it into `_meta`, under their vendor's name."""
     meta = object_at(change, "_meta")
     return text_at(change, "name") or next(
         (name for place in (meta, *meta.values()) if (name := text_at(place, "toolName"))), None
@@ -371,7 +372,7 @@ def _find_name(change: Object) -> str | None:
 
 
 def _write_output(output: object) -> str:
-    """What a tool gave, as text."""
+    """Return the raw output of a tool as text."""
     if output is None or isinstance(output, str):
         return output or ""
     named = [text for name in _OUTPUTS if (text := text_at(output, name))]
@@ -382,10 +383,10 @@ def _write_output(output: object) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shell:
-    """A command that a person runs from OpenCode, as the session's log has it.
+    """A command that a person runs from OpenCode, as it is in the session's log.
 
-    The agent does not learn of it, and ACP has no place for it: two notes of the server's in the log have it, one when
-    the command begins and one when it has ended; `output` is there in the second.
+    The agent does not see it, and ACP has no message for it. The server records two notifications: one when the command
+    begins, and one with the `output` when it has ended.
     """
 
     id: str
@@ -396,7 +397,7 @@ class Shell:
     exit_code: int | None = None
 
     def write(self, session_id: str) -> bytes:
-        """The note for the log."""
+        """Return the notification for the log."""
         facts = {"shellId": self.id, "command": self.command, "agent": self.agent, "messageId": self.message_id}
         facts |= {"output": self.output, "exitCode": self.exit_code}
         said = {name: value for name, value in facts.items() if value is not None}
@@ -407,7 +408,7 @@ class Shell:
         return f"shell-{self.id}"
 
     def as_call(self) -> Object:
-        """The same as an update of a tool call."""
+        """Return the command as an update of a tool call."""
         call: Object = {"toolCallId": self.call_id, "title": self.command, "kind": "execute"}
         call["rawInput"] = {"command": self.command}
         if self.output is None:
@@ -416,7 +417,7 @@ class Shell:
 
 
 def read_shell(params: Object) -> Shell:
-    """A note, as the log has it."""
+    """Read a command from the params of its notification in the log."""
     code = params.get("exitCode")
     return Shell(
         id=text_at(params, "shellId") or "",

@@ -1,9 +1,8 @@
 """Turn a session's log into OpenCode's messages, parts and events.
 
+The result depends only on the log. The same events give the same messages, with the same ids in the same order, whether
+they come one by one or all at once after a restart. This module neither reads the log nor handles pending requests.
 Pure.
-
-The log is all there is: the same events give the same messages, with the same ids in the same order, whether they come
-one by one or all at once after a restart. Knows nothing of where they come from, nor of the requests that wait.
 """
 
 from dataclasses import dataclass, field
@@ -44,9 +43,9 @@ from sandboxagent.server.log.event import Direction
 from sandboxagent.server.sessions.activity import read_amount
 
 REMEMBERED = 256
-"""Turns of which the answers can be asked for."""
+"""Maximum number of turns whose replies can be found by the turn's id."""
 DEFAULT = "default"
-"""The name of what an agent does not name: its mode, or its model."""
+"""Name of the mode or model of an agent that announces none."""
 _FINISHES = {"max_tokens": "length", "refusal": "content-filter", "max_turn_requests": "tool-calls"}
 
 
@@ -66,13 +65,13 @@ class _Turn:
     entry: MessageEntry
     prompt: _Prompt | None
     cost: float
-    """Of the session, when it began."""
+    """Cost of the session at the start of the turn."""
     tokens: Tokens | None = None
     calls: dict[str, _ShownCall] = field(default_factory=dict[str, _ShownCall])
 
 
 class Transcript:
-    """The messages of one session; the newest ones, when all of them would take too much memory."""
+    """The messages of one session; only the newest ones if all would take too much memory."""
 
     def __init__(self, about: About, limit: int) -> None:
         """`limit` is in bytes."""
@@ -91,15 +90,15 @@ class Transcript:
         self._turn: _Turn | None = None
         self._busy = False
         self._shells: dict[str, _ShownCall] = {}
-        """Commands of people that run."""
+        """Running commands of people, by call id."""
         self._terminals: dict[bytes, str] = {}
-        """Requests of the agent for what a terminal shows, until they are answered."""
+        """Unanswered requests of the agent for the output of a terminal: request id → terminal id."""
         self._terminal_calls: dict[str, str] = {}
-        """Terminals, and the newest call that shows each."""
+        """Terminal id → id of the newest call that shows the terminal."""
         self._stray: MessageEntry | None = None
         self._last_user: str | None = None
         self._calls: dict[str, _ShownCall] = {}
-        """Of the turn that runs, or ran last."""
+        """Tool calls of the running turn, or else of the last one."""
 
     # Reading
 
@@ -117,29 +116,29 @@ class Transcript:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes, more or less."""
+        """Approximate bytes that the transcript takes in memory."""
         return self._kept.size
 
     def messages(self) -> list[Message]:
-        """From the oldest on."""
+        """Return all messages, oldest first."""
         return self._kept.all()
 
     def find(self, message_id: str) -> Message | None:
         return self._kept.find(message_id)
 
     def find_reply(self, turn_id: str) -> Message | None:
-        """What came of a prompt."""
+        """Return the agent's message of a turn; None if it is not in memory."""
         return self.find(self._replies.get(turn_id, ""))
 
     def find_call(self, call_id: str) -> str | None:
-        """The message that has a tool call."""
+        """Return the id of the message that has a tool call; None if there is none."""
         found = self._calls.get(call_id)
         return None if found is None else found[2].info.id
 
-    # Taking in
+    # Applying events
 
     def apply(self, position: int, seconds: float, direction: Direction, line: bytes) -> list[Event]:
-        """Take in an event of the log; gives the events of OpenCode's that come of it."""
+        """Apply an event of the log, and return the resulting events of OpenCode's."""
         try:
             envelope = parse(line)
         except NotAnEnvelope:
@@ -157,7 +156,7 @@ class Transcript:
         return self._kept.take_happenings()
 
     def _forget_calls(self) -> None:
-        """Of calls whose parts are forgotten, keep those that go on, and of these only what they are."""
+        """Forget calls whose parts were forgotten; of those that still run, keep only a minimum."""
         for id, (call, part, entry) in list(self._calls.items()):
             if part.id in entry.parts:
                 continue
@@ -264,7 +263,7 @@ class Transcript:
         elif self._turn is not None and self._turn.id == turn_id:
             self._end_turn(position, ms, self._turn, params)
         elif turn_id in self._prompts:
-            # It waited, and never began.
+            # The prompt waited, and never began.
             prompt = self._prompts.pop(turn_id)
             entry = self._add_assistant(position, ms, prompt.user_id, prompt.note, completed=ms)
             self._remember(turn_id, entry)
@@ -342,10 +341,10 @@ class Transcript:
         if len(self._replies) > REMEMBERED:
             del self._replies[next(iter(self._replies))]
 
-    # What an agent says
+    # Updates
 
     def _take_update(self, position: int, ms: int, update: Object, size: int) -> None:
-        """`size` is that of the line that it came in."""
+        """Apply an update; `size` is that of its line."""
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 self._say(position, ms, update, TextPart)
@@ -397,7 +396,7 @@ class Transcript:
         self._kept.go_on(text, said)
 
     def _take_echo(self, position: int, ms: int, update: Object) -> None:
-        """What a user said: an agent repeats the past, or a prompt that is known."""
+        """Apply a user's message that an agent sends: a replay of the history. Ignore the echo of a known prompt."""
         if self._turn is not None:
             return
         if self._stray is None or not isinstance(self._stray.info, UserMessage):
@@ -420,7 +419,7 @@ class Transcript:
         if starts:
             call.start()
         if before == "pending" and call.status == "completed" and part.tool == "":
-            # Programs see each call begin.
+            # Show the call as running first, because programs expect each call to begin.
             call.status = "in_progress"
             self._show_call(call, part, entry, 0)
             call.status = "completed"
@@ -458,7 +457,7 @@ class Transcript:
         self._kept.tell("todo.updated", {"sessionID": self.about.session_id, "todos": self.todos})
 
     def _take_shell(self, position: int, ms: int, params: Object, size: int) -> None:
-        """A command that a person ran, and what it wrote."""
+        """Apply a notification about a person's command."""
         shell = read_shell(params)
         calls, self._calls = self._calls, self._shells
         if shell.output is None:
@@ -484,14 +483,14 @@ class Transcript:
     # Entries
 
     def _speaker(self, position: int, ms: int) -> MessageEntry:
-        """The message that an agent's words belong to."""
+        """Return the message to which an agent's output belongs; add one if there is none."""
         if self._turn is not None:
             return self._turn.entry
         if self._stray is None or not isinstance(self._stray.info, AssistantMessage):
             self._end_stray(ms)
             self._calls = {}
             self._terminal_calls.clear()
-            # Complete from the start: no turn will end it.
+            # Mark it as complete from the start, because no turn will end it.
             self._stray = self._add_assistant(position, ms, self._last_user, PromptNote(), completed=ms)
         return self._stray
 

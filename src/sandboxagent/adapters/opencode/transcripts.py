@@ -1,7 +1,7 @@
-"""Keep transcripts up to date with the log while programs read them, within a bound of memory.
+"""Keep transcripts up to date with the log while programs read them, within a limit of memory.
 
-A transcript is read from the log and then follows it. While no program listens, it just falls behind, and catches up
-when it is asked for: the log is where everything is.
+A transcript is read from the log and then follows it. While no program has an event stream open, it falls behind, and
+catches up from the log at the next request.
 """
 
 import asyncio
@@ -22,32 +22,32 @@ from sandboxagent.server.sessions.session import Session
 logger = logging.getLogger(__name__)
 
 PAGE = 1000
-"""Events read from the log at a time."""
+"""Maximum number of events that are read from the log at a time."""
 AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
-"""Events of the past that are taken in, and bytes of them, before others get a turn."""
+"""Maximum number and bytes of events that are applied before other tasks run."""
 DEEPEST = 50
-"""Forks of forks whose past is looked up."""
+"""Maximum number of nested forks whose history is read."""
 MAX_TRANSCRIPTS = 1000
-"""Transcripts in memory, however small."""
+"""Maximum number of transcripts in memory, for any size."""
 SHARE = 4
-"""One transcript may have this part of the memory of all."""
+"""One transcript may use at most the whole memory divided by this."""
 
 
 @dataclass(slots=True, eq=False)
 class TranscriptCursor:
-    """One session's transcript, and how far it has come."""
+    """One session's transcript, and its position in the log."""
 
     session_id: str
     transcript: Transcript
     directory: str
     newest: int
-    """The last event of the session that is known."""
+    """Position of the session's last known event."""
     told_after: int
-    """Readers get what comes after this event; for what was before, they ask."""
+    """Position after which readers get events. They request messages for earlier ones."""
     cursor: int = 0
-    """The last event that is in the transcript."""
+    """Position of the last event in the transcript."""
     live: bool = False
-    """It has everything, and gets what comes next at once."""
+    """Whether the transcript is up to date, and new events are applied at once."""
     catching_up: "asyncio.Task[None] | None" = None
     when_live: list[Callable[["TranscriptCursor"], None]] = field(
         default_factory=list[Callable[["TranscriptCursor"], None]]
@@ -55,44 +55,44 @@ class TranscriptCursor:
 
 
 class Transcripts:
-    """All that are in memory."""
+    """All transcripts in memory."""
 
     def __init__(self, hub: Hub, bus: EventBus, memory: int) -> None:
-        """`memory` is in bytes, for all of them."""
+        """`memory` is the maximum number of bytes of all transcripts."""
         self._hub = hub
         self._bus = bus
         self._memory = memory
         self._followed: dict[str, TranscriptCursor] = {}
-        """From the one used longest ago on."""
+        """By session id, the least recently used first."""
 
     # Reading
 
     async def get(self, session: Session) -> Transcript:
-        """A session's transcript, up to now. Raises LogUnavailable."""
+        """Return a session's transcript, up to date. Raises LogUnavailable."""
         followed = self._follow(session, self._hub.log.position)
         if not followed.live:
-            # What has come since it fell behind, readers hear from elsewhere, or not at all.
+            # Readers do not get events since it fell behind from here: they get them elsewhere, or not at all.
             followed.newest = max(followed.newest, self._hub.log.position)
             await asyncio.shield(self._catch_up(followed))
         self._make_room(followed)
         return followed.transcript
 
     def find(self, session: Session) -> Transcript | None:
-        """What is in memory of it."""
+        """Return a session's transcript if it is in memory, perhaps out of date; else None."""
         followed = self._followed.get(session.id)
         return None if followed is None else followed.transcript
 
     def publish(self, session: Session, type: str, properties: object) -> None:
-        """Tell readers of something in a session."""
+        """Send readers an event of a session."""
         self._bus.publish(normalize(session.facts.cwd), type, properties)
 
     def publish_session(self, session: Session, type: str) -> None:
-        """Tell readers how a session is now."""
+        """Send readers an event with the session's current state."""
         info = describe(session, self.find(session))
         self.publish(session, type, {"sessionID": info.id, "info": info})
 
     def after_all(self, session: Session, then: Callable[[Transcript], None]) -> None:
-        """Call back once readers have everything so far; at once, if they have."""
+        """Call back once readers have all events so far; at once if they have them already."""
         if not self._bus.read:
             return
         followed = self._follow(session, self._hub.log.position)
@@ -103,19 +103,19 @@ class Transcripts:
         self._catch_up(followed)
 
     def forget(self, session_id: str) -> None:
-        """The session is deleted."""
+        """Forget the transcript of a deleted session."""
         followed = self._followed.pop(session_id, None)
         if followed is not None and followed.catching_up is not None:
             followed.catching_up.cancel()
 
-    # What the log does
+    # Callbacks of the log
 
     def appended(self, chunk: Chunk) -> None:
-        """Something has become part of a session's history."""
+        """Apply a chunk that was added to a session's history."""
         try:
             self._take(chunk)
         except Exception:
-            # It is read again from the log.
+            # Drop the transcript. It will be read again from the log.
             logger.exception("transcript failed session=%s", chunk.session_id)
             self._followed.pop(chunk.session_id or "", None)
 
@@ -171,14 +171,14 @@ class Transcripts:
             await self._read_past(followed)
         while followed.cursor < followed.newest:
             await self._read_part(followed, followed.session_id, followed.newest + 1)
-        # Nothing is awaited between the last look and this.
+        # There is no await between the check above and this, so no event is missed.
         followed.live = True
         waiting, followed.when_live = followed.when_live, []
         for then in waiting:
             then(followed)
 
     async def _read_part(self, followed: TranscriptCursor, session_id: str, before: int) -> None:
-        """Take in some of what comes before a position, and all of it in the end."""
+        """Read and apply a page of events before a position. Repeated calls apply all of them."""
         chunks = await self._hub.log.history(session_id, followed.cursor, before, PAGE)
         taken = size = 0
         for chunk in chunks:
@@ -191,7 +191,7 @@ class Transcripts:
             followed.cursor = before - 1
 
     async def _read_past(self, followed: TranscriptCursor) -> None:
-        """A fork begins with what was said before it, in the session that it was made from."""
+        """Apply the history before a fork, from the sessions that it was forked from."""
         line: list[tuple[str, int]] = []
         session = self._hub.find_session(followed.session_id)
         while session is not None and len(line) < DEEPEST:
