@@ -13,7 +13,7 @@ from sandboxagent.server.processes.children import OWNER, ProcessTrees
 
 
 async def serve() -> None:
-    """Answer on stdio until stdin ends or SIGTERM comes. What runs then is ended."""
+    """Answer on stdio until stdin ends or SIGTERM comes, then end all running turns."""
     serving = asyncio.current_task()
     assert serving is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)

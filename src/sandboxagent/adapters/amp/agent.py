@@ -1,6 +1,6 @@
 """Serve ACP for Amp: sessions are Amp's threads, and turns can be cancelled.
 
-Knows nothing of what is said in a turn; that is in `cli.py`.
+`run.py` runs a turn.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from sandboxagent.core.tasks import Tasks
 
 PROTOCOL_VERSION = 1
 RESOURCE_NOT_FOUND = -32002
-"""ACP's code for what there is not."""
+"""ACP's code for a resource that does not exist."""
 
 MODES = {
     "smart": ("Smart", "The most capable model"),
@@ -33,7 +33,7 @@ MODES = {
     "deep": ("Deep", "Thinks longer"),
     "large": ("Large", "For much context"),
 }
-"""Amp's own, but for `free`, which cannot be used this way."""
+"""Amp's own modes, except `free`, which this adapter cannot use."""
 DEFAULT_MODE = "smart"
 
 
@@ -49,7 +49,7 @@ class AmpAgent:
         self._ending = Tasks()
 
     def methods(self) -> Mapping[str, Method]:
-        """What it answers."""
+        """Return the handlers of requests, by method."""
         return {
             "initialize": self._initialize,
             "session/new": self._new,
@@ -61,7 +61,7 @@ class AmpAgent:
         }
 
     def notifications(self) -> Mapping[str, Notification]:
-        """What it hears."""
+        """Return the handlers of notifications, by method."""
         return {"session/cancel": lambda params: self._cancel(_text(params, "sessionId"))}
 
     async def stop(self) -> None:
@@ -123,7 +123,7 @@ class AmpAgent:
         return {}
 
     async def _prompt(self, params: Object) -> Object:
-        # Nothing is awaited before the turn is in the table: a cancel that follows at once has to find it.
+        # Await nothing before the turn is in the table: a cancel that follows at once must find it.
         session = self._session(params)
         if session.id in self._turns:
             raise RpcError(INVALID_REQUEST, f"a turn is running in session {session.id}", {"sessionId": session.id})
@@ -145,9 +145,9 @@ class AmpAgent:
         return self._sessions[id]
 
     def _reopened(self, params: Object) -> tuple[Session, Object | None]:
-        """A session that was, and its thread where this machine has it."""
+        """Return an existing session for a load or resume, and its thread if this machine has it."""
         id, directory = _text(params, "sessionId"), _directory(params)
-        # It comes from the client, and becomes a file name and an argument.
+        # The id comes from the client, and becomes a file name and an argument.
         if not is_thread_id(id):
             raise RpcError(RESOURCE_NOT_FOUND, f"no such session: {id}", {"sessionId": id})
         if id in self._turns:

@@ -2,8 +2,8 @@
 
 usage: python -I -S delegate.py SOCKET SECRET    with the tool's arguments on stdin, as JSON
 
-Whatever goes wrong rejects; exit code 1 would mean "ask", which Amp cannot do here. One runs for each use of a tool,
-so it imports little.
+Every failure rejects. Exit code 1 would mean "ask", which Amp cannot do here. Amp runs this program for each use of a
+tool, so it imports little.
 """
 
 import json
@@ -13,16 +13,16 @@ import sys
 
 ALLOW, REJECT = 0, 2
 MAX_MESSAGE_BYTES = 64 << 20
-"""Bytes of a tool's arguments, and of an answer."""
+"""Maximum bytes of a tool's arguments, and of an answer."""
 ANSWER_TIMEOUT = 24 * 3600.0
-"""Seconds to wait for an answer. The server has a limit of its own, which is shorter."""
+"""Seconds to wait for an answer. The server's own limit is shorter."""
 
 
 def ask(path: str, secret: str) -> tuple[bool, str]:
-    """Whether the adapter allows it, and its reason when not."""
+    """Ask the adapter; return whether it allows the use of the tool, and its reason if it does not."""
     arguments = sys.stdin.buffer.read(MAX_MESSAGE_BYTES + 1)
     if len(arguments) > MAX_MESSAGE_BYTES:
-        return False, "The arguments of this tool are too long to be looked at."
+        return False, "The arguments of this tool are too long to be checked."
     question = {
         "secret": secret,
         "tool": os.environ["AGENT_TOOL_NAME"],
@@ -44,6 +44,6 @@ if __name__ == "__main__":
         allowed, reason = ask(sys.argv[1], sys.argv[2])
         code, text = (ALLOW, "") if allowed else (REJECT, reason or "The user did not allow this.")
     finally:
-        # Amp gives the model what stands on stderr. Left at once: no handler, no traceback, no other exit code.
+        # Amp gives the model the text on stderr. `_exit` runs no handlers, writes no traceback and keeps the code.
         os.write(2, text.encode())
         os._exit(code)

@@ -1,7 +1,7 @@
-"""Answer on a socket whether Amp may use a tool: `delegate.py` asks there.
+"""Answer on a socket whether Amp may use a tool.
 
-The socket is in a directory that only this user can enter, takes connections of this user alone, and each turn has a
-secret of its own. Everything unclear is refused.
+Amp runs `delegate.py`, which asks on this socket. The socket is in a directory that only this user can enter, and
+accepts only connections of this user. Each turn has its own secret. Everything unclear is rejected.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from typing import cast
 from sandboxagent.adapters.stdio import Object
 
 MAX_QUESTION_BYTES = 96 << 20
-"""Bytes of a question: what a gate may send, escaped."""
+"""Maximum bytes of a question. It has room for the arguments that `delegate.py` accepts, escaped as JSON."""
 MAX_SOCKET_PATH = 100
-"""The longest path of a socket that every kernel takes, in bytes."""
+"""Maximum bytes of a socket's path that every kernel accepts."""
 
 PREFIX = "sandbox-agent-amp-"
 STALE_TIMEOUT = 60.0
-"""Seconds in which a directory may belong to an adapter that does not listen yet."""
+"""Seconds for which a directory without a listener stays: its adapter may not listen yet."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of a tool that Amp asks about."""
+    """One use of a tool, about which Amp asks."""
 
     tool: str
     id: str | None
@@ -48,7 +48,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether it may; `reason` is for the model."""
+    """Whether Amp may use the tool; `reason` is for the model."""
 
     allow: bool
     reason: str = ""
@@ -58,19 +58,19 @@ Judge = Callable[[Use], Awaitable[Verdict]]
 
 
 class Pass:
-    """What one turn of Amp needs to ask: the program that its settings name as the delegate."""
+    """The two files of one turn: the delegate program, which asks, and Amp's settings, which name that program."""
 
     def __init__(self, program: Path, settings: Path) -> None:
         self.program = program
         self.settings = settings
 
     def write_settings(self, text: str) -> None:
-        """Put the settings of this turn where only this user can read them: they may hold secrets."""
+        """Write the settings of this turn so that only this user can read them: they may contain secrets."""
         _write(self.settings, text, 0o600)
 
 
 class Doorway:
-    """Listens for gates, as long as a block of `async with` lasts."""
+    """A server for the delegate programs. It listens within a block of `async with`."""
 
     def __init__(self) -> None:
         self._judges: dict[str, Judge] = {}
@@ -79,7 +79,7 @@ class Doorway:
     async def __aenter__(self) -> "Doorway":
         self._directory = _private_directory()
         self._path = self._directory / "gate"
-        # The directory keeps others out even before the mode of the socket is set.
+        # The directory keeps other users out even before the mode of the socket is set.
         self._server = await asyncio.start_unix_server(self._answer, self._path, limit=MAX_QUESTION_BYTES)
         self._path.chmod(0o600)
         return self
@@ -90,7 +90,7 @@ class Doorway:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def admit(self, judge: Judge) -> tuple[str, Pass]:
-        """From now on this judge decides for gates with the secret: a key to revoke it, and what to give to Amp."""
+        """Let a judge decide for one turn; return the turn's secret, which `revoke` needs, and the files for Amp."""
         secret = token_hex(24)
         folder = self._directory / secret[:12]
         folder.mkdir(mode=0o700)
@@ -101,7 +101,7 @@ class Doorway:
         return secret, Pass(program, folder / "settings.json")
 
     def revoke(self, secret: str) -> None:
-        """Nothing is allowed under this secret any more, and what was written for it is gone."""
+        """Allow nothing more under a secret, and delete the files that were written for it."""
         self._judges.pop(secret, None)
         shutil.rmtree(self._directory / secret[:12], ignore_errors=True)
 
@@ -111,7 +111,7 @@ class Doorway:
             if _is_ours(writer):
                 verdict = await self._judge(reader)
         except Exception:
-            logger.exception("a gate could not be answered")
+            logger.exception("a request about a tool could not be answered")
         answer = {"allow": verdict.allow, "reason": verdict.reason}
         with suppress(OSError):
             writer.write(json.dumps(answer).encode() + b"\n")
@@ -120,7 +120,7 @@ class Doorway:
 
     async def _judge(self, reader: asyncio.StreamReader) -> Verdict:
         line = await reader.readline()
-        if not line:  # Another adapter looks whether this one is alive.
+        if not line:  # Another adapter connects only to see whether this one is alive.
             return Verdict(False)
         question = cast("Object", json.loads(line))
         judge = self._judges.get(str(question.get("secret")))
@@ -129,7 +129,7 @@ class Doorway:
             return Verdict(False)
         use = Use(tool, id if isinstance(id, str) else None, cast("Object", arguments))
         judging = asyncio.ensure_future(judge(use))
-        # The gate sends no more: when its side ends, Amp has given up, and the answer is of no use.
+        # The delegate sends nothing more. If its side closes, Amp has given up, and the answer is of no use.
         leaving = asyncio.ensure_future(reader.read(1))
         await asyncio.wait({judging, leaving}, return_when=asyncio.FIRST_COMPLETED)
         leaving.cancel()
@@ -140,7 +140,7 @@ class Doorway:
 
 
 def _private_directory() -> Path:
-    """A new directory for this user alone, whose path is short enough for a socket in it."""
+    """Make and return a directory for this user alone, with a path that is short enough for a socket in it."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), None, "/tmp"):  # noqa: S108
         with suppress(OSError):
             made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -152,7 +152,7 @@ def _private_directory() -> Path:
 
 
 def _sweep(parent: Path) -> None:
-    """Remove what killed adapters have left: their settings may hold secrets."""
+    """Remove the directories of killed adapters: the settings in them may contain secrets."""
     for left in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):
             about = left.lstat()
@@ -174,7 +174,7 @@ def _is_served(path: Path) -> bool:
 
 
 def _is_ours(writer: asyncio.StreamWriter) -> bool:
-    """Whether a process of this user is at the other end."""
+    """Return whether a process of this user is at the other end."""
     connection = cast("socket.socket", writer.get_extra_info("socket"))
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     _, user, _ = struct.unpack("3i", credentials)

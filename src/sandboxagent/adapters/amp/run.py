@@ -1,7 +1,7 @@
 """Run Amp's command line for one turn, with its whole process tree.
 
-A turn has what Amp says as updates, what it asks, and its end. It knows nothing of other turns, nor of how sessions are
-opened.
+A turn sends Amp's output as updates, asks the client for permissions, and returns the result. It does not know other
+turns, nor how sessions are opened.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from sandboxagent.server.processes.children import ProcessTrees
 AUTH_REQUIRED = -32000
 """ACP's code for an agent that needs a login first."""
 PROGRAM, VERSION = "AMP_CLI", "AMP_CLI_VERSION"
-"""Variables that say where Amp's program is, and in which version."""
+"""Environment variables with the path of Amp's program, and with its version."""
 COMMAND_TIMEOUT = 60.0
-"""Seconds for a command of Amp's that is no turn. Without a key, Amp would wait for a login forever."""
+"""Seconds for a command of Amp's that is not a turn. Without a key, Amp would wait for a login forever."""
 TERM_TIMEOUT = 1.0
-"""Seconds to end in after SIGTERM: Amp needs a part of that to keep the thread."""
+"""Seconds that Amp has to end after SIGTERM. It needs a part of them to save the thread."""
 MAX_LINE = 128 << 20
 MAX_ERROR_TEXT = 2000
-"""Characters of what Amp wrote that get into an error."""
+"""Maximum characters of Amp's output in an error."""
 
 
 class AmpCli:
@@ -50,12 +50,12 @@ class AmpCli:
         return self.environ.get(VERSION) or "unknown"
 
     def check_credentials(self) -> None:
-        """Raises RpcError when Amp has no key: it would wait for a login in a browser."""
+        """Raise RpcError if Amp has no key. Amp would then wait for a login in a browser."""
         if not self.environ.get("AMP_API_KEY") and not (data_directory(self.environ) / "secrets.json").exists():
             raise RpcError(AUTH_REQUIRED, "Amp has no key: set AMP_API_KEY, or log in with amp login")
 
     async def new_thread(self, directory: str) -> str:
-        """Have Amp make a thread, and give its id; raises RpcError."""
+        """Have Amp create a thread, and return its id. Raises RpcError."""
         said = _Said()
         process = await self.start(["threads", "new"], directory, said)
         process.end_input()
@@ -74,7 +74,7 @@ class AmpCli:
         return words[-1]
 
     async def start(self, arguments: Sequence[str], directory: str, listener: ProcessListener) -> AgentProcess:
-        """Start it below a keeper of its own: its end is the end of all that it has started. Raises RpcError."""
+        """Start Amp under a keeper process, which ends all descendants when Amp ends. Raises RpcError."""
         environment = {name: value for name, value in self.environ.items() if name not in (PROGRAM, VERSION)}
         try:
             return await AgentProcess.spawn(
@@ -92,13 +92,13 @@ class AmpCli:
 
 
 def failure(text: str, said: str) -> RpcError:
-    """An error with the end of what Amp wrote."""
+    """Return an error with the end of Amp's output."""
     said = said.strip()[-MAX_ERROR_TEXT:]
     return RpcError(INTERNAL_ERROR, f"{text}: {said}" if said else text)
 
 
 class _Said:
-    """Keeps the beginning of what a command writes."""
+    """A listener that keeps the beginning of a command's output."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -111,9 +111,9 @@ class _Said:
 
 
 MAX_WAITING = 4 << 20
-"""Bytes of Amp's that may wait for the client; then Amp waits, too."""
+"""Maximum bytes of Amp's output that wait for the client. Above it, Amp's output is not read."""
 EXIT_TIMEOUT = 10.0
-"""Seconds for Amp to end in after it has said how the turn went: it sends the thread to its server."""
+"""Seconds that Amp has to exit after it has reported the result, because it sends the thread to its server."""
 ALLOW, REJECT = "allow", "reject"
 OPTIONS: list[Object] = [
     {"optionId": ALLOW, "name": "Allow", "kind": "allow_once"},
@@ -125,18 +125,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Session:
-    """A thread of Amp's that is open here."""
+    """An open thread of Amp's."""
 
     id: str
     directory: str
     mode: str
     servers: list[Object] = field(default_factory=list[Object])
     begun: bool = False
-    """Whether something was said in it: Amp keeps to its mode from then on."""
+    """Whether the thread has had a prompt. From then on, Amp does not change its mode."""
 
 
 class Turn:
-    """One prompt under way. Listens to Amp's process."""
+    """One prompt under way, and the listener of Amp's process."""
 
     def __init__(self, peer: Peer, cli: AmpCli, doorway: Doorway, session: Session) -> None:
         self._peer = peer
@@ -150,13 +150,13 @@ class Turn:
         self._exit: Exit | None = None
         self._process: AgentProcess | None = None
         self._permitted: set[str] = set()
-        """Tool calls that Amp has asked about and may make."""
+        """Ids of the tool calls that Amp has asked about and may make."""
         self._failure: RpcError | None = None
-        """Why we ended it ourselves."""
+        """The error for which the adapter itself ended the turn."""
         self.cancelled = False
 
     async def play(self, message: Object) -> Object:
-        """The result of the prompt; raises RpcError."""
+        """Run the prompt, and return its result. Raises RpcError."""
         self._check_workspace()
         secret, admitted = self._doorway.admit(self._judge)
         try:
@@ -169,7 +169,7 @@ class Turn:
         return self._result()
 
     async def cancel(self) -> None:
-        """End the turn, and with it everything that Amp has started."""
+        """End the turn, and all processes that Amp has started."""
         self.cancelled = True
         await self._end()
 
@@ -187,7 +187,7 @@ class Turn:
             if not self.cancelled:
                 self._session.begun = True
                 process.send(json.dumps(message).encode())
-                # Amp ends when its input has ended and the model has nothing more to say.
+                # Amp exits when its input has ended and the model's answer is complete.
                 process.end_input()
             else:
                 await self._end()
@@ -199,7 +199,7 @@ class Turn:
         if self._process is not None:
             await self._process.stop(TERM_TIMEOUT)
 
-    # What Amp says
+    # Amp's output
 
     async def _follow(self) -> None:
         while self._waiting or self._exit is None:
@@ -233,14 +233,14 @@ class Turn:
                 await self._end()
 
     def _distrust(self, message: Object) -> RpcError | None:
-        """Tools have run: why nothing more may be done, if Amp did not ask about one, or need not ask any more."""
+        """Return an error if Amp used a tool without asking, or if the workspace lets it do so; else None."""
         try:
             self._check_workspace()
         except RpcError as problem:
             return problem
         if self._permitted.issuperset(used_tools(message)):
             return None
-        # Settings of the machine, or of another version of Amp, may keep it from asking.
+        # Settings of the machine, or another version of Amp, may keep it from asking.
         return RpcError(INTERNAL_ERROR, "Amp used a tool without asking for permission, so the turn was ended")
 
     async def _send(self, updates: Iterator[Object]) -> None:
@@ -275,7 +275,7 @@ class Turn:
             raise failure(f"Amp ended {how} before the turn did", ended.stderr.text(MAX_ERROR_TEXT))
         return {"stopReason": stream.stop_reason, "usage": stream.usage.total()}
 
-    # What Amp asks
+    # Amp's requests for permission
 
     async def _judge(self, use: Use) -> Verdict:
         if self.cancelled or self._failure is not None:

@@ -1,8 +1,8 @@
 """Write Amp's settings for a turn, and refuse a workspace whose settings could undo them.
 
-Amp also reads `.amp/settings.json` of the directory that it works in, and lets that win. It also runs what a repository
-has for it: plugins, and the MCP servers of skills. A repository could switch all asking off, or name programs to run.
-Where it does anything but set what is known to be harmless, nothing is started.
+Amp also reads `.amp/settings.json` of its working directory, which has precedence. It also runs plugins of a
+repository, and the MCP servers of skills. A repository could turn off all requests for permission, or name programs to
+run. If it has anything but settings that are known to be harmless, Amp is not started.
 """
 
 import json
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 PERMISSIONS, ALLOW_ALL, SERVERS = "amp.permissions", "amp.dangerouslyAllowAll", "amp.mcpServers"
 MAX_FILE_BYTES = 1 << 20
-"""Bytes of a settings file that is read."""
+"""Maximum bytes of a settings file that is read."""
 
 
 HARMLESS = frozenset(
@@ -52,20 +52,21 @@ HARMLESS = frozenset(
         "amp.tools.stopTimeout",
     }
 )
-"""What a workspace may set. All else may run programs (`amp.mcpServers`, `amp.hooks`, `amp.toolbox.path`), allow things
-(`amp.permissions`, `amp.guardedFiles.allowlist`), or lead Amp and its key elsewhere (`amp.url`, `amp.proxy`)."""
+"""Settings that a workspace may have. Others may run programs (`amp.mcpServers`, `amp.hooks`, `amp.toolbox.path`),
+allow tools (`amp.permissions`, `amp.guardedFiles.allowlist`), or send Amp's key elsewhere (`amp.url`, `amp.proxy`)."""
 RUNNING = (
     ".amp/plugins/*",
     *(f"{skills}/{depth}mcp.json" for skills in (".agents/skills", ".claude/skills") for depth in ("*/", "*/*/")),
 )
-"""Files of a workspace that Amp runs, or that name programs which it runs: plugins, and the MCP servers of skills."""
+"""Files of a workspace that Amp runs, or that name programs to run: plugins, and the MCP servers of skills."""
 _COMMENT = r'"(?:[^"\\]|\\.)*(?:"|\Z)|//[^\n\r\u2028\u2029]*|/\*.*?(?:\*/|\Z)'
+"""Strings, which stay, and comments, which JSON does not have."""
 _COMMA = r'"(?:[^"\\]|\\.)*(?:"|\Z)|,(?=\s*[}\]])'
-"""Strings, which stay, and what JSON lacks: comments; commas at the end of a list."""
+"""Strings, which stay, and commas at the end of a list or object, which JSON does not have."""
 
 
 class UntrustedWorkspace(Exception):
-    """The workspace has what would take permissions out of our hands."""
+    """The workspace has a file with which Amp could act without asking for permission."""
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
@@ -73,11 +74,11 @@ class UntrustedWorkspace(Exception):
 
 
 def turn_settings(environ: Mapping[str, str], gate: Path, servers: Sequence[Object]) -> str:
-    """The settings file of a turn. `servers` are those of the session, as ACP has them."""
+    """Return the settings file of a turn. `servers` are the session's MCP servers in ACP's form."""
     own = _user_settings(environ)
     delegate: Object = {"tool": "*", "action": "delegate", "to": str(gate)}
     mine = own.get(PERMISSIONS)
-    # What the user rejects stays so. What the user allows is for rules and clients to decide, as with other agents.
+    # Keep the user's rules that reject. Rules that allow are dropped: the server's rules and clients decide.
     rejecting = [rule for rule in cast("list[object]", mine) if _rejects(rule)] if isinstance(mine, list) else []
     known = own.get(SERVERS)
     all_servers = {**(cast("Object", known) if isinstance(known, dict) else {}), **mcp_servers(servers)}
@@ -87,15 +88,15 @@ def turn_settings(environ: Mapping[str, str], gate: Path, servers: Sequence[Obje
 
 
 def mcp_servers(servers: Sequence[Object]) -> Object:
-    """MCP servers of ACP, as Amp has them."""
+    """Convert MCP servers from ACP's form to Amp's."""
     return {str(server.get("name")): _server(server) for server in servers}
 
 
 def check_workspace(directory: str) -> None:
-    """Raises UntrustedWorkspace when something in the workspace could run or allow what we have not been asked about.
+    """Raise UntrustedWorkspace if a file in the workspace could run programs or allow tools without a request.
 
-    Looks where Amp does and further up: up to the root, whatever Amp takes for the root of a repository. Plugins and
-    skills in the home directory are the user's own.
+    It checks all parent directories up to the root, because Amp's own root of a repository may be any of them. Plugins
+    and skills in the home directory are the user's own.
     """
     folder = Path(directory).resolve()
     home = Path.home().resolve()
@@ -113,7 +114,7 @@ UNCLEAR = "is not plain JSON with comments, and may have settings that Amp would
 
 
 def _harmful_key(path: Path) -> str | None:
-    """A setting that is not known to be harmless; empty when the file says nothing that we understand."""
+    """Return a setting that is not known to be harmless; empty if the file cannot be understood, None if all are."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:

@@ -1,7 +1,7 @@
 """Translate prompts of ACP into Amp's messages, and Amp's messages into updates of ACP.
 
-Mentions of files in a prompt are for Amp to read. A message comes whole: Amp sends none before it is complete. Pure but
-for paths; knows nothing of processes, and nothing of how permission is asked for.
+Amp itself reads the files that a prompt mentions. It sends each message only when the message is complete. Pure, except
+for paths. `run.py` runs the process and asks for permissions.
 """
 
 import re
@@ -14,21 +14,21 @@ from sandboxagent.adapters.amp.tools import decoded, tool_call, tool_result
 from sandboxagent.adapters.stdio import INVALID_PARAMS, Object, RpcError
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
-"""What Amp takes."""
+"""Media types of images that Amp accepts."""
 _SPECIAL = re.compile(r"[\s@\\,;]")
-"""What would end a mention, unless a backslash stands before it."""
+"""Characters that end a mention, unless a backslash precedes them."""
 _CUT = (*".,;:!?)}]",)
-"""What Amp takes for the end of a sentence and not of a path."""
+"""Characters at the end of a path that Amp would read as the end of a sentence."""
 
 
 def message(prompt: Sequence[Object]) -> Object:
-    """The line for Amp's stdin; raises RpcError when a block cannot be said in it."""
+    """Return a prompt as a message for Amp's stdin. Raises RpcError if Amp does not accept a block."""
     content = [block for each in prompt for block in _blocks(each)]
     return {"type": "user", "message": {"role": "user", "content": content}}
 
 
 def mention(uri: str) -> str:
-    """A link as Amp understands it in a text: `@path` for a file of this machine, else the address."""
+    """Return a link in the form that Amp reads in a text: `@path` for a file of this machine, else the address."""
     parts = urlsplit(uri)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return uri
@@ -36,7 +36,7 @@ def mention(uri: str) -> str:
     if "\n" in path or path.endswith(_CUT):
         return path
     escaped = _SPECIAL.sub(r"\\\g<0>", path)
-    # The model sees the mention as it is: it gets the path without escapes, too.
+    # The model sees the mention unchanged, so add the path without escapes.
     return f"@{path}" if escaped == path else f"@{escaped} ({path})"
 
 
@@ -63,12 +63,12 @@ def _text(text: str) -> Object:
 
 
 _STOPS = {"max_tokens": "max_tokens", "refusal": "refusal"}
-"""Reasons of the model for which ACP has a name. All others are the end of a turn."""
+"""The model's stop reasons for which ACP has a name. All others become `end_turn`."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens that a turn has taken so far."""
+    """Tokens that a turn has used so far."""
 
     read: int = 0
     written: int = 0
@@ -76,7 +76,7 @@ class Usage:
     cache_written: int = 0
 
     def add(self, usage: Object) -> Object | None:
-        """Count a message; gives the update on how full the context is."""
+        """Count the tokens of a message; return an update about the context's size, or None without a size."""
         read, written = _number(usage, "input_tokens"), _number(usage, "output_tokens")
         from_cache, to_cache = _number(usage, "cache_read_input_tokens"), _number(usage, "cache_creation_input_tokens")
         self.read += read
@@ -99,20 +99,20 @@ class Usage:
 
 @dataclass(slots=True)
 class Stream:
-    """One turn, as far as Amp has reported it."""
+    """The state of one turn, as far as Amp has reported it."""
 
     stop_reason: str = "end_turn"
     error: str | None = None
-    """What Amp says went wrong."""
+    """Amp's own error message."""
     finished: bool = False
-    """Whether Amp has said how it ended."""
+    """Whether Amp has reported the turn's result."""
     usage: Usage = field(default_factory=Usage)
     open_calls: dict[str, str] = field(default_factory=dict[str, str])
-    """Tool calls whose result is not known yet, and their tools."""
+    """Tool calls without a result: id → tool."""
     _announced: set[str] = field(default_factory=set[str])
 
     def updates(self, message: Object) -> Iterator[Object]:
-        """A line of the stream as updates."""
+        """Yield the updates for a line of the stream."""
         inner = message.get("message")
         said = cast("Object", inner) if isinstance(inner, dict) else {}
         match message:
@@ -131,19 +131,22 @@ class Stream:
                 pass
 
     def announce(self, id: str, tool: str, arguments: Object) -> Iterator[Object]:
-        """A tool call, the first time that it is heard of."""
+        """Yield the update for a new tool call; nothing for a known one."""
         if id not in self._announced:
             self._announced.add(id)
             self.open_calls[id] = tool
             yield tool_call(id, tool, arguments)
 
     def settle(self, id: str, result: object, failed: bool) -> Iterator[Object]:
-        """The result of a tool call."""
+        """Yield the update for the result of a tool call."""
         self.open_calls.pop(id, None)
         yield tool_result(id, result, failed=failed)
 
     def close(self, permitted: Container[str]) -> Iterator[Object]:
-        """The turn is over: what has no result will never have one. Amp does not report what its helpers did."""
+        """Yield updates that end the tool calls without a result, because the turn is over.
+
+        Amp does not report the results of its helpers.
+        """
         went_well = self.finished and self.error is None
         for id in list(self.open_calls):
             del self.open_calls[id]
@@ -171,7 +174,7 @@ class Stream:
 
 
 def used_tools(message: Object) -> set[str]:
-    """The tool calls that a line of the stream has results of, but for those that came to nothing."""
+    """Return the ids of the tool calls whose results are in a line of the stream, without those that failed."""
     said = message.get("message")
     blocks = objects(cast("Object", said).get("content")) if isinstance(said, dict) else []
     results = [block for block in blocks if block.get("type") == "tool_result"]
@@ -179,12 +182,12 @@ def used_tools(message: Object) -> set[str]:
 
 
 def chunk(kind: str, text: str) -> Object:
-    """A piece of text as an update."""
+    """Return an update for a piece of text."""
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
 
 
 def objects(listed: object) -> list[Object]:
-    """The objects in a list; none when it is no list."""
+    """Return the objects in a list; an empty list for any other value."""
     entries = cast("list[object]", listed) if isinstance(listed, list) else []
     return [cast("Object", each) for each in entries if isinstance(each, dict)]
 

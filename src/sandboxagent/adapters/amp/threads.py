@@ -1,6 +1,6 @@
 """Read Amp's threads from its data directory, and turn them into the history of a session.
 
-Amp's server alone may keep newer threads: you can continue those, but not read them here.
+Newer threads may be only on Amp's server. Sessions can continue them, but their history cannot be read here.
 """
 
 import json
@@ -14,24 +14,24 @@ from sandboxagent.adapters.amp.tools import tool_call, tool_result
 from sandboxagent.adapters.stdio import Object
 
 MAX_FILE_BYTES = 256 << 20
-"""Bytes of a thread's file that is read."""
+"""Maximum bytes of a thread's file that is read."""
 _ID = re.compile(r"T-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _FAILED = frozenset({"error", "cancelled", "rejected-by-user", "cancellation-requested"})
 
 
 def is_thread_id(text: str) -> bool:
-    """Whether it may be the id of a thread, an argument of Amp's, and the name of a file."""
+    """Return whether a text is a thread's id, and so safe as an argument of Amp's and as a file name."""
     return _ID.fullmatch(text) is not None
 
 
 def data_directory(environ: Mapping[str, str]) -> Path:
-    """Where Amp keeps what it knows."""
+    """Return Amp's data directory."""
     home = environ.get("HOME") or Path.home()
     return Path(environ.get("XDG_DATA_HOME") or f"{home}/.local/share") / "amp"
 
 
 def read_thread(environ: Mapping[str, str], id: str) -> Object | None:
-    """A thread as it is kept here; None when it is not."""
+    """Read a thread from this machine; None if it is not here, too large or damaged."""
     path = data_directory(environ) / "threads" / f"{id}.json"
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -43,7 +43,7 @@ def read_thread(environ: Mapping[str, str], id: str) -> Object | None:
 
 
 def history(thread: Object) -> Iterator[Object]:
-    """What was said in a thread, as updates."""
+    """Yield the messages and tool calls of a thread as updates."""
     for message in objects(thread.get("messages")):
         for block in objects(message.get("content")):
             yield from _update(str(message.get("role")), block)
@@ -61,7 +61,7 @@ def _update(role: str, block: Object) -> Iterator[Object]:
         case {"type": "tool_use", "id": str(id), "name": str(tool)}:
             arguments = block.get("input")
             call = tool_call(id, tool, cast("Object", arguments) if isinstance(arguments, dict) else {})
-            # The old text of a diff would be what the file holds today.
+            # Drop diffs of other tools: their old text would be the file's content at this time.
             old = [each for each in cast("list[Object]", call["content"]) if tool == "edit_file"]
             yield {**call, "content": old}
         case {"type": "tool_result", "toolUseID": str(id), "run": {"status": str(status)}}:

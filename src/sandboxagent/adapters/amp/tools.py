@@ -1,7 +1,4 @@
-"""Turn Amp's tools into tool calls of ACP: kinds, titles, places, diffs and results.
-
-Also says which tools only look at files.
-"""
+"""Turn Amp's tools into tool calls of ACP, and tell which tools only read files."""
 
 import json
 import os
@@ -13,7 +10,7 @@ from sandboxagent.adapters.stdio import Object
 
 MAX_TITLE = 200
 MAX_FILE = 1 << 20
-"""Bytes of a file that is shown as the old side of a diff."""
+"""Maximum bytes of a file that is shown as the old side of a diff."""
 
 
 KINDS = {
@@ -28,14 +25,14 @@ KINDS = {
 
 
 LOOKING_AT_FILES = frozenset({"Read", "look_at", "Grep", "glob", "Glob"})
-"""Tools that read files of the paths in their arguments, and do nothing else."""
+"""Tools that only read the files whose paths are in their arguments."""
 HARMLESS = frozenset({"finder", "oracle", "Task", "task_list", "mermaid", "skill"})
-"""Tools that do nothing themselves: what their helpers do is asked about again."""
+"""Tools that have no effects themselves. Amp asks again about the tools that their helpers use."""
 _PATHS = ("path", "filePattern", "glob", "referenceFiles")
 
 
 def tool_call(id: str, tool: str, arguments: Object) -> Object:
-    """A tool call when Amp has decided to make it."""
+    """Return the update for a new tool call."""
     paths = [path for key in ("path", "file_path") if isinstance(path := arguments.get(key), str)]
     return {
         "sessionUpdate": "tool_call",
@@ -51,17 +48,17 @@ def tool_call(id: str, tool: str, arguments: Object) -> Object:
 
 
 def tool_result(id: str, result: object, *, failed: bool) -> Object:
-    """What came of a tool call; `result` as Amp has it, decoded."""
+    """Return the update for the result of a tool call. `result` is Amp's, decoded."""
     text = _result_text(result)
     shown: Object = {"content": [{"type": "content", "content": {"type": "text", "text": text}}]} if text else {}
     status = "failed" if failed else "completed"
-    # A diff was sent with the call; the result of an edit would take its place.
+    # The diff was sent with the call. The result of an edit would replace it.
     content = {} if isinstance(result, dict) and "diff" in result and not failed else shown
     return {"sessionUpdate": "tool_call_update", "toolCallId": id, "status": status, "rawOutput": result, **content}
 
 
 def decoded(content: object) -> object:
-    """A result from the stream: JSON where it is an object, else the text."""
+    """Decode a result from the stream if it is a JSON object or array; else return the text."""
     if isinstance(content, str) and content.startswith(("{", "[")):
         try:
             return cast("object", json.loads(content))
@@ -71,7 +68,7 @@ def decoded(content: object) -> object:
 
 
 def only_looks(tool: str, arguments: Object, directories: Sequence[str]) -> bool:
-    """Whether the use of a tool reads inside the session's directories and does nothing else."""
+    """Return whether a tool only reads files inside the session's directories, or has no effects itself."""
     if tool in HARMLESS:
         return True
     if tool not in LOOKING_AT_FILES:
@@ -88,7 +85,7 @@ def _texts(value: object) -> list[str]:
 
 
 def _is_inside(path: str, roots: Sequence[str]) -> bool:
-    # A relative path or pattern begins in the first directory; one that goes up leads nowhere that we know.
+    # A relative path or pattern starts in the first directory. The target of one with ".." is unknown.
     if ".." in path.split("/") or path.startswith(("~", "file:")):
         return False
     real = os.path.realpath(Path(roots[0]) / path)
@@ -116,7 +113,7 @@ def _diff(tool: str, arguments: Object) -> list[Object]:
 
 
 def _content(path: str) -> str | None:
-    """What is in a file, when that is short text."""
+    """Return a file's content; None if it is missing, too large or not text."""
     file = Path(path)
     try:
         if not file.is_file() or file.stat().st_size > MAX_FILE:
