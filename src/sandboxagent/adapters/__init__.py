@@ -1,1 +1,1 @@
-"""Programs and APIs of others: OpenCode's API, Amp and the mock agent."""
+"""Connect programs with other protocols: OpenCode's programs, Amp and the mock agent."""

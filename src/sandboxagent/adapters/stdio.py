@@ -1,6 +1,6 @@
-"""Speak JSON-RPC on stdin and stdout for our own agents, one object on each line.
+"""Exchange JSON-RPC on stdin and stdout for the project's own agents, one object on each line.
 
-Knows nothing of ACP.
+This module does not know ACP.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import cast
 from sandboxagent.core.tasks import Tasks
 
 LINE_LIMIT = 128 * 1024 * 1024
-"""Twice what a client of ours may send in one line."""
+"""Maximum bytes of a line: twice what a client may send in one line."""
 
 DRAIN_TIMEOUT = 0.1
-"""Seconds that the other side has, at the end of input, to read what is written."""
+"""Seconds that the other side has, at the end of input, to read the remaining output."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
 REQUEST_CANCELLED = -32800
@@ -26,14 +26,14 @@ CANCEL_REQUEST = "$/cancel_request"
 
 Object = dict[str, object]
 Method = Callable[[Object], Awaitable[Object]]
-"""Called with the params of a request; gives its result, or raises RpcError."""
+"""A handler of requests. It gets the params, and returns the result or raises RpcError."""
 Notification = Callable[[Object], None]
 
 logger = logging.getLogger(__name__)
 
 
 class RpcError(Exception):
-    """A JSON-RPC error: ours for the other side, or the other side's for us."""
+    """A JSON-RPC error, sent to the other side or received from it."""
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         super().__init__(message)
@@ -42,23 +42,23 @@ class RpcError(Exception):
 
 
 class Peer:
-    """The other side: answers its requests, and makes ours."""
+    """The connection with the other side: it answers requests from there, and sends requests to it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        # With a limit of zero, `drain` returns when the pipe has taken everything: nothing is lost when we exit.
+        # With a limit of zero, `drain` returns when the pipe has accepted everything, so an exit loses nothing.
         writer.transport.set_write_buffer_limits(high=0)
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Object]] = {}
         self._tasks = Tasks()
         self._requests: dict[object, asyncio.Task[None]] = {}
-        """Those under way, by their ids."""
+        """Tasks of the requests under way, by id."""
         self._ended = False
 
     @classmethod
     async def on_stdio(cls) -> "Peer":
-        """The one that started this program."""
+        """Return the connection with the program that started this one."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=LINE_LIMIT)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -66,12 +66,12 @@ class Peer:
         return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
 
     async def serve(self, methods: Mapping[str, Method], notifications: Mapping[str, Notification]) -> None:
-        """Answer until the end of input."""
+        """Handle requests and notifications until the end of input."""
         while (envelope := await self._receive()) is not None:
             if "method" not in envelope:
                 self._settle(envelope)
                 continue
-            # Notifications in tasks, too: those begin in their order, so a cancel comes after its prompt.
+            # Handle notifications in tasks, too. Tasks begin in order, so a cancel comes after its prompt.
             handled = self._handle(envelope, methods, {CANCEL_REQUEST: self._cancel, **notifications})
             task = self._tasks.run(handled, "envelope")
             if isinstance(id := envelope.get("id"), str | int):
@@ -80,7 +80,7 @@ class Peer:
         await self._end()
 
     async def request(self, method: str, params: Object) -> Object:
-        """The result of a request; raises RpcError."""
+        """Send a request, and return its result. Raises RpcError."""
         id = next(self._ids)
         future = self._waiting[id] = asyncio.get_running_loop().create_future()
         try:
@@ -90,7 +90,7 @@ class Peer:
             self._waiting.pop(id, None)
 
     async def notify(self, method: str, params: Object) -> None:
-        """Send a notification; waits while the other side does not read."""
+        """Send a notification. It waits while the other side does not read."""
         await self._send({"method": method, "params": params})
 
     async def _handle(
@@ -140,7 +140,7 @@ class Peer:
             task.cancel()
 
     async def _end(self) -> None:
-        """Let what is quick be answered. What the other side has not read within the grace is lost."""
+        """Wait a short time for running requests and for unread output. What is left then is lost."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_TIMEOUT):
                 await self._tasks.settle()
@@ -153,7 +153,7 @@ class Peer:
             self._writer.transport.abort()
 
     async def _receive(self) -> Object | None:
-        """The next envelope, or None at the end of input."""
+        """Return the next envelope; None at the end of input."""
         while True:
             try:
                 line = await self._reader.readline()

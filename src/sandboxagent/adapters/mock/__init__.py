@@ -1,5 +1,6 @@
-"""Play an agent for trying things without an account: a program of its own that speaks ACP on stdio.
+"""Simulate an agent, so that you can try the server without an account.
 
-Run it with `python -m sandboxagent.adapters.mock`; say `help` to it. It needs nothing but the standard library, so that
-it starts at once; the tests check every line that it writes against ACP's official types.
+The mock agent is a program of its own that speaks ACP on stdio. Run it with `python -m sandboxagent.adapters.mock`, and
+send it the prompt `help`. It needs only the standard library, so that it starts at once. The tests check every line
+that it writes against ACP's official types.
 """

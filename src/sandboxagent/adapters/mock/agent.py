@@ -1,8 +1,7 @@
 """Serve ACP for the mock agent: sessions kept between starts, modes, models and turns.
 
-One small JSON file per session, replaced atomically, so that a session can be loaded after a restart. When the
-directory cannot be written, sessions last as long as the process. Knows nothing of what is said in a turn; that is in
-`scripts.py`.
+Each session is one small JSON file, replaced atomically, so that it can be loaded after a restart. If the directory
+cannot be written, sessions last as long as the process. `scripts.py` has the contents of turns.
 """
 
 import asyncio
@@ -36,9 +35,9 @@ PAGE = 100
 TITLE_LENGTH = 60
 
 MODES = {
-    "default": ("Default", "What you say is what it plays"),
+    "default": ("Default", "Plays the script that your prompt names"),
     "plan": ("Plan", "A mode to switch to; it changes nothing"),
-    "yolo": ("Yolo", "Another one; permission is asked all the same"),
+    "yolo": ("Yolo", "Another mode to switch to; it still asks for permission"),
 }
 MODELS = {
     "mock-small": ("Mock small", "Knows little"),
@@ -47,16 +46,16 @@ MODELS = {
 
 
 MAX_SESSION_FILES = 1000
-"""Session files that stay; older ones are removed when a process creates its first session."""
+"""Maximum number of session files. When a process creates its first session, it removes older files."""
 RESOURCE_NOT_FOUND = -32002
-"""ACP's code for what there is not."""
+"""ACP's code for a resource that does not exist."""
 SESSION_ID = re.compile(r"mock-[0-9a-f]{32}")
 
 logger = logging.getLogger(__name__)
 
 
 def state_directory() -> Path | None:
-    """Where sessions are kept: `MOCK_AGENT_STATE_DIR`, else the user's state directory."""
+    """Return the directory of sessions: `MOCK_AGENT_STATE_DIR`, else the user's state directory."""
     if chosen := os.environ.get("MOCK_AGENT_STATE_DIR"):
         return Path(chosen)
     try:
@@ -67,7 +66,7 @@ def state_directory() -> Path | None:
 
 
 def _make_private(directory: Path) -> None:
-    """Make a directory, and those above it that are missing, for this user alone, whatever the umask."""
+    """Make a directory and its missing parents, for this user alone and for any umask."""
     if not directory.is_dir():
         _make_private(directory.parent)
         directory.mkdir(exist_ok=True)
@@ -75,14 +74,14 @@ def _make_private(directory: Path) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that is made for this user alone, whatever the umask."""
+    """Open a file that only this user can read and write, for any umask."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW, 0o600)
     os.fchmod(descriptor, 0o600)
     return descriptor
 
 
 class Sessions:
-    """All sessions this agent knows: those open in this process, those closed, and those on disk."""
+    """All sessions that the agent knows: open in this process, closed in it, or on disk."""
 
     def __init__(self, directory: Path | None) -> None:
         self._directory = directory
@@ -91,7 +90,7 @@ class Sessions:
         self._pruned = False
 
     def create(self, cwd: str, *, mode: str, model: str) -> Session:
-        """A new, open session."""
+        """Return a new, open session."""
         if not self._pruned:
             self._pruned = True
             self._prune()
@@ -101,13 +100,13 @@ class Sessions:
         return session
 
     def get(self, session_id: str) -> Session:
-        """The open session of that id; RpcError -32002 when it is not open here."""
+        """Return the open session with this id. Raises RpcError -32002 if it is not open in this process."""
         if session_id not in self._open:
             raise _unknown(session_id)
         return self._known[session_id]
 
     def reopen(self, session_id: str) -> Session:
-        """Open the session of that id, from this process or from disk; RpcError -32002 when there is none."""
+        """Open the session with this id, from this process or from disk. Raises RpcError -32002 if none exists."""
         session = self._known.get(session_id) or self._read(session_id)
         if session is None:
             raise _unknown(session_id)
@@ -116,16 +115,16 @@ class Sessions:
         return session
 
     def close(self, session_id: str) -> None:
-        """Close it. It can be loaded again."""
+        """Close a session. It can be loaded again."""
         self._open.discard(session_id)
 
     def newest_first(self) -> list[Session]:
-        """Every session there is."""
+        """Return all sessions, the last saved one first."""
         found = {session.session_id: session for session in self._on_disk()} | self._known
         return sorted(found.values(), key=lambda session: session.updated_at, reverse=True)
 
     def save(self, session: Session) -> None:
-        """Keep it, on disk if possible."""
+        """Save a session, on disk if possible."""
         session.updated_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._known[session.session_id] = session
         if self._directory is None:
@@ -184,7 +183,7 @@ class MockAgent:
         self._takes_forms = False
 
     def methods(self) -> Mapping[str, Method]:
-        """What it answers."""
+        """Return the handlers of requests, by method."""
         return {
             "initialize": self._initialize,
             "session/new": self._new,
@@ -199,7 +198,7 @@ class MockAgent:
         }
 
     def notifications(self) -> Mapping[str, Notification]:
-        """What it hears."""
+        """Return the handlers of notifications, by method."""
         return {"session/cancel": lambda params: self._cancel(_text(params, "sessionId"))}
 
     async def _initialize(self, params: Object) -> Object:
@@ -285,7 +284,7 @@ class MockAgent:
         return options
 
     async def _prompt(self, params: Object) -> Object:
-        # Nothing is awaited before the turn is in the table: a cancel that follows at once has to find it.
+        # Await nothing before the turn is in the table: a cancel that follows at once must find it.
         session, prompt = self._sessions.get(_text(params, "sessionId")), _blocks(params)
         if session.session_id in self._turns:
             facts = {"sessionId": session.session_id}

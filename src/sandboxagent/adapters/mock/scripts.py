@@ -1,6 +1,6 @@
 """Play the mock agent's turns: the first script whose word is in the prompt.
 
-Knows nothing of how turns are started or cancelled: a cancelled turn is a CancelledError at whatever is awaited.
+`agent.py` starts and cancels turns. A cancelled turn gets a CancelledError at any await.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ STEP_INTERVAL = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""
 
 WORD, WHOLE_REPLY = 0.01, 0.5
-"""Seconds per streamed word, and at most for all of them: an echo of a long prompt must not take minutes."""
+"""Seconds per streamed word, and maximum seconds for a whole reply. The echo of a long prompt must not take minutes."""
 
 SLOW_WORD, SLOW_DEFAULT = 0.15, 10.0
 
 MAX_UPDATES = 1_000_000
 MAX_UPDATE = 128 * 1024 * 1024
 BURST = 64
-"""Updates between two looks at stdin; without them, a cancel would be seen only after the last one."""
+"""Updates between two reads of stdin. Without these reads, a cancel would be seen only after the last update."""
 
 STREAMED = ("agent_message_chunk", "agent_thought_chunk")
 
 
 @dataclass(slots=True)
 class Session:
-    """One conversation, as it is kept."""
+    """One conversation, as it is stored."""
 
     session_id: str
     cwd: str
@@ -44,10 +44,10 @@ class Session:
     title: str | None = None
     updated_at: str = ""
     history: list[Object] = field(default_factory=list[Object])
-    """Its updates, as they go on the wire."""
+    """The session's updates, as they are sent."""
 
     def record(self, update: Object) -> None:
-        """Add to the history. Streamed text is kept as one chunk."""
+        """Add an update to the history. Chunks of streamed text are merged into one."""
         match (self.history[-1] if self.history else None), update:
             case (
                 {"sessionUpdate": kind, "content": {"text": str(text)}},
@@ -60,7 +60,7 @@ class Session:
 
 @dataclass(slots=True)
 class Turn:
-    """One prompt, and the ways to respond to it."""
+    """One prompt, with methods to respond to it."""
 
     peer: Peer
     session: Session
@@ -81,7 +81,7 @@ class Turn:
         await self.peer.notify("session/update", {"sessionId": self.session.session_id, "update": update})
 
     async def ask(self, method: str, params: Object) -> Object:
-        """The answer to a request of ours about this session."""
+        """Send the client a request about this session, and return the answer."""
         return await self.peer.request(method, {"sessionId": self.session.session_id, **params})
 
     async def say(self, text: str) -> None:
@@ -98,26 +98,26 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A word, and what it does."""
+    """A word in a prompt, and the function that plays it."""
 
     usage: str
     summary: str
     play: Callable[[Turn, re.Match[str]], Awaitable[None]]
     pattern: str = ""
-    """What to look for; the usage as a whole word when empty."""
+    """Regular expression of the prompt's text. If empty, the usage must occur as a whole word."""
 
     def match(self, text: str) -> re.Match[str] | None:
-        """Look for it in a text in lower case."""
-        # A pattern that starts with a word boundary takes a second for a prompt of 64 MiB, this takes none.
+        """Search for the script's word in a text in lower case."""
+        # This check is fast. A pattern that starts with a word boundary takes a second for a prompt of 64 MiB.
         if self.usage.split()[0] not in text:
             return None
         return re.search(self.pattern or rf"\b{self.usage}\b", text)
 
 
 async def play(turn: Turn) -> None:
-    """Play the first script whose word is in the prompt, or echo it.
+    """Play the first script whose word is in the prompt, or echo the prompt.
 
-    Raises RpcError when the client refused one of our requests, ValueError when its answer is not what ACP allows.
+    Raises RpcError if the client refused a request, and ValueError if ACP does not allow its answer.
     """
     text = turn.text.lower()
     for script in SCRIPTS:
@@ -304,7 +304,7 @@ async def _big(turn: Turn, found: re.Match[str]) -> None:
         await turn.show(_message(text))
         if index % BURST == 0:
             await asyncio.sleep(0)
-    # Not the updates themselves: a load would replay, and the file hold, up to a million of them.
+    # Do not record the updates themselves: a load would replay, and the file would hold, up to a million of them.
     turn.session.record(_message(f"({count} updates)"))
 
 
