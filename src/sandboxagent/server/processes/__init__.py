@@ -1,4 +1,4 @@
-"""Start processes, know whose they are, and end them whole.
+"""Start processes, track which child each one belongs to, and end whole trees.
 
-Knows nothing of agents.
+The package knows nothing of agents.
 """

@@ -1,4 +1,4 @@
-"""Keep all processes of a server in a cgroup of its own, where the kernel lets it make one."""
+"""Keep all processes of a server in a cgroup of its own, if the kernel lets it make one."""
 
 import fcntl
 import logging
@@ -15,27 +15,30 @@ EMPTY_TIMEOUT, INTERVAL = 1.0, 0.005
 
 
 class Cgroup:
-    """Everything that one owner's servers start is in one of these, and can be killed without finding it first.
+    """The cgroup of all processes that one owner's servers start. It can be killed without searching for the processes.
 
-    Only where the kernel has cgroups of version 2 with `cgroup.kill` (Linux 5.14), and lets us make one below our own:
-    as root, or where the group is delegated to us. What a process forks stays in its cgroup, unless it moves itself
-    out, which takes the same right.
+    It needs cgroups of version 2 with `cgroup.kill` (Linux 5.14), and the right to make one below the server's own: as
+    root, or if the group is delegated to the server's user. The forks of a process stay in its cgroup, unless the
+    process moves itself out, which needs the same right.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Locked, so that no other server takes it for a leftover while it is empty.
+        # Locked, so that no other server removes the empty cgroup as a leftover.
         self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._members = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def enter(self) -> None:
-        """Put this process into it. For a child between fork and exec; without it, a keeper still does its work."""
+        """Put this process into the cgroup, in a child between fork and exec.
+
+        A failure is ignored: the keeper still works.
+        """
         with suppress(OSError):
             os.write(self._members, b"0")
 
     def kill(self) -> int:
-        """Kill all that is in it, and below; returns how many there were."""
+        """Kill all processes in the cgroup and below it. Returns how many there were."""
         found = len(self._pids())
         if found:
             (self._path / "cgroup.kill").write_text("1")
@@ -45,7 +48,7 @@ class Cgroup:
         return found
 
     def close(self) -> None:
-        """Remove it, if it is empty; else the next server of the owner finds what is in it."""
+        """Remove the cgroup if it is empty. Otherwise the owner's next server finds its processes."""
         os.close(self._members)
         os.close(self._lock)
         with suppress(OSError):
@@ -58,11 +61,11 @@ class Cgroup:
 
 
 def open_cgroup(owner: str) -> Cgroup | None:
-    """The one of an owner, made if it is not there; None where that is not possible."""
+    """Open the cgroup of an owner, and make it if it does not exist. Returns None if that is not possible."""
     parent = _find_own_cgroup()
     if parent is None:
         return None
-    # Servers that were killed, and whose owner never came back, left theirs.
+    # Killed servers whose owner never started another one have left their cgroups behind.
     for old in parent.glob(f"{PREFIX}*"):
         _remove_unused(old)
     path = parent / f"{PREFIX}{owner}"
@@ -88,7 +91,7 @@ def _remove_unused(path: Path) -> None:
 
 
 def _find_own_cgroup() -> Path | None:
-    """The directory of the cgroup that we are in."""
+    """Return the directory of the cgroup of this process."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]

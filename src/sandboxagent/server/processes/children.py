@@ -1,11 +1,11 @@
-"""Start child processes, know which child each process belongs to, and end trees whole.
+"""Start child processes, track which child each process belongs to, and end whole trees.
 
-Each child runs below a **keeper** of its own (`spawn.py`), a subreaper: every descendant of the child stays below
-it. We are a subreaper, too: a process that is reparented to us belongs to a child that is gone, and is killed on
-sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
-its cgroup where there is one.
+Each child runs below a **keeper** of its own (`spawn.py`), a subreaper: every descendant of the child stays below it.
+The server is a subreaper too. A process that is reparented to the server belongs to a child that is gone, and is killed
+at once. At its start, a server kills the processes that earlier servers left behind, if they carry its owner's mark or
+variable, or are in its cgroup.
 
-Knows nothing of what a child says, of agents, and of how a tree is killed. Linux only.
+The module knows nothing of children's output, of agents, and of how a tree is killed. Linux only.
 """
 
 import asyncio
@@ -44,16 +44,16 @@ logger = logging.getLogger(__name__)
 
 OWNER = "SANDBOX_AGENT_OWNER"
 MARK = 1 << 61
-"""What all marks have, so that they are large; the bits below are the owner's."""
+"""The bit that all marks have, so that they are large. The bits below it identify the owner."""
 
 
 class Child(Struct, frozen=True):
-    """A process we started ourselves, until the event loop has its exit status: a program, or its keeper."""
+    """A process that the server started, until the event loop has its exit status: a program, or its keeper."""
 
     pid: int
     start: int
     program: int
-    """The process id of what was to be started."""
+    """The process id of the program."""
 
     @property
     def kept(self) -> bool:
@@ -63,11 +63,11 @@ class Child(Struct, frozen=True):
 class ProcessTrees:
     """The processes of one server.
 
-    Announce every process that you start in a session of its own (`spawning`, `register`, `ended`), or it is taken for
-    an orphan. What it starts in its own session is left alone.
+    Announce every process that you start in a session of its own (`spawning`, `register`, `forget`). Otherwise it
+    counts as an orphan. Processes in the server's own session are left alone.
     """
 
-    # The kernel has one list of children for a process, however many servers run in it.
+    # The kernel has one list of children for a process, however many servers run in the process.
     _registered: ClassVar[dict[int, Child]] = {}
     _spawning: ClassVar[int] = 0
 
@@ -81,21 +81,21 @@ class ProcessTrees:
         self._pid = os.getpid()
         self._orphans_left = False
         self._is_hunting = self._hunts_again = False
-        """A thread kills orphans; it has to look again."""
+        """Whether a thread is killing orphans, and whether it must check again afterwards."""
         # An entry point may have started daemons before it became this server.
         self._strangers = {process for process in read_table().values() if process.parent == self._pid}
         if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
 
     def environment(self) -> dict[str, str]:
-        """What a child's environment must have, above all else in it, so that a later server knows it."""
+        """Return the variables that every child must get, so that a later server recognizes it."""
         return {OWNER: self._owner}
 
     def preexec(self, key: str, linger: float | None = 0) -> Callable[[], None]:
-        """What the child has to run before exec; within `spawning`.
+        """Return a function for the child to run before exec. Call this within `spawning`.
 
-        `linger` are the seconds that what a program leaves running has before it is killed; with None the program
-        needs no keeper, because it starts nothing.
+        `linger` are the seconds that processes get which a program leaves running, before they are killed. With None
+        the program needs no keeper, because it starts nothing.
         """
         prepare = self._keepings[key].preexec(self._mark, self.environment(), linger)
         cgroup = self._cgroup
@@ -110,7 +110,7 @@ class ProcessTrees:
 
     @contextmanager
     def spawning(self, key: str) -> Generator[None]:
-        """Around starting a child and registering it: a child we do not know yet is not an orphan.
+        """Enclose the start and the registration of a child, so that the new child does not count as an orphan.
 
         Raises:
             ValueError: a child with this key is alive.
@@ -128,18 +128,18 @@ class ProcessTrees:
                 self.reap()
 
     def register(self, key: str, pid: int) -> int:
-        """Remember a child, at once after it was started: only the event loop may wait for it.
+        """Remember a child right after its start, because only the event loop may wait for it.
 
-        Returns the process id of its program: `pid` itself is its keeper's.
+        Returns the process id of its program; `pid` is the process id of its keeper.
         """
         process, program = read_process(pid), self._keepings[key].program() or pid
-        # Gone already: it cannot have started later than now.
+        # If it is gone already, it cannot have started later than now.
         start = read_ticks() if process is None else process.start
         self._registered[pid] = self._children[key] = Child(pid, start, program)
         return program
 
     def forget(self, key: str) -> None:
-        """The child has been waited for: kill what came to us, should its keeper have been killed."""
+        """Forget a child that was waited for. If its keeper was killed, kill the processes reparented to the server."""
         child = self._children.pop(key, None)
         if child is None:
             return
@@ -147,11 +147,11 @@ class ProcessTrees:
         self.reap()
 
     def descendants(self, key: str) -> set[ProcessId]:
-        """The program itself and all that comes from it, zombies included."""
+        """Return the program and all its descendants, zombies included."""
         return self._tree(self._children.get(key), read_table())
 
     def terminate(self, key: str) -> None:
-        """Ask the whole tree to end (SIGTERM), also what was stopped."""
+        """Ask the whole tree to end (SIGTERM), including stopped processes."""
         table = read_table()
         tree = {each for each in self._tree(self._children.get(key), table) if each.alive}
         send_signal(signal.SIGTERM, tree, table)
@@ -160,16 +160,16 @@ class ProcessTrees:
             send_one(signal.SIGCONT, keeper)
 
     def hurry(self, key: str) -> None:
-        """What the program leaves running is of no use any more: it does not linger."""
+        """Kill the processes that the program leaves running without further delay."""
         if (keeper := self._keeper(key)) is not None:
             send_one(signal.SIGUSR1, keeper)
 
     def get(self, key: str) -> Child | None:
-        """The child with this key, until it is forgotten."""
+        """Return the child with this key, until it is forgotten."""
         return self._children.get(key)
 
     def wake(self, key: str) -> bool:
-        """Let a keeper that was stopped go on; whether it was."""
+        """Continue a keeper that was stopped. Returns whether it was."""
         keeper = self._keeper(key)
         if keeper is None or not keeper.stopped:
             return False
@@ -177,19 +177,19 @@ class ProcessTrees:
         return True
 
     def kill(self, key: str) -> int:
-        """Kill the whole tree, including new forks. Returns how many were alive: call again until it is 0."""
+        """Kill the whole tree, including new forks. Returns how many were alive: call it again until it returns 0."""
         child = self._children.get(key)
         killed = destroy(lambda table: self._tree(child, table))
         if killed or child is None:
             return killed
-        # Its keeper ends by itself, unless it was stopped by a signal.
+        # The keeper ends by itself, unless a signal has stopped it.
         return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
 
     def kill_leftovers(self) -> int:
-        """Kill what a killed server left behind; returns how many. To be called before the first child is started.
+        """Kill the processes that a killed server left behind. Returns how many there were.
 
-        It takes everything that is marked as our owner's or in its cgroup, so the caller must hold the lock on the data
-        directory: there is one server at a time for an owner.
+        Call it before the first child is started. It kills everything with the owner's mark or in its cgroup. So the
+        caller must hold the lock on the data directory, which allows one server of an owner at a time.
         """
         contained = self._cgroup.kill() if self._cgroup is not None else 0
         return contained + destroy(
@@ -197,16 +197,16 @@ class ProcessTrees:
         )
 
     def close(self) -> None:
-        """There are no children any more, and there will be none: kill what got away where we can, and clean up."""
+        """Kill the processes in the cgroup and clean up, because there are no children any more."""
         if self._cgroup is not None:
             self._cgroup.kill()
             self._cgroup.close()
 
     def reap(self) -> int:
-        """Kill orphans, and wait for those that have ended, without taking an exit status that other code waits for.
+        """Kill orphans, and wait for ended ones, without taking an exit status that other code waits for.
 
-        To be called every now and then, and when a child has ended: it reads one file when there is nothing to do.
-        A keeper that ended by itself has left nothing.
+        Call it regularly, and when a child has ended. It reads one file if there is nothing to do. A keeper that ended
+        by itself has left no processes.
         """
         if self._spawning:
             self._orphans_left = True
@@ -218,7 +218,10 @@ class ProcessTrees:
         return _wait_for(adopted)
 
     def _read_unknown(self) -> Table:
-        """Our children that we may not have started; everything, where the kernel has no list of our children."""
+        """Return the server's children that it may not have started.
+
+        Returns all processes if the kernel has no list of children.
+        """
         there = children_of(self._pid)
         if there is None:
             return read_table()
@@ -226,7 +229,10 @@ class ProcessTrees:
         return {pid: process for pid in unknown if (process := read_process(pid)) is not None}
 
     def _hunt(self) -> None:
-        """Kill orphans: in a thread, for that takes as long as there are processes. What ends meanwhile is one more."""
+        """Kill orphans in a thread, because the time depends on the number of processes.
+
+        A call while the thread runs makes it run once more.
+        """
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
@@ -248,22 +254,22 @@ class ProcessTrees:
             _wait_for(self._adopted(self._read_unknown()))
 
     def _is_ours(self, process: ProcessId) -> bool:
-        """Whether a process carries the mark or the variable of our owner."""
+        """Return whether a process carries the mark or the variable of the owner."""
         return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
 
     def _keeper(self, key: str) -> ProcessId | None:
-        """The keeper of a child, if it has one and that is still there."""
+        """Return the keeper of a child; None if it has none or the keeper has ended."""
         child = self._children.get(key)
         keeper = read_process(child.pid) if child is not None and child.kept else None
         return keeper if keeper is not None and child is not None and keeper.start == child.start else None
 
     def _tree(self, child: Child | None, table: Table) -> set[ProcessId]:
-        """All that is below a keeper; a program without one is part of its tree."""
+        """Return all processes below a keeper. A program without a keeper is part of its own tree."""
         roots = {process for process, each in self._started(table).items() if each is child}
         return with_descendants(roots, table) - (roots if child is not None and child.kept else set())
 
     def _started(self, table: Table) -> dict[ProcessId, Child]:
-        """Those of our children that we started and that are still there, if only as zombies."""
+        """Return the children that the server started and that still exist, also as zombies."""
         return {
             process: child
             for child in list(self._registered.values())
@@ -271,25 +277,31 @@ class ProcessTrees:
         }
 
     def _adopted(self, table: Table) -> set[ProcessId]:
-        """Our children that we did not start: all run in sessions of their own, so nothing of theirs is in ours."""
+        """Return the server's children that it did not start.
+
+        Programs run in sessions of their own, so none of their processes is in the server's session.
+        """
         session = os.getsid(0)
         ours = {process for process in table.values() if process.parent == self._pid and process.session != session}
         return ours - self._strangers - self._started(table).keys()
 
     def _orphans(self, table: Table) -> set[ProcessId]:
-        """Adopted ones, and what they started: a child alive keeps its own, so theirs is gone."""
+        """Return the adopted processes and their descendants.
+
+        A living child keeps its own, so these belong to dead ones.
+        """
         if self._spawning:
             self._orphans_left = True
             return set()
         adopted = self._adopted(table)
         if self._pid == 1:
-            # It is given the orphans of strangers, too.
+            # Pid 1 also adopts the orphans of other programs.
             adopted = {process for process in adopted if self._is_ours(process)}
         return with_descendants(adopted, table)
 
 
 def _wait_for(processes: set[ProcessId]) -> int:
-    """Wait for those that have ended; returns how many that were."""
+    """Wait for the processes that have ended. Returns how many there were."""
     zombies = [process.pid for process in processes if not process.alive]
     for pid in zombies:
         with suppress(ChildProcessError):
@@ -300,7 +312,7 @@ def _wait_for(processes: set[ProcessId]) -> int:
 T = TypeVar("T")
 
 KILL_TIMEOUT = 0.2
-"""Seconds to die after SIGKILL; a process that is still there then is in the kernel, and may never come back."""
+"""Seconds to die after SIGKILL. A process that still exists then is blocked in the kernel, perhaps for ever."""
 KILL_INTERVAL = 0.02
 EXIT_NEWS_TIMEOUT = 0.5
 """Seconds for the event loop to learn of a death."""
@@ -316,14 +328,14 @@ async def start_child(
     pipes: tuple[int, int, int],
     linger: float | None = 0,
 ) -> None:
-    """Start a program; `environment` is all it gets, but for our markers. The protocol must register it.
+    """Start a program. It gets only the variables in `environment` and the server's markers. The protocol registers it.
 
     `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess. `linger` are the
-    seconds that what it leaves running has before that is killed; with None it needs no keeper, because it starts
-    nothing.
+    seconds that processes get which it leaves running, before they are killed. With None it needs no keeper, because it
+    starts nothing.
 
     Raises:
-        OSError: there is no such program or directory, or it may not be run.
+        OSError: the program or the directory does not exist, or the program may not be run.
     """
     stdin, stdout, stderr = pipes
     with children.spawning(key):
@@ -346,32 +358,32 @@ async def start_child(
 
 
 async def end_tree(children: ProcessTrees, key: str, dead: asyncio.Future[None], grace: float) -> None:
-    """End a child with its whole tree: SIGTERM, a grace, SIGKILL. `dead` is done when the child is.
+    """End a child with its whole tree: SIGTERM, a pause of `grace`, SIGKILL. `dead` is done when the child is dead.
 
-    Comes back in any case: a process that hangs in the kernel cannot be waited for.
+    Returns in any case, because a process that is blocked in the kernel cannot be waited for.
     """
     loop = asyncio.get_running_loop()
-    # In threads: each takes as long as there are processes on the machine.
+    # In threads, because the time depends on the number of processes on the machine.
     await loop.run_in_executor(None, children.terminate, key)
     if await wait_until(grace, dead):
         return
     deadline = loop.time() + KILL_TIMEOUT
     while not dead.done() and loop.time() < deadline:
         if await loop.run_in_executor(None, children.kill, key) == 0:
-            # The event loop is about to learn that it is dead.
+            # The event loop is about to learn of the death.
             await wait_until(EXIT_NEWS_TIMEOUT, dead)
             return
         await wait_until(KILL_INTERVAL, dead)
 
 
 async def wait_until(seconds: float, future: asyncio.Future[T]) -> bool:
-    """Wait for a future, but not longer; whether it is done."""
+    """Wait for a future for at most `seconds`. Returns whether it is done."""
     await asyncio.wait({future}, timeout=seconds)
     return future.done()
 
 
 def read_exit_status(returncode: int | None) -> tuple[int | None, str | None]:
-    """How a process ended: its exit code, or the name of its signal. One that was never seen to end was killed."""
+    """Return the exit code of a process, or the name of its signal. SIGKILL if the end was never observed."""
     if returncode is None:
         return None, "SIGKILL"
     if returncode >= 0:

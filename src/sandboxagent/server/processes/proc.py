@@ -1,7 +1,7 @@
-"""Read processes and marks from `/proc`, and signal exactly the processes that are meant.
+"""Read processes and marks from `/proc`, and signal exactly the intended processes.
 
-Does not know whose a process is, nor why it is to end. All of it is synchronous; a walk takes a few milliseconds. Linux
-only.
+The module does not know the owner of a process, nor the reason to end it. All functions are synchronous; reading all
+processes takes a few milliseconds. Linux only.
 """
 
 import logging
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from sandboxagent.core.process_id import ProcessId, read_proc_file, read_process
 
-# A tree that forks faster than we freeze it must not hold up the event loop; the caller comes back.
+# A tree may fork faster than it is frozen. The limits keep the event loop free, and the caller tries again.
 FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ Find = Callable[[Table], set[ProcessId]]
 
 
 def read_table() -> Table:
-    """All processes, by pid; none when there is no descriptor left to look with."""
+    """Return all processes by pid; none if no file descriptor is left for reading them."""
     try:
         with os.scandir("/proc") as entries:
             pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
@@ -36,29 +36,35 @@ def read_table() -> Table:
 
 
 def children_of(pid: int) -> set[int] | None:
-    """The process ids of the children of its first thread, to which orphans come; None when the kernel has no list."""
+    """Return the process ids of the children of a process's first thread, to which orphans are reparented.
+
+    None if the kernel has no such list.
+    """
     path = f"/proc/{pid}/task/{pid}/children"
     return {int(word) for word in read_proc_file(path).split()} if os.access(path, os.R_OK) else None
 
 
 def read_environment(pid: int) -> bytes:
-    """The variables a process was started with, each between two zero bytes; none when they are not ours to see."""
+    """Return the environment at a process's start, with a zero byte around each variable.
+
+    Empty if it is not readable.
+    """
     return b"\0%s\0" % read_proc_file(f"/proc/{pid}/environ")
 
 
 def set_mark(mark: int) -> None:
-    """Mark this process for good, and all it will ever fork: the mark stays through exec, setsid and a new parent.
+    """Mark this process and all its forks for good: the mark survives exec, setsid and a new parent.
 
-    It is a resource limit that nothing else uses: how many microseconds a process with real-time priority may run
-    without a pause. Marks are so large that this is never.
+    The mark is a resource limit that nothing else uses: the microseconds that a process with real-time priority may run
+    without a pause. Marks are so large that the limit is never reached.
     """
-    # A sandbox may not have that limit, or one above us may have set it lower.
+    # A sandbox may not support the limit, or a parent process may have set it lower.
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_RTTIME, (mark, mark))
 
 
 def get_mark(pid: int) -> int:
-    """The mark of a process, or something that is none."""
+    """Return the mark of a process, or another number if it has none."""
     try:
         return resource.prlimit(pid, resource.RLIMIT_RTTIME)[1]
     except OSError:
@@ -66,12 +72,12 @@ def get_mark(pid: int) -> int:
 
 
 def read_ticks() -> int:
-    """Now, on the clock of process starts."""
+    """Return the present time on the clock of process starts."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def with_descendants(roots: set[ProcessId], table: Table) -> set[ProcessId]:
-    """The roots and all below them, but never ourselves, our ancestors or pid 1."""
+    """Return the roots and all their descendants, without this process, its ancestors and pid 1."""
     untouchable, pid = {1}, os.getpid()
     while pid and pid not in untouchable:
         untouchable.add(pid)
@@ -90,9 +96,9 @@ def with_descendants(roots: set[ProcessId], table: Table) -> set[ProcessId]:
 
 
 def send_signal(number: int, processes: set[ProcessId], table: Table, group: int | None = None) -> None:
-    """Signal groups as a whole where all of a group is meant (no fork escapes that), the others one by one.
+    """Signal whole groups if every process of the group is a target (no fork escapes that), else single processes.
 
-    `group` is signalled, too, if it is empty or contains only target processes.
+    `group` is signalled too if it is empty or contains only target processes.
     """
     mixed = {process.group for process in table.values() if process.alive and process not in processes}
     groups = {process.group for process in processes} | {group or 0}
@@ -105,7 +111,10 @@ def send_signal(number: int, processes: set[ProcessId], table: Table, group: int
 
 
 def destroy(find: Find, group: int | None = None) -> int:
-    """Kill all that is found, including new forks. Returns how many were alive: call again until it is 0."""
+    """Kill all processes that `find` returns, including new forks.
+
+    Returns how many were alive: call it again until it returns 0.
+    """
     deadline = time.monotonic() + KILL_SECONDS
     killed: set[ProcessId] = set()
     for _ in range(KILL_ROUNDS):
@@ -118,9 +127,9 @@ def destroy(find: Find, group: int | None = None) -> int:
 
 
 def _freeze(find: Find, killed: set[ProcessId], group: int | None) -> tuple[set[ProcessId], Table]:
-    """Stop all of a tree that is not killed yet, before any of it is.
+    """Stop all processes of a tree that are not killed yet, before any of them is killed.
 
-    If a parent were killed first, its last fork could no longer be traced back to it.
+    If a parent were killed first, its last fork could not be traced back to it.
     """
     deadline = time.monotonic() + FREEZE_SECONDS
     frozen: set[ProcessId] = set()
@@ -133,16 +142,16 @@ def _freeze(find: Find, killed: set[ProcessId], group: int | None) -> tuple[set[
             return frozen, table
         send_signal(signal.SIGSTOP, found, table, group)
         if known:
-            time.sleep(0.001)  # Stopping needs a moment on the processor.
+            time.sleep(0.001)  # A process needs a moment on a processor to stop.
 
 
 def send_one(number: int, process: ProcessId) -> None:
-    """Signal this process, and no other that has got its id."""
+    """Signal this process, and no later one with the same pid."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return
-    except OSError:  # An old kernel, a filter on system calls, or no descriptor left.
+    except OSError:  # An old kernel, a filter on system calls, or no file descriptor left.
         if read_process(process.pid) == process:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, number)

@@ -1,12 +1,12 @@
 """Run between the server and one child, and kill every process that the child leaves behind.
 
-It is a subreaper: everything the child starts stays below it, even processes that change their session,
-environment or limits. When the child ends, or the server does, it kills all of that, and leaves the way the child did.
+It is a subreaper: every descendant of the child stays below it, even a process that changes its session,
+environment or limits. When the child or the server ends, it kills all descendants, and exits as the child did.
 
-usage: python -I -S reaper.py SERVER CHILD LINGER    process ids, and seconds for what the child leaves running
+usage: python -I -S reaper.py SERVER CHILD LINGER    process ids, and seconds for processes that the child leaves
 
-SIGUSR1 takes the rest of LINGER away. One runs for each child, so it imports only what is built into Python: `os` and
-`signal` would double the time that it takes to start.
+SIGUSR1 ends the rest of LINGER. One reaper runs for each child, so it imports only modules that are built into Python:
+`os` and `signal` would double its start-up time.
 """
 
 import posix as os
@@ -20,26 +20,26 @@ else:
     import _signal as signal
 
 KILL_TIMEOUT, LAST_TIMEOUT = 1.0, 60.0
-"""Seconds to keep trying: after that the server takes over, if there still is one."""
+"""Seconds to retry the kill. After that, a server that is still there takes over."""
 KILL_INTERVAL = 0.01
 HEARD = {signal.SIGCHLD, signal.SIGCONT, signal.SIGUSR1}
-"""SIGCONT comes from the kernel when the server is gone: it wakes a keeper that was stopped, too."""
+"""SIGCONT comes from the kernel when the server ends. It also continues a keeper that was stopped."""
 
 
 class Reaper:
-    """Keeps what one child starts."""
+    """Keeps the descendants of one child."""
 
     def __init__(self, server: int, child: int, linger: float) -> None:
         self._server = server
         self._child = child
         self._linger = linger
         self._status: int | None = None
-        """How the child ended, when it has."""
+        """The wait status of the child, after it has ended."""
         self._killed: set[int] = set()
-        """Those that have not come back to be waited for."""
+        """The killed processes that were not waited for yet."""
 
     def run(self) -> None:
-        """Wait until the child or the server ends, kill what is left, and end as the child did."""
+        """Wait until the child or the server ends, kill the remaining processes, and exit as the child did."""
         while self._reap() and self._status is None and self._served():
             self._hear(None)
         deadline = time.monotonic() + self._linger
@@ -57,7 +57,7 @@ class Reaper:
             self._linger = 0
 
     def _reap(self) -> bool:
-        """Wait for all that have ended; whether any is left."""
+        """Wait for all processes that have ended. Returns whether any process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -70,7 +70,7 @@ class Reaper:
                 self._status = status
 
     def _kill(self) -> None:
-        """Kill children until there are none: those of a dead one become ours.
+        """Kill children until there are none. The children of a dead process become children of the reaper.
 
         No other process waits for them, so none of their process ids can be reused in between.
         """

@@ -1,7 +1,7 @@
 """Start a program below its keeper, between fork and exec.
 
-The child that the event loop knows becomes the keeper (`reaper.py`), and forks first what becomes the program: both
-are loaded side by side, and what goes wrong with the program is reported as without a keeper.
+The child that the event loop knows becomes the keeper (`reaper.py`). It first forks a process that becomes the program.
+So both start in parallel, and a failure of the program is reported as without a keeper.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 _KEEPER = str(Path(__file__).with_name("reaper.py"))
 _BLOCKED = {signal.SIGCHLD, signal.SIGCONT, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
-# Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
+# Bound here and not in the child, because as little as possible should run between fork and exec. PyDLL keeps the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
 prctl = _libc.prctl
 prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
@@ -31,7 +31,7 @@ _syscall.argtypes = [ctypes.c_long, *[ctypes.c_ulong] * 5]
 
 
 def _plain_fork() -> Callable[[], int] | None:
-    """A fork that runs no handlers: uvloop has one, which takes every fork for its own."""
+    """Return a fork that runs no fork handlers, because uvloop's handler would treat every fork as its own."""
     with suppress(AttributeError):
         return _libc._Fork  # glibc 2.34, musl 1.2.2
     number = SYS_CLONE.get(platform.machine())
@@ -42,13 +42,13 @@ _fork = _plain_fork()
 
 
 class Keeping:
-    """One child while it is being started: how we learn which process is its program."""
+    """One child while it is being started, with a pipe that carries the process id of its program."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def program(self) -> int | None:
-        """The process id of the program, as soon as it is started; None when it has no keeper."""
+        """Return the process id of the program as soon as it is started; None if the child has no keeper."""
         try:
             return int(os.read(self._reader, 32))
         except BlockingIOError:
@@ -59,10 +59,13 @@ class Keeping:
         os.close(self._writer)
 
     def preexec(self, mark: int, environment: Mapping[str, str], linger: float | None) -> Callable[[], None]:
-        """What the child has to run before exec: it forks, comes back as the program, and stays as its keeper.
+        """Return a function for the child to run before exec.
 
-        Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child
-        second copies of its pipes, and its closing the first ones would go unnoticed.
+        It forks: one process becomes the program, the other its keeper.
+
+        Without `linger` there is no keeper. Both processes are marked, and inherit no file descriptors of the server.
+        uvloop leaves a child second copies of its pipes, so that nobody would notice when the child closes the first
+        ones.
         """
         server, writer = os.getpid(), self._writer
         fork = None if linger is None else _fork
@@ -71,7 +74,7 @@ class Keeping:
         def prepare() -> None:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGCONT, 0, 0, 0)
-            if os.getppid() != server:  # It died before we asked.
+            if os.getppid() != server:  # The server died before prctl.
                 os.kill(os.getpid(), signal.SIGKILL)
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             set_mark(mark)
@@ -92,12 +95,12 @@ class Keeping:
 
 
 def _become(keeper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
-    """Turn into the keeper. If that fails, the program must not run either."""
+    """Turn this process into the keeper. If that fails, kill the program too."""
     try:
         os.write(writer, b"%d" % program)
-        # The event loop waits until its pipes are closed: do not make it wait for our start-up.
+        # The event loop waits until its pipes are closed, so close them before the slow exec of the keeper.
         _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, 0, 0, 0)
-        with suppress(PermissionError):  # It leads a session already.
+        with suppress(PermissionError):  # The process leads a session already.
             os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):

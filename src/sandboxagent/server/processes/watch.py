@@ -1,8 +1,8 @@
 """Continue keepers that were stopped, or kill them with all processes below them.
 
-The end of a program is learned from its keeper, and a keeper that is stopped says nothing. So the server watches the
-program as well, looks every now and then whether the keeper was stopped, and lets it go on. A keeper that is stopped
-again and again is of no use: then the server kills the tree by itself.
+The server learns the end of a program from its keeper, and a stopped keeper reports nothing. So the server watches the
+program as well, checks at intervals whether the keeper was stopped, and continues it. If a keeper is stopped again and
+again, the server kills the tree itself.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL = 2.0
-"""Seconds between two looks at a keeper whose program runs."""
+"""Seconds between two checks of a keeper whose program runs."""
 RETRY_INTERVAL = 0.1
-"""Seconds between two looks when the program has ended, or the keeper was stopped."""
+"""Seconds between two checks if the program has ended, or the keeper was stopped."""
 MAX_STOPS = 5
-"""How many looks in a row may find it stopped, although each lets it go on."""
+"""Maximum number of checks in a row that find the keeper stopped, although each check continues it."""
 
 
 class Kept(Protocol):
-    """A child."""
+    """A child with the properties that a watch needs."""
 
     @property
     def kept(self) -> bool: ...
@@ -30,7 +30,7 @@ class Kept(Protocol):
 
 
 class Keepers(Protocol):
-    """Whose children are watched."""
+    """The owner of the watched children."""
 
     def get(self, key: str, /) -> Kept | None: ...
     def wake(self, key: str, /) -> bool: ...
@@ -38,7 +38,7 @@ class Keepers(Protocol):
 
 
 class Watch:
-    """Watches one keeper and its program, from its registration until the child is forgotten."""
+    """A watch on one keeper and its program, from the registration of the child until it is forgotten."""
 
     def __init__(self, children: Keepers, key: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -46,10 +46,10 @@ class Watch:
         self._key = key
         self._child = children.get(key)
         self._stopped = 0
-        """How many looks in a row have found the keeper stopped."""
+        """Number of checks in a row that have found the keeper stopped."""
         self._program: int | None = None
         self._killing: asyncio.Future[int] | None = None
-        if self._child is None or not self._child.kept:  # It has ended already, or has no keeper.
+        if self._child is None or not self._child.kept:  # The child has ended already, or has no keeper.
             return
         self._has_ended = False
         try:
@@ -57,14 +57,14 @@ class Watch:
         except ProcessLookupError:
             self._has_ended = True
         except OSError as error:
-            # The kernel is old, or there is no descriptor left: the looks must do.
+            # The kernel is old, or no file descriptor is left. The regular checks still find the end.
             logger.debug("program not watched reason=%s key=%s", error.strerror, key)
         else:
             self._loop.add_reader(self._program, self._on_end)
         self._timer = self._loop.call_later(LOOK_INTERVAL, self._look)
 
     def _on_end(self) -> None:
-        """The program has ended: its keeper has something to do now."""
+        """Check the keeper at once, because its program has ended."""
         self._close()
         self._has_ended = True
         self._timer.cancel()
@@ -79,7 +79,7 @@ class Watch:
             logger.warning("keeper was stopped, and goes on key=%s", self._key)
         if self._stopped > MAX_STOPS and (self._killing is None or self._killing.done()):
             logger.warning("keeper was stopped again and again, so its tree is killed key=%s", self._key)
-            # In a thread: it takes as long as there are processes on the machine.
+            # In a thread, because the time depends on the number of processes on the machine.
             self._killing = self._loop.run_in_executor(None, self._children.kill, self._key)
         quick = self._has_ended or self._stopped
         self._timer = self._loop.call_later(RETRY_INTERVAL if quick else LOOK_INTERVAL, self._look)
