@@ -1,6 +1,6 @@
 """Serve a directory as an archive, and unpack an archive into a directory.
 
-Archives are streams in both directions, in constant memory.
+Archives are streamed in both directions, in constant memory.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from sandboxagent.server.http.downloads import Streamed
 from sandboxagent.server.http.views import Endpoint, json_response, read_query
 
 SILENCE_TIMEOUT = 60.0
-"""Seconds in which nothing of an upload may come."""
+"""Maximum number of seconds without any bytes of an upload."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _TAR = "application/x-tar"
@@ -53,7 +53,10 @@ logger = logging.getLogger(__name__)
 
 
 class Archives:
-    """The handlers. `most` archives are under way at once: each has a thread, because either side may be slow."""
+    """The handlers.
+
+    At most `most` archives run at once, each with a thread of its own, because either side may be slow.
+    """
 
     def __init__(
         self, paths: Paths, limits: UploadLimits, most: int, files: Pool, silence: float = SILENCE_TIMEOUT
@@ -85,7 +88,7 @@ class Archives:
                 self.get_archive,
                 "A directory as a tar archive.",
                 None,
-                _WHERE | {"format": f"{', '.join(f'`{each}`' for each in _FORMATS)}; `tar` unless given."},
+                _WHERE | {"format": f"{', '.join(f'`{each}`' for each in _FORMATS)}; the default is `tar`."},
                 (*PROBLEMS, TooMany),
                 required=("path",),
                 gives=_TAR,
@@ -111,7 +114,7 @@ class Archives:
             finally:
                 pump.cancel()
                 inflow.abandon()
-                # Until it is gone, so is nothing of what it has put aside.
+                # The files that it has unpacked remain until the thread has ended.
                 await asyncio.wait({work})
 
     async def get_archive(self, request: Request) -> Response:
@@ -129,7 +132,7 @@ class Archives:
 
     @contextmanager
     def take_slot(self) -> Generator[None]:
-        """Take one of the slots. Raises TooMany."""
+        """Take one of the slots, while the block runs. Raises TooMany."""
         if self._under_way >= self._most:
             raise TooMany("archives under way", self._most, "--archives")
         self._under_way += 1
@@ -140,7 +143,7 @@ class Archives:
 
 
 class _Bundle(Streamed):
-    """The answer that is an archive. Owns the directory's descriptor."""
+    """A response with an archive. It owns the directory's descriptor."""
 
     def __init__(self, archives: Archives, directory: int, format: str, headers: dict[str, str]) -> None:
         self._archives = archives
@@ -166,7 +169,7 @@ class _Bundle(Streamed):
             await asyncio.wait({work})
 
     def _write(self, scope: Scope) -> None:
-        """In the thread: write the whole archive, or as much of it as the client reads."""
+        """Write the archive, as far as the client reads it. Runs in the thread."""
         try:
             if self._format == "tar":
                 bundle(self._directory, self._outflow.write, self._archives.limits.depth)
@@ -177,10 +180,10 @@ class _Bundle(Streamed):
             pass
         except OSError as error:
             logger.warning("an archive was cut off error=%s", error)
-            # Half an archive must not look like a whole one: break off the response.
+            # Half an archive must not look like a whole one, so abort the connection.
             self._outflow.loop.call_soon_threadsafe(transport(scope).abort)
         finally:
-            # Close it here: only here no thread reads it any more.
+            # Close the directory in this thread, which is the only one that reads it.
             os.close(self._directory)
             self._outflow.close()
 
@@ -200,7 +203,7 @@ class _Bundle(Streamed):
 
 
 async def _pump(request: Request, inflow: Inflow, silence: float) -> None:
-    """The body, as fast as it is taken. Raises ClientDisconnect, or BadRequest when it falls silent."""
+    """Feed the body, as fast as it is taken. Raises ClientDisconnect, or BadRequest after too much silence."""
     pieces = aiter(request.stream())
     while True:
         try:
@@ -229,7 +232,7 @@ def _check_type(request: Request) -> None:
 
 
 def _open(confined: Confined, path: str) -> int:
-    """The directory, readable: one that is not is known before the answer begins."""
+    """Open a directory to read it, so that an unreadable one is refused before the response begins."""
     place = confined.open_directory(path)
     try:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place)

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from sandboxagent.server.files.search import Searches
 
 CARRIED = 8 << 20
-"""Bytes of a file that an envelope may carry."""
+"""Maximum number of bytes of a file in an envelope."""
 
 Params = TypeVar("Params", bound="PathParams")
 
 
 class FileMethods(Struct, frozen=True):
-    """The methods. All of their work is done in threads."""
+    """The methods of the file API. All of their work is done in threads."""
 
     hub: Hub
     roots: Roots
     max_file: int | None
     pools: Pools
     searches: "Callable[[], Searches]"
-    """Made on first use."""
+    """Makes the searches on first use."""
 
     def table(self) -> dict[str, Method]:
         return {
@@ -85,7 +85,7 @@ class FileMethods(Struct, frozen=True):
             facts = os.fstat(file.fileno())
             wanted = CARRIED + 1 if asked.length is None else min(asked.length, CARRIED + 1)
             content = bytearray()
-            # Some files, those of /proc for one, give less at a time than was asked for.
+            # Some files, such as those of /proc, return fewer bytes at a time than requested.
             while part := os.pread(file.fileno(), wanted - len(content), asked.offset + len(content)):
                 content += part
         if len(content) > CARRIED:
@@ -150,7 +150,7 @@ def _params(envelope: Envelope, type: type[T]) -> T:
 
 
 async def _answer_in_thread(envelope: Envelope, work: Callable[[], object], pool: Pool) -> Answer:
-    """The result as a line, made in a thread as well: a file may be large."""
+    """Return the response as a line. It is encoded in the thread too, because a file may be large."""
     assert envelope.id is not None
     id = envelope.id
     return Answer(await pool.run(lambda: success(id, work())))

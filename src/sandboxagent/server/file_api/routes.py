@@ -1,7 +1,6 @@
-"""Serve the file API but for whole directories: one table of endpoints, and uploads.
+"""Serve the file API without archives, searches and watches: one table of endpoints, and uploads.
 
-Knows HTTP, and what a request says of a path; what that path means and what is done there is the host's. File work is
-done in threads.
+The module reads paths from HTTP requests. `server/files` resolves the paths and does the work, in threads.
 """
 
 import asyncio
@@ -59,30 +58,30 @@ from sandboxagent.server.http.downloads import (
 from sandboxagent.server.http.views import Endpoint, json_response, read_query, read_switch
 from sandboxagent.server.sessions.hub import Hub
 
-PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."
-SESSION = "The session, by id or alias, whose directory a relative path is relative to."
+PATH = "The path: absolute, or relative to the session's directory, or else to the server's root directory."
+SESSION = "The id or alias of the session to whose directory a relative path is relative."
 PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(BadPath, OutsideRoots, FileForbidden, FileNotFound, SessionNotFound, FileConflict, RootReplaced, FileProblem),
 )
-"""What any path can meet."""
+"""The problems that any path can cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Knows the roots and the sessions."""
+    """Resolves the paths of requests, with the roots and the sessions."""
 
     roots: Roots
     hub: Hub
 
     def read_path(self, request: Request, name: str = "path") -> str:
-        """The absolute path in a query. Raises BadRequest, BadPath or SessionNotFound."""
+        """Return the absolute path in a query. Raises BadRequest, BadPath or SessionNotFound."""
         query = read_query(request)
         if name not in query:
             raise BadRequest(f"the query needs {name}", parameter=name)
         return self.absolute(query[name], query.get("sessionId"))
 
     def absolute(self, path: str, session_id: str | None) -> str:
-        """The absolute path that a client means. Raises BadPath or SessionNotFound."""
+        """Return the absolute path for a client's path. Raises BadPath or SessionNotFound."""
         if not path:
             raise BadPath(path, "a path has at least one character")
         if session_id is None:
@@ -95,7 +94,7 @@ class Paths:
 
 BLOCK = 1 << 20
 SILENCE_TIMEOUT = 60.0
-"""Seconds that a client may send nothing before it is given up."""
+"""Maximum number of seconds without any bytes from a client."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
@@ -104,9 +103,9 @@ _SENDING = (FileChanged, FileTooLarge, NoRoom)
 async def receive_file(
     incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE_TIMEOUT
 ) -> Written:
-    """Take a body to its end, then let the file take its place.
+    """Receive a whole body, then put the file in its place.
 
-    Raises what the file or the body raises, and BadRequest when the body falls silent.
+    Raises the exceptions of the file and the body, and BadRequest after too much silence.
     """
     writing: asyncio.Future[None] | None = None
     try:
@@ -118,14 +117,14 @@ async def receive_file(
             await writing
         return await pool.run(incoming.finish)
     finally:
-        # It must not be closed under a thread that writes it.
+        # A thread may be writing, so the file is not closed before that ends.
         if writing is not None:
             await asyncio.gather(writing, return_exceptions=True)
         await pool.run(incoming.close)
 
 
 async def _blocks(body: AsyncIterator[bytes], silence: float) -> AsyncGenerator[list[bytes]]:
-    """The parts of a body, gathered: to go into a thread with each of them would take longer than to write it."""
+    """Yield the parts of a body in groups, because a switch to a thread takes longer than the write of one part."""
     parts: list[bytes] = []
     size = 0
     while (part := await _next(body, silence)) is not None:
@@ -147,7 +146,7 @@ async def _next(body: AsyncIterator[bytes], silence: float) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class FileRoutes:
-    """The handlers."""
+    """The handlers of the file routes."""
 
     paths: Paths
     max_file: int | None
@@ -155,19 +154,22 @@ class FileRoutes:
     pools: Pools
 
     def endpoints(self) -> list[Endpoint]:
-        page = {"cursor": "`nextCursor` of the page before.", "limit": f"Entries of a page, {PAGE} unless given."}
-        follow = {"follow": "`false`: a link itself, and not what it leads to."}
-        recursive = {"recursive": "`true`: a directory with all that is in it."}
-        download = {"download": "`true`: Content-Disposition says to keep it under its name."}
+        page = {
+            "cursor": "The `nextCursor` of the previous page. Without it, the first page.",
+            "limit": f"Maximum number of entries of the page. The default is {PAGE}.",
+        }
+        follow = {"follow": "`false` describes a link itself instead of its target."}
+        recursive = {"recursive": "`true` deletes a directory with everything in it."}
+        download = {"download": "`true` adds a Content-Disposition, so that browsers save the file under its name."}
         reading = {
-            "Range": "Some of its bytes; several ranges give all of them.",
-            "If-Range": "Take Range into account only when this is its ETag or Last-Modified.",
-            "If-None-Match": "ETags that need not be sent again.",
-            "If-Modified-Since": "A Last-Modified that need not be sent again.",
+            "Range": "A range of bytes. Several ranges give the whole file.",
+            "If-Range": "Use Range only if this is the file's ETag or Last-Modified.",
+            "If-None-Match": "ETags of versions that the client has. A file with one of them is not sent again.",
+            "If-Modified-Since": "The Last-Modified of the client's version. An unchanged file is not sent again.",
         }
         writing = {
-            "If-Match": "ETags, one of which the old file must have; `*` when there must be one.",
-            "If-None-Match": "`*` when there must be no file yet; ETags that it must not have.",
+            "If-Match": "ETags, one of which the present file must have; `*` if any file must exist.",
+            "If-None-Match": "`*` if no file may exist; or ETags that the present file must not have.",
         }
         need = ("path",)
         return [
@@ -182,13 +184,13 @@ class FileRoutes:
                 required=need,
                 headers=reading,
                 gives="*/*",
-                statuses={206: "The range asked for.", 304: "The client has it already."},
+                statuses={206: "The requested range.", 304: "The client has this version already."},
             ),
             Endpoint(
                 "PUT",
                 "/v1/fs/file",
                 self.put_file,
-                "Write a file, whole or not at all, with the directories on its way.",
+                "Write a file as a whole or not at all, and make its missing directories.",
                 Written,
                 _WHERE,
                 (*PROBLEMS, *_SENDING),
@@ -200,7 +202,7 @@ class FileRoutes:
                 "GET",
                 "/v1/fs/entries",
                 self.get_entries,
-                "A directory's entries, by name.",
+                "A page of a directory's entries, sorted by name.",
                 EntriesPage,
                 _WHERE | page,
                 PROBLEMS,
@@ -220,7 +222,7 @@ class FileRoutes:
                 "POST",
                 "/v1/fs/mkdir",
                 self.post_mkdir,
-                "Make a directory, with those on its way; it may be there already.",
+                "Make a directory and its missing parents. It may exist already.",
                 Done,
                 _WHERE,
                 (*PROBLEMS, NoRoom),
@@ -230,7 +232,7 @@ class FileRoutes:
                 "POST",
                 "/v1/fs/move",
                 self.post_move,
-                "Give a file, a directory or a link another name, also on another file system.",
+                "Move a file, a directory or a link, also to another file system.",
                 Moved,
                 {"sessionId": SESSION},
                 (*PROBLEMS, NoRoom, BodyTooLarge, UnsupportedMediaType, ShuttingDown),
@@ -240,7 +242,7 @@ class FileRoutes:
                 "DELETE",
                 "/v1/fs/entry",
                 self.delete_entry,
-                "Delete a file, a link or a directory. Links are not followed; a root stays.",
+                "Delete a file, a link or a directory. Links are not followed; a root cannot be deleted.",
                 Done,
                 _WHERE | recursive,
                 (*PROBLEMS, ShuttingDown),

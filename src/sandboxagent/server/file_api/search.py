@@ -27,18 +27,18 @@ _CASES = ("smart", "sensitive", "ignore")
 _QUERY = {
     "path": PATH,
     "sessionId": SESSION,
-    "text": "A text in files.",
-    "regex": "`true`: the text is a regular expression, of Rust's kind.",
-    "case": "`smart`, unless given: capitals in the text make it matter. Or `sensitive`, or `ignore`.",
-    "name": "A part of a file's name, or a glob: `*.py`, `src/**/test_*`.",
-    "hidden": "`true`: also files whose names begin with a dot.",
-    "ignored": "`true`: also what `.gitignore`, `.ignore` and `.rgignore` leave out.",
-    "limit": "Most results, up to the server's own limit.",
+    "text": "The text to find in files, within one line.",
+    "regex": "`true`: `text` is a regular expression, in the syntax of Rust's crate `regex`.",
+    "case": "`smart`, the default: case matters only if `text` has a capital letter. Or `sensitive`, or `ignore`.",
+    "name": "A part of a file's name, or a glob: `*.py` for the name alone, `src/**/test_*` for the path below `path`.",
+    "hidden": "`true` also searches names that begin with a dot.",
+    "ignored": "`true` also searches files that `.gitignore`, `.ignore` and `.rgignore` exclude.",
+    "limit": "Maximum number of results, at most the server's own limit.",
 }
 
 
 class SearchRoute:
-    """The handler."""
+    """The handler of the search route."""
 
     def __init__(self, paths: Paths, searches: Searches) -> None:
         self._paths = paths
@@ -50,13 +50,15 @@ class SearchRoute:
                 "GET",
                 "/v1/fs/search",
                 self.get_search,
-                "Files by name, lines by text; `text` or `name` must be there.",
+                "Search for files by name, or for lines by text. `text` or `name` is required.",
                 Found,
                 _QUERY,
                 (*PROBLEMS, TooMany),
                 required=("path",),
-                answer="What was found, by path.",
-                also={NDJSON: 'A line for each match as it is found, in no order; the last is `{"truncated": …}`.'},
+                answer="The matches, sorted by path.",
+                also={
+                    NDJSON: 'A line for each match as soon as it is found, in no order. The last line is `{"truncated": …}`.'
+                },
             )
         ]
 
@@ -65,7 +67,7 @@ class SearchRoute:
         search = self._searches.prepare(path, *_asked(request))
         if NDJSON in request.headers.get("accept", ""):
             batches = self._searches.run(search, path)
-            # What is wrong is known before the first match is.
+            # An error of the search comes before its first match.
             first = await _unless_gone(request, anext(batches, list[Match]()), list[Match]())
             return _Lines(search, first, batches)
         nothing = Found([], truncated=False)
@@ -73,7 +75,7 @@ class SearchRoute:
 
 
 def _asked(request: Request) -> tuple[Query, int | None]:
-    """What is searched for, and how many results are wanted. Raises BadRequest."""
+    """Return the search in a query, and the requested number of results. Raises BadRequest."""
     query = read_query(request)
     case, limit = query.get("case", "smart"), query.get("limit")
     if case not in _CASES:
@@ -86,7 +88,7 @@ def _asked(request: Request) -> tuple[Query, int | None]:
 
 
 class _Lines(Streamed):
-    """Matches, a line each, and how it ended."""
+    """A response with a line for each match, and a last line with the end of the search."""
 
     def __init__(self, search: Search, first: list[Match], batches: AsyncGenerator[list[Match]]) -> None:
         self._search = search
@@ -111,7 +113,7 @@ class _Lines(Streamed):
 
 
 async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:
-    """The result; cancels the search when the caller stops waiting."""
+    """Return the result of the search. Cancel it if the client leaves, and return `otherwise`."""
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":

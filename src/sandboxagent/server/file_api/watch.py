@@ -23,7 +23,7 @@ from sandboxagent.server.http.views import Endpoint, read_query, read_switch
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """The handler."""
+    """The handler of the watch route."""
 
     paths: Paths
     watches: Watches
@@ -37,7 +37,7 @@ class Watching:
                 self.get_watch,
                 "Changes in a directory, as server-sent events.",
                 None,
-                {"path": PATH, "sessionId": SESSION, "recursive": "`false`: not what is in directories below it."},
+                {"path": PATH, "sessionId": SESSION, "recursive": "`false` ignores changes in directories below it."},
                 (*PROBLEMS, TooMany, WatchesExhausted),
                 required=("path",),
                 gives=EVENT_STREAM,
@@ -57,7 +57,7 @@ class Watching:
 
 
 class _Events(Streamed):
-    """The answer. Owns the watch."""
+    """The response with the events. It owns the watch."""
 
     def __init__(self, watch: Watch, opened: AsyncExitStack, heartbeat: float) -> None:
         self._watch = watch
