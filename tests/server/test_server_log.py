@@ -26,7 +26,7 @@ def run(path: Path, count: int, into: Path) -> None:
         subprocess.run(command, stdout=file, stderr=file, check=True, timeout=60)
 
 
-def test_the_file_stays_within_its_size_while_the_server_runs_and_one_older_file_is_kept(tmp_path: Path) -> None:
+def test_log_of_a_running_server_is_bounded_and_one_older_file_is_kept(tmp_path: Path) -> None:
     path = log_file(tmp_path)
     path.parent.mkdir()
     run(path, 1000, path)

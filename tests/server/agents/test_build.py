@@ -68,7 +68,7 @@ def test_what_is_missing_is_refused_with_how_to_install_it_where_that_is_require
     run(main())
 
 
-def test_what_hinders_an_install_is_told_and_the_next_who_asks_tries_again(tmp_path: Path, index: PackageIndex) -> None:
+def test_failed_install_is_reported_and_the_next_caller_tries_again(tmp_path: Path, index: PackageIndex) -> None:
     index.fail(".tar.gz")
 
     async def main() -> None:

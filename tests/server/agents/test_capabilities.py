@@ -148,7 +148,7 @@ def test_an_agent_that_dies_when_it_is_asked_says_so(tmp_path: Path) -> None:
     run(main())
 
 
-def test_what_it_asks_in_the_trial_is_not_done(tmp_path: Path) -> None:
+def test_requests_of_an_agent_in_its_trial_are_not_carried_out(tmp_path: Path) -> None:
     program = [["ask", "fs/write_text_file", {"path": str(tmp_path / "x"), "content": "x"}]]
 
     async def main() -> None:

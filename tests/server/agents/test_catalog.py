@@ -155,7 +155,7 @@ def test_an_own_program_is_started_as_it_is_and_is_there_when_it_can_be_found(tm
     assert shop.catalog.program(mine) == str(tmp_path / "my-agent")
 
 
-def test_its_own_path_is_where_an_own_program_is_searched_for(tmp_path: Path) -> None:
+def test_own_program_is_searched_for_on_its_own_path(tmp_path: Path) -> None:
     (tmp_path / "my-agent").write_text("#!/bin/sh\n")
     (tmp_path / "my-agent").chmod(0o755)
     shop = Workshop(tmp_path, agents=f'{OWN}env = {{ PATH = "{tmp_path}" }}', environment={"PATH": "/nowhere"})
@@ -163,7 +163,7 @@ def test_its_own_path_is_where_an_own_program_is_searched_for(tmp_path: Path) ->
     assert shop.catalog.program(shop.catalog.agent("mine")) == str(tmp_path / "my-agent")
 
 
-def test_what_is_to_be_installed_has_no_launch_before_and_one_after(tmp_path: Path) -> None:
+def test_installable_agent_has_a_launch_only_after_its_install(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     claude = shop.catalog.agent("claude")
     assert (shop.catalog.launch(claude), shop.catalog.program(claude)) == (None, None)
@@ -192,7 +192,7 @@ def unsupported(agent: Agent) -> Agent:
     return replace(agent, packages=(), adapter=None, supported=False, unsupported_reason=reason, source="registry")
 
 
-def test_what_we_have_no_package_for_is_supported_once_the_registry_has_it_or_it_is_installed(tmp_path: Path) -> None:
+def test_agent_without_package_is_supported_once_registered_or_installed(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     amp = unsupported(shop.catalog.agent("amp"))
     assert not shop.catalog.supported(amp)
@@ -210,7 +210,7 @@ def test_what_we_have_no_package_for_is_supported_once_the_registry_has_it_or_it
     assert installed.catalog.supported(amp)
 
 
-def test_what_we_know_of_our_adapter_is_not_said_of_the_registrys(tmp_path: Path) -> None:
+def test_features_of_our_adapter_are_not_claimed_for_the_registrys(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
     put(shop, "amp", None)
     assert shop.catalog.agent("amp").features == shop.catalog.manifest.agents[-1].features
@@ -317,7 +317,7 @@ def test_what_comes_with_us_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize("id", ["claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"])
-def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_needs(id: str) -> None:
+def test_instructions_name_install_command_source_and_credentials(id: str) -> None:
     it = known(id)
     text = write_instructions(it)
 

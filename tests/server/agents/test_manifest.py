@@ -291,7 +291,7 @@ def test_a_secret_is_dropped_under_whatever_name_it_comes(load_file: LoadFile) -
     assert environment == {"HOME": "/h", "OTHER": "x"}
 
 
-def test_what_an_agent_needs_to_be_random_is_new_for_each_process_unless_it_is_given() -> None:
+def test_random_variable_is_new_for_each_process_unless_given() -> None:
     opencode = found(load_manifest(None), "opencode")
     name = "OPENCODE_SERVER_PASSWORD"
 

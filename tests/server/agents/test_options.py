@@ -186,7 +186,7 @@ def test_options_follow_the_modes_that_an_agent_tells_alone() -> None:
     assert options.find_current(known, MODE) == "plan"
 
 
-def test_what_an_agent_tells_together_is_not_doubted() -> None:
+def test_modes_and_options_told_together_are_taken_as_they_are() -> None:
     told = {"modes": modes("a", "a", "b"), OPTIONS: [select("mode", "b", "a", "b")]}
     assert options.merge_offers({}, told) == told
 

@@ -106,7 +106,7 @@ class Hearing(SilentListener):
         self.oversized_heads.append(head)
 
 
-def test_what_an_agent_says_while_its_companion_is_reached_waits_and_nothing_of_it_is_lost() -> None:
+def test_lines_said_while_the_companion_is_reached_wait_and_none_is_lost() -> None:
     async def main() -> None:
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         answered.set_result(parse(b'{"jsonrpc":"2.0","id":1,"result":{}}'))
@@ -321,7 +321,7 @@ def test_a_folder_that_is_being_removed_cannot_be_held(folder: Path) -> None:
         os.close(mark)
 
 
-def test_no_folder_needs_no_hold() -> None:
+def test_launch_without_folder_needs_no_lock() -> None:
     Launch(("it",)).lock_folder().release()
 
 
@@ -330,7 +330,7 @@ def test_a_folder_that_we_may_not_write_can_be_run_from() -> None:
     FolderLock(Path("/sys")).release()
 
 
-def test_whoever_gets_a_hold_finds_the_folder_whole_however_removal_and_start_race(tmp_path: Path) -> None:
+def test_locked_folder_is_whole_however_removal_and_start_race(tmp_path: Path) -> None:
     for number in range(200):
         folder = tmp_path / f"{number}-abc"
         folder.mkdir()

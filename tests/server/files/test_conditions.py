@@ -76,6 +76,6 @@ def test_what_is_expected_is_compared_with_what_is_there(tmp_path: Path) -> None
     assert holds(True, none_match='"x"')
 
 
-def test_for_reading_a_weak_tag_is_as_good() -> None:
+def test_weak_tag_is_good_enough_for_reading() -> None:
     assert has_version('"a"', frozenset({'W/"a"'}))
     assert not has_version('"a"', frozenset({'"b"'}))

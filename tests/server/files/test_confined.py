@@ -140,9 +140,8 @@ def test_names_of_255_bytes_are_names_and_longer_ones_are_not(confined: Confined
         assert refused.value.filename == path
 
 
-def test_a_directory_a_missing_file_and_a_file_as_directory_are_said_as_the_system_says_them(
-    confined: Confined, root: Path
-) -> None:
+def test_unusable_path_raises_the_error_of_the_system(confined: Confined, root: Path) -> None:
+    """The paths are a directory, a missing file, and a file used as a directory."""
     for path, error in [
         (root, IsADirectoryError),
         (f"{root}/", IsADirectoryError),
@@ -249,9 +248,7 @@ def test_a_walk_that_goes_up_and_down_for_ever_ends(confined: Confined, root: Pa
     assert refused.value.errno == errno.ELOOP
 
 
-def test_a_hard_link_is_a_file_like_any_other_and_writing_leaves_its_other_names_alone(
-    confined: Confined, root: Path, outside: Path
-) -> None:
+def test_writing_a_hard_link_leaves_its_other_names_alone(confined: Confined, root: Path, outside: Path) -> None:
     (root / "hard").hardlink_to(outside / "file")
     assert content(confined, root / "hard") == "secret"
     write(confined, root / "hard", "changed")

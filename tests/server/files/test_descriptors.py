@@ -29,7 +29,7 @@ def test_what_is_there_is_replaced_only_when_that_is_meant(directory: int, tmp_p
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_what_is_missing_and_what_cannot_be_is_said(directory: int, tmp_path: Path, replace: bool) -> None:
+def test_rename_of_a_missing_file_or_into_itself_raises(directory: int, tmp_path: Path, replace: bool) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileNotFoundError):
         rename(directory, b"missing", directory, b"new", replace=replace)

@@ -218,7 +218,7 @@ def test_a_byte_is_shown_as_its_own_character_and_other_names_as_they_are() -> N
     assert decode_name(os.fsdecode(b"caf\xe9")) == os.fsdecode(b"caf\xe9")
 
 
-def test_what_can_be_no_name_stays_for_others_to_refuse() -> None:
+def test_text_that_can_be_no_name_is_passed_on_unchanged() -> None:
     assert decode_name("a\ud800") == "a\ud800"
 
 
@@ -255,7 +255,7 @@ def test_each_errno_has_a_status_and_is_named_with_the_path(number: int, status:
     assert (status == 500) == (errno.errorcode[number] in FAULTLESS)
 
 
-def test_what_leads_out_is_not_told_by_its_number() -> None:
+def test_outside_is_its_own_problem_whatever_its_errno() -> None:
     with pytest.raises(FileProblem) as refused, file_problems("/path"):
         raise Outside(errno.EXDEV, "leads out")
     assert (refused.value.status, refused.value.fields) == (403, {"path": "/path"})

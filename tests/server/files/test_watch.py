@@ -151,7 +151,7 @@ def test_a_reader_that_is_too_slow_costs_another_one_of_the_same_tree_nothing(tm
 
 
 @pytest.mark.requirement("13.watch-limits")
-def test_so_many_directories_are_watched_and_the_error_names_the_limits(tmp_path: Path) -> None:
+def test_watched_directories_are_bounded_and_the_error_names_the_limits(tmp_path: Path) -> None:
     async def main() -> None:
         (tmp_path / "a").mkdir()
         watches, confined = Watches(9, 2000, 2, POOL), Confined([str(tmp_path)])

@@ -74,7 +74,7 @@ def test_opencodes_programs_show_the_token_as_a_password_too(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/agents", "/acp"])
-def test_other_clients_cannot(path: str) -> None:
+def test_other_paths_do_not_take_the_token_as_a_password(path: str) -> None:
     assert refusal(request(HOST, ("authorization", b"Basic " + AS_PASSWORD), path=path)) is Unauthorized
     assert refusal(request(HOST, path=path, query=f"auth_token={AS_PASSWORD.decode()}")) is Unauthorized
 

@@ -143,7 +143,7 @@ def test_others_have_their_turn_between_the_messages_of_one() -> None:
 
 
 @pytest.mark.requirement("3.stream-requests")
-def test_requests_that_wait_are_bounded_and_one_more_is_refused_until_one_is_answered() -> None:
+def test_request_over_the_waiting_limit_is_refused_until_one_is_answered() -> None:
     async def test(client: Client) -> None:
         await client.says(*[ECHO | {"id": id} for id in range(5)])
         await client.hears(lambda one: len(one.answers()) == 2)
@@ -185,9 +185,7 @@ def test_a_request_on_a_websocket_is_answered_when_what_takes_it_fails(
 
 @pytest.mark.requirement("3.every-answer")
 @pytest.mark.parametrize("broken", ["notify", "answer"])
-def test_what_has_no_response_is_complained_of_when_what_takes_it_fails(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_to_take_a_notification_or_answer_is_reported(broken: str, caplog: pytest.LogCaptureFixture) -> None:
     said = {"notify": {"jsonrpc": "2.0", "method": "x/y"}, "answer": {"jsonrpc": "2.0", "id": 1, "result": {}}}
 
     async def test(client: Client) -> None:

@@ -118,7 +118,7 @@ def test_a_gateway_learns_that_what_was_answered_does_not_get_into_the_stream(
     run(main())
 
 
-def test_the_stream_brings_the_answer_when_the_gateway_is_gone_and_publishing_takes_long(
+def test_stream_brings_the_answer_when_gateway_is_gone_and_publishing_slow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_module, "PUBLISH_TIMEOUT", 0.01)

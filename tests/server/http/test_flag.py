@@ -51,7 +51,7 @@ def test_one_that_gives_up_leaves_nothing_behind() -> None:
     asyncio.run(main())
 
 
-def test_it_is_a_fraction_of_an_event() -> None:
+def test_flag_takes_a_fraction_of_the_memory_of_an_event() -> None:
     event = asyncio.Event()
     size = sys.getsizeof(event) + sys.getsizeof(event._waiters)  # type: ignore[attr-defined]
     assert sys.getsizeof(Flag()) * 5 < size

@@ -37,7 +37,7 @@ def test_no_piece_goes_beyond_the_end_of_a_head_however_it_is_cut(cuts: list[int
     assert len(HEAD) in ends
 
 
-def test_a_counted_body_is_one_piece_as_far_as_it_is_there_and_ends_where_it_was_said() -> None:
+def test_body_with_a_length_is_one_piece_and_ends_at_that_length() -> None:
     framing = Framing()
     framing.expect_body(10)
     data = b"\r\n\r\n45678"

@@ -100,7 +100,9 @@ class Timers:
 
 
 @pytest.mark.requirement("3.answer-early")
-def test_a_socket_on_which_the_client_still_sends_is_closed_for_writing_first_and_then_for_good() -> None:
+def test_socket_with_unread_data_is_closed_for_writing_first() -> None:
+    """The socket is closed for good after a while."""
+
     async def main() -> None:
         inner, timers = Untaken(), Timers()
         loop: Any = SimpleNamespace(call_soon=asyncio.get_running_loop().call_soon, call_later=timers.call_later)

@@ -158,7 +158,9 @@ def test_a_session_whose_agent_is_gone_before_the_key_is_on_disk_is_brought_back
 
 @pytest.mark.requirement("3.async-no-late-answer")
 @pytest.mark.parametrize("key", [None, "k"])
-def test_a_request_whose_session_does_not_come_back_in_time_is_answered_on_the_stream_once(key: str | None) -> None:
+def test_request_whose_session_resumes_too_late_is_answered_once(key: str | None) -> None:
+    """The answer comes on the stream."""
+
     async def main() -> None:
         async with world() as one:
             one.agent.crashes()
@@ -236,7 +238,7 @@ def is_reported(caplog: pytest.LogCaptureFixture) -> bool:
 
 @pytest.mark.requirement("3.every-answer")
 @pytest.mark.parametrize("at_once", [False, True])
-def test_a_request_is_answered_when_its_answer_fails_as_nothing_of_ours_does(
+def test_request_is_answered_when_its_answer_fails_with_a_foreign_error(
     at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:

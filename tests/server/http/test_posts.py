@@ -165,7 +165,7 @@ def test_a_head_in_pieces_and_requests_one_behind_another_are_parsed(tmp_path: P
     uvloop.run(main())
 
 
-def test_of_posts_one_behind_another_each_waits_its_turn_even_when_they_are_refused_at_once(tmp_path: Path) -> None:
+def test_pipelined_posts_take_turns_even_when_refused_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         async with sender(tmp_path) as one:
             one.transport.written.clear()

@@ -50,7 +50,7 @@ def test_every_path_that_is_no_file_is_the_page(built: Path, path: str) -> None:
     assert wanted <= policy
 
 
-def test_a_file_with_a_hash_in_its_name_is_kept_for_ever_and_any_other_is_asked_for_again(built: Path) -> None:
+def test_only_files_with_a_hash_in_their_name_are_cached_for_ever(built: Path) -> None:
     ui = Ui((), Pool("files", 1), built)
 
     assert get(ui, SCRIPT).headers["cache-control"] == "public, max-age=31536000, immutable"

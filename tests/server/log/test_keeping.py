@@ -144,7 +144,7 @@ HARM = [truncate, shorten, delete, replace, make_read_only]
 
 @pytest.mark.parametrize("name", ["log.db.journal", "log.db.witness"])
 @pytest.mark.parametrize("harm", HARM)
-def test_whatever_becomes_of_the_journal_under_a_running_server_nothing_that_was_acknowledged_is_lost(
+def test_harm_to_the_journal_of_a_running_server_loses_nothing_acknowledged(
     data: Path, after_a_kill: Callable[[], Database], harm: Callable[[Path], None], name: str
 ) -> None:
     async def main() -> None:
@@ -182,7 +182,7 @@ def test_a_loss_in_a_journal_that_was_truncated_just_before_a_kill_is_reported(d
 
 @pytest.mark.parametrize("name", ["log.db", "log.db-wal"])
 @pytest.mark.parametrize("harm", [delete, replace])
-def test_nothing_more_is_acknowledged_when_the_database_is_deleted_or_replaced_and_the_loss_is_reported(
+def test_deleted_or_replaced_database_stops_acknowledging_and_is_reported(
     data: Path, tmp_path: Path, harm: Callable[[Path], None], name: str
 ) -> None:
     async def main() -> None:
@@ -318,7 +318,7 @@ def test_callers_go_on_while_the_database_is_written_until_both_halves_are_full(
     run(main())
 
 
-def test_what_takes_away_comes_after_what_was_kept_before_it(data: Path, after_a_kill: Callable[[], Database]) -> None:
+def test_deletion_comes_after_what_was_kept_before_it(data: Path, after_a_kill: Callable[[], Database]) -> None:
     async def main() -> None:
         database = Watched(data)
         log = Log(database, Limits())

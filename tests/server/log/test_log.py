@@ -370,7 +370,7 @@ def test_what_comes_while_a_publisher_is_busy_is_gathered_until_it_asks() -> Non
     run(main())
 
 
-def test_a_response_to_a_client_of_a_gateway_outlives_its_session_until_it_is_published() -> None:
+def test_gateway_clients_response_outlives_its_session_until_published() -> None:
     async def main() -> None:
         # No event stays in memory.
         log = Log(Database(None), Limits(tail_bytes=0))

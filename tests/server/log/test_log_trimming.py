@@ -14,7 +14,7 @@ from sandboxagent.server.log.session_index import IndexEntry
 from tests.support.logs import S, opened, page, run, say, trim, until
 
 
-def test_a_log_that_is_too_large_is_trimmed_without_being_asked_and_says_what_is_gone() -> None:
+def test_too_large_log_is_trimmed_unasked_and_says_what_is_gone() -> None:
     async def main() -> None:
         database = Database(None)
         async with opened(database, Limits(max_bytes=400_000, tail_bytes=0)) as log:
@@ -116,7 +116,7 @@ def test_what_is_too_old_is_trimmed_without_being_asked() -> None:
     run(main())
 
 
-def test_what_is_known_to_be_gone_never_becomes_less() -> None:
+def test_last_trimmed_position_never_goes_back() -> None:
     async def main() -> None:
         channel = connection_channel("c1")
         now = 0.0

@@ -141,9 +141,7 @@ def test_what_a_killed_server_was_about_to_write_is_no_damage(killed: Path, tmp_
     assert damage.reason is None
 
 
-def test_one_flipped_byte_of_the_write_ahead_log_is_noticed_and_costs_next_to_nothing(
-    killed: Path, tmp_path: Path
-) -> None:
+def test_flipped_byte_of_the_write_ahead_log_is_noticed_and_costs_little(killed: Path, tmp_path: Path) -> None:
     path = copied(killed, tmp_path / "data")
     flip(tmp_path / "data" / "log.db-wal", 32 + 24 + 100)
 
@@ -177,7 +175,7 @@ def test_damage_is_reported_until_its_directory_is_gone(killed: Path, tmp_path: 
     flips=st.lists(st.tuples(st.integers(0, 1 << 24), st.integers(1, 255)), min_size=1, max_size=3),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_byte_is_changed_nothing_is_lost_in_silence_and_no_position_comes_twice(
+def test_changed_bytes_lose_nothing_silently_and_repeat_no_position(
     killed: Path, tmp_path: Path, file: str, flips: list[tuple[int, int]]
 ) -> None:
     path = copied(killed, tmp_path / "data")
@@ -465,9 +463,10 @@ def test_a_full_disk_after_a_salvage_costs_nothing_of_the_journal(
 
 
 @pytest.mark.parametrize("is_row_damaged", [False, True])
-def test_a_loss_in_the_journal_is_reported_wherever_a_start_is_interrupted_and_not_at_every_start(
+def test_journal_loss_is_reported_wherever_a_start_is_interrupted(
     killed: Path, tmp_path: Path, *, is_row_damaged: bool
 ) -> None:
+    """Later starts do not report it again."""
     path = copied(killed, tmp_path / "data")
     flip(path.with_name("log.db.journal"), -1)
     if is_row_damaged:

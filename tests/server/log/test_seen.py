@@ -39,14 +39,15 @@ def test_whatever_was_added_was_seen(names: list[Name]) -> None:
     assert all(name in seen for name in names)
 
 
-def test_few_others_look_as_if_they_had_been_seen() -> None:
+def test_few_unseen_keys_look_as_if_seen() -> None:
     seen = Seen(10_000)
     seen.add_all(("scope", str(number)) for number in range(10_000))
     assert seen.room > 0
     assert sum(("other", str(number)) in seen for number in range(10_000)) < 500
 
 
-def test_keys_of_an_earlier_server_are_known_when_they_are_read_and_not_taken_for_new_before(tmp_path: Path) -> None:
+def test_keys_of_an_earlier_server_are_never_taken_for_new(tmp_path: Path) -> None:
+    """They are not taken for new before they have been read, either."""
     keys = [f"k{number}" for number in range(2 * SEEN_AT_ONCE + 10)]
 
     async def main() -> None:

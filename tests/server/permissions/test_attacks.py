@@ -194,7 +194,7 @@ def test_a_rejected_name_anywhere_in_a_word_is_asked_at_least(text: str) -> None
 @pytest.mark.parametrize(
     "text", ["git fetch", "ls src", "echo permanent", "node a.pemx", "x etcetera", "x my_secretsx", "make all", "ls -l"]
 )
-def test_what_only_sounds_alike_is_not_meant(text: str) -> None:
+def test_command_that_only_resembles_a_rejected_path_is_allowed(text: str) -> None:
     rules = [{"path": ["**/*.pem", "/etc/**", "secretsy/**"], "action": "reject"}, {"tool": "Bash", "action": "allow"}]
     assert decide(rules, running(text)).action == "allow"
 

@@ -105,9 +105,8 @@ def test_a_further_word_opens_nothing(program: str, words: list[str], further: s
 
 
 @given(_PROGRAMS, st.lists(_WORDS, max_size=6), st.data())
-def test_what_a_rule_spells_out_is_open_and_what_it_does_not_is_no_more_so(
-    program: str, words: list[str], data: st.DataObject
-) -> None:
+def test_words_spelled_out_by_a_rule_are_open(program: str, words: list[str], data: st.DataObject) -> None:
+    """All words of an unknown program are open, spelled out or not."""
     whole = (*program.split(), *words)
     assert find_closed_word(whole, (True,) * len(whole)) is None
     if known_program(whole[0]) is None:

@@ -543,7 +543,7 @@ def test_no_compound_is_allowed_unless_each_part_would_be(
         assert set(alone) == {"allow"}
 
 
-def test_a_rule_about_one_command_of_a_text_that_is_not_understood_says_nothing_of_the_others() -> None:
+def test_rule_on_one_command_of_an_unclear_text_leaves_the_others_open() -> None:
     session = [rule("ask", command="git"), rule("reject", command="*")]
     assert decide([], command("`x`; git status"), session).action == "reject"
     server = [rule("ask", command="rm"), rule("reject", command="git")]

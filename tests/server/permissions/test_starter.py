@@ -173,7 +173,7 @@ def test_a_read_of_something_else_than_it_seems_is_not_allowed(path: str) -> Non
 @pytest.mark.parametrize(
     "key", ["glob", "globs", "include", "target", "source", "src", "pattern", "uri", "url", "files"]
 )
-def test_neither_is_one_under_another_name(key: str) -> None:
+def test_read_of_a_secret_under_another_argument_is_not_allowed(key: str) -> None:
     """Also where a rule allows every read: the rejection stands before it."""
     rules = read_rules(
         [{"path": "**/.env", "action": "reject"}, {"kind": ["read", "search"], "action": "allow"}], "server"

@@ -375,7 +375,7 @@ def test_what_lingers_may_finish(agents: Agents) -> None:
     os.close(writer)
 
 
-def test_what_lingers_is_killed_when_it_is_of_no_use_any_more(agents: Agents) -> None:
+def test_lingering_process_is_killed_when_it_is_hurried(agents: Agents) -> None:
     pids = agents.start("one", "sh", "-c", "sleep 60 & echo $!; exit 3", linger=60)
     assert eventually(lambda: not alive(agents.programs["one"]))
     assert all(map(alive, pids))
@@ -650,7 +650,8 @@ asyncio.run(main())
 """
 
 
-def test_the_end_of_a_child_costs_no_look_at_all_processes_and_none_on_the_event_loop() -> None:
+def test_end_of_a_child_scans_no_processes_on_the_event_loop() -> None:
+    """A quiet end scans no processes anywhere; orphans cost a few scans, off the event loop."""
     if children_of(os.getpid()) is None:
         pytest.skip("this kernel has no list of a process's children")
     done = subprocess.run(

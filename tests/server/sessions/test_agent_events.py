@@ -97,7 +97,9 @@ def test_a_line_that_is_no_envelope_is_set_aside_and_those_beside_it_arrive(bad:
     run(main())
 
 
-def test_of_very_many_bad_lines_at_once_clients_see_the_first_and_how_many_more_and_those_between_arrive() -> None:
+def test_flood_of_bad_lines_is_shown_as_the_first_and_a_count() -> None:
+    """Good lines between them arrive."""
+
     async def main() -> None:
         async with world() as own:
             receive(own, *[b"x", b"{"] * 1000, update("between"), *[b"x"] * 1000)
@@ -180,7 +182,7 @@ def test_a_process_cannot_speak_in_a_session_that_another_process_holds() -> Non
     run(main())
 
 
-def test_what_an_agent_says_of_no_session_reaches_all_clients_of_the_agent_and_no_history() -> None:
+def test_sessionless_notification_reaches_the_agents_clients_and_no_history() -> None:
     async def main() -> None:
         async with world() as own:
             other = own.connect()
@@ -210,7 +212,7 @@ def test_an_agent_cannot_say_what_only_the_server_says() -> None:
 # --- a session that is being opened -----------------------------------------------------------------------------------
 
 
-def test_what_comes_before_the_answer_that_names_its_session_is_kept_and_comes_after_it() -> None:
+def test_messages_before_the_answer_naming_their_session_come_after_it() -> None:
     async def main() -> None:
         async with world() as own:
             task, request = await opening(own)

@@ -96,7 +96,7 @@ def test_requests_beyond_the_memory_are_rejected_each_in_its_own_words(caplog: p
     ]
 
 
-def test_updates_of_a_new_session_are_released_early_where_there_is_no_room_to_hold_them() -> None:
+def test_held_updates_of_a_new_session_are_released_early_without_room() -> None:
     async def main() -> None:
         async with world(limits=HubLimits(memory=8 << 10)) as own:
             own.hub.held_updates.hold(own.session)
@@ -116,7 +116,9 @@ def test_updates_of_a_new_session_are_released_early_where_there_is_no_room_to_h
     run(main())
 
 
-def test_what_is_held_for_sessions_that_are_being_opened_is_bounded_and_refused_or_reported() -> None:
+def test_messages_held_for_opening_sessions_are_bounded() -> None:
+    """Beyond the bound a request is refused, and an update is reported as lost."""
+
     async def main() -> None:
         async with world(limits=HubLimits(memory=16 << 10)) as own:
             opening = own.request("session/new", {"cwd": "/", "mcpServers": []})

@@ -70,7 +70,7 @@ def test_a_guest_that_its_node_forgets_stays_attached_at_its_gateways() -> None:
     run(main())
 
 
-def test_a_guest_that_loads_a_session_which_its_node_never_saw_gets_the_past_and_so_does_the_history() -> None:
+def test_replay_of_a_session_new_to_its_node_reaches_guest_and_history() -> None:
     async def main() -> None:
         async with world() as own:
             remote_tag, heard = open_guest(own), Heard()
@@ -275,7 +275,7 @@ def test_who_was_not_asked_cannot_answer() -> None:
         other.request(pending.id)
 
 
-def test_what_was_settled_is_known_to_those_that_were_asked_and_to_those_that_came_later() -> None:
+def test_settled_request_is_known_to_asked_and_later_connections() -> None:
     table, of = PendingRequests(RequestIds()), session("s")
     one, later = connection("c1", table), connection("c2", table)
     pending = ask(table, 1, of=(one,), session=of)
@@ -485,18 +485,16 @@ def _play(steps: list[tuple[str, int]], most: int) -> None:
 
 
 @given(_STEPS)
-def test_forgetting_windows_of_what_is_not_kept_changes_nothing_for_readers(
-    steps: list[tuple[str, int]],
-) -> None:
+def test_forgetting_windows_of_trimmed_events_changes_nothing_for_readers(steps: list[tuple[str, int]]) -> None:
     _play(steps, most=1000)
 
 
 @given(_STEPS)
-def test_where_windows_are_too_many_what_was_in_the_oldest_is_told_as_a_gap(steps: list[tuple[str, int]]) -> None:
+def test_oldest_windows_beyond_the_limit_are_reported_as_a_gap(steps: list[tuple[str, int]]) -> None:
     _play(steps, most=2)
 
 
-def test_a_long_connection_remembers_a_bounded_number_of_the_times_that_it_was_attached() -> None:
+def test_long_connection_remembers_a_bounded_number_of_windows() -> None:
     connection = Connection("i", "c1", "a", 0.0)
     for position in range(1, 5 * REMEMBERED_WINDOWS):
         connection.attach("s", position)
@@ -509,7 +507,7 @@ def test_a_long_connection_remembers_a_bounded_number_of_the_times_that_it_was_a
     assert connection.lost({}, 0) > 0
 
 
-def test_a_session_that_has_ended_does_not_stay_in_memory_for_the_clients_that_are_attached_to_it() -> None:
+def test_ended_session_leaves_memory_while_clients_stay_attached() -> None:
     async def main() -> None:
         async with world() as own:
             for number in range(50):

@@ -30,7 +30,7 @@ def sent(own: World) -> list[str]:
     return [one["method"] for one in own.process.sent if "method" in one]
 
 
-def test_a_request_goes_to_the_agent_as_it_is_and_its_answer_back_under_the_clients_id() -> None:
+def test_request_passes_unchanged_and_its_answer_has_the_clients_id() -> None:
     async def main() -> None:
         async with world() as own:
             task = own.request(ECHO, {"sessionId": "s", "exactly": [1, {"so": None}]}, id="mine")
@@ -117,9 +117,7 @@ def test_an_alias_is_replaced_by_the_id_that_the_agent_knows() -> None:
     [({"loadSession": True, "sessionCapabilities": {"resume": {}}}, "session/resume"), (LOADS_ONLY, "session/load")],
     ids=["resumes", "loads"],
 )
-def test_a_session_whose_process_is_gone_is_brought_back_in_the_cheapest_way_that_the_agent_offers(
-    capabilities: Json, method: str
-) -> None:
+def test_session_without_process_is_revived_in_the_agents_cheapest_way(capabilities: Json, method: str) -> None:
     async def main() -> None:
         async with world(capabilities=capabilities) as own:
             await crashed(own)
@@ -151,7 +149,7 @@ def test_all_that_wait_for_a_session_wait_for_one_return() -> None:
     run(main())
 
 
-def test_an_agent_that_cannot_take_a_session_up_says_so_and_the_next_request_tries_again() -> None:
+def test_failed_resume_is_reported_and_the_next_request_tries_again() -> None:
     async def main() -> None:
         async with world() as own:
             await crashed(own)
@@ -247,7 +245,7 @@ def test_only_one_at_a_time_takes_a_session_up_and_no_lock_is_left_behind() -> N
     run(main())
 
 
-def test_a_request_that_is_not_answered_in_time_ends_and_its_late_answer_goes_to_the_stream() -> None:
+def test_late_answer_to_a_timed_out_request_goes_to_the_stream() -> None:
     async def main() -> None:
         async with world() as own:
             task = own.request(ECHO, {"sessionId": "s"}, id="slow")
@@ -265,7 +263,7 @@ def test_a_request_that_is_not_answered_in_time_ends_and_its_late_answer_goes_to
     run(main())
 
 
-def test_what_an_agent_needs_to_take_a_session_up_is_what_the_session_was_opened_with() -> None:
+def test_resume_params_are_what_the_session_was_opened_with() -> None:
     async def main() -> None:
         async with world() as own:
             opened: Any = b'{"cwd":"/","mcpServers":[{"name":"m"}],"additionalDirectories":["/srv"],"_meta":{"x":1}}'

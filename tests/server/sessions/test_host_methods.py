@@ -159,7 +159,7 @@ def test_an_answer_to_an_agent_that_is_gone_is_dropped(tmp_path: Path) -> None:
     run(main())
 
 
-def test_so_many_requests_are_under_way_and_no_more(tmp_path: Path) -> None:
+def test_requests_under_way_are_bounded(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here:
             created = await here.answer(0, CREATE, command="sleep", args=["60"])

@@ -37,7 +37,7 @@ def test_a_prompt_that_could_not_be_sent_does_not_swallow_what_the_agent_asks_ne
 
 
 @pytest.mark.requirement("5.cancel-answers-pending")
-def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its_way_to_the_disk() -> None:
+def test_cancel_while_an_allowing_answer_is_written_to_disk_wins() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.asks(7)
@@ -173,7 +173,7 @@ def test_a_setting_that_is_answered_after_a_delete_does_not_bring_the_session_ba
 @pytest.mark.parametrize(
     "answer", [{"error": {"code": -32050, "message": "no"}}, {"result": {}}], ids=["error", "no id"]
 )
-def test_what_was_held_for_a_session_that_did_not_come_about_goes_its_way(answer: Json) -> None:
+def test_messages_held_for_a_session_that_failed_to_open_are_released(answer: Json) -> None:
     async def main() -> None:
         async with world() as own:
             call = own.request("session/new", {"cwd": "/", "mcpServers": []})

@@ -27,7 +27,7 @@ def block(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
-def test_a_large_prompt_goes_to_its_agent_by_the_agents_names_and_others_see_it_block_by_block() -> None:
+def test_large_prompt_has_the_agents_session_id_and_others_see_its_blocks() -> None:
     async def scenario() -> None:
         async with world() as own:
             own.hub.store.reserve_alias("alias")

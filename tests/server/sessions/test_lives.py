@@ -33,7 +33,7 @@ def resume_id(own: World) -> object:
 
 
 @pytest.mark.requirement("6.terminate-wins")
-def test_a_session_terminated_while_it_comes_back_stays_terminated_and_its_prompt_never_runs() -> None:
+def test_session_terminated_during_resume_stays_so_and_its_prompt_never_runs() -> None:
     async def main() -> None:
         async with world() as own:
             prompt = await reviving(own)
@@ -54,7 +54,7 @@ def test_a_session_terminated_while_it_comes_back_stays_terminated_and_its_promp
 
 
 @pytest.mark.requirement("6.terminate-wins")
-def test_a_session_that_could_not_be_resumed_and_was_terminated_stays_so_when_its_agent_learns_to() -> None:
+def test_terminated_session_stays_so_when_its_agent_learns_to_load() -> None:
     async def main() -> None:
         async with world(capabilities={}) as own:
             own.agent.crashes()
@@ -135,7 +135,7 @@ def test_any_other_request_is_taken_back_while_its_session_comes_back() -> None:
 
 
 @pytest.mark.requirement("6.alias-late")
-def test_the_late_answer_to_a_new_session_keeps_its_alias_and_no_other_session_gets_it_meanwhile() -> None:
+def test_late_new_session_keeps_its_alias_which_no_other_gets_meanwhile() -> None:
     async def main() -> None:
         async with world() as own:
             named = {"cwd": "/", "mcpServers": [], "_meta": {"sandboxagent.dev": {"requestedSessionId": "mine"}}}
@@ -180,7 +180,7 @@ def test_an_alias_is_free_again_when_its_session_does_not_come_about(how: str) -
 
 
 @pytest.mark.requirement("5.quarantine")
-def test_a_line_too_deep_to_read_that_waits_for_a_new_session_does_not_spoil_its_answer() -> None:
+def test_too_deep_line_held_for_a_new_session_does_not_spoil_its_answer() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.request("session/new", {"cwd": "/", "mcpServers": []}, 1)

@@ -64,7 +64,7 @@ def texts_and_answers(events: list[Json]) -> list[str]:
     return found
 
 
-def test_a_prompt_is_recorded_after_updates_that_wait_for_the_response_of_a_new_session() -> None:
+def test_prompt_is_recorded_after_held_updates_of_its_new_session() -> None:
     async def main() -> None:
         async with world() as own:
             reply = own.requests.submit(own.client, envelope(id="new", method="session/new", params=NEW))
@@ -213,7 +213,7 @@ def test_a_load_of_an_id_that_another_session_takes_meanwhile_is_refused(taken: 
 
 
 @pytest.mark.requirement("6.names-unique")
-def test_a_name_by_which_a_part_above_the_hub_means_a_session_is_no_other_sessions_id() -> None:
+def test_name_known_to_a_watcher_is_no_other_sessions_id() -> None:
     async def main() -> None:
         async with world() as own:
             own.hub.watch_names(lambda name: name == "ses_known")
@@ -289,7 +289,7 @@ def test_a_permission_mode_that_the_agent_does_not_have_opens_no_session() -> No
     run(main())
 
 
-def test_nothing_is_started_that_the_log_could_not_keep() -> None:
+def test_requests_are_refused_while_the_log_cannot_keep_them() -> None:
     async def main() -> None:
         async with world() as own:
             # What is written later would clear it.

@@ -210,13 +210,16 @@ def play_all(orders: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 @pytest.mark.requirement("6.terminate-wins")
-def test_in_every_order_of_three_events_each_request_is_answered_once_and_what_was_ended_stays_so() -> None:
+def test_every_order_of_three_events_answers_each_request_once() -> None:
+    """A session that was ended stays ended."""
     assert play_all(product(EVENTS, repeat=3)) == []
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.sampled_from((*EVENTS, "cancel", "answer", "refuse", "close")), max_size=14))
-def test_in_long_lives_each_request_is_answered_once_and_what_was_ended_stays_so(events: list[str]) -> None:
+def test_long_lives_answer_each_request_once(events: list[str]) -> None:
+    """A session that was ended stays ended."""
+
     async def main() -> None:
         async with world() as own:
             await play_one(own, "silent", "life", events)

@@ -84,7 +84,7 @@ def test_ids_that_look_alike_are_not_the_same(other: str) -> None:
     assert table.find(P1, other.encode()) is None
 
 
-def test_of_two_under_one_id_the_newer_is_found_and_settling_the_older_leaves_it() -> None:
+def test_newer_of_two_requests_under_one_id_is_found_when_the_older_settles() -> None:
     table, older, newer = PendingRequests(IDS), request(1, "5"), request(2, "5")
     table.ask(older)
     table.ask(newer)
@@ -160,6 +160,6 @@ def test_a_rejected_one_is_answered_with_a_no_in_the_words_of_its_kind() -> None
         {"options": [{"kind": "reject_always", "optionId": "never"}]},
     ],
 )
-def test_without_a_way_to_reject_once_a_rejection_is_a_cancellation_and_never_an_allow(params: object) -> None:
+def test_rejection_without_a_reject_once_option_is_a_cancellation(params: object) -> None:
     answer = json.loads(request(1, params=params).rejection())
     assert answer["result"] == {"outcome": {"outcome": "cancelled"}}

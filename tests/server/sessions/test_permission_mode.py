@@ -40,7 +40,7 @@ def test_a_mode_may_be_told_as_an_option() -> None:
     assert find_permission_mode(agent(), {"configOptions": [option]}, "plan") == PermissionMode("plan")
 
 
-def test_another_name_means_a_mode_of_the_agents_own_while_it_has_that() -> None:
+def test_alternative_name_means_the_agents_own_mode_while_it_has_that() -> None:
     named = agent("mode", acceptEdits="autoEdit")
 
     assert find_permission_mode(named, offers("default", "autoEdit"), "acceptEdits") == PermissionMode("autoEdit")
@@ -94,7 +94,7 @@ def test_the_rules_of_a_mode_are_rules(name: str | None) -> None:
     )
 
 
-def test_what_is_wished_is_a_name() -> None:
+def test_wished_mode_must_be_a_name() -> None:
     assert read_wished_mode({"permissionMode": "plan"}) == "plan"
     assert read_wished_mode({"permissionMode": None}) is None
     assert read_wished_mode({}) is None

@@ -293,7 +293,7 @@ def test_what_takes_too_long_is_rejected_and_says_so() -> None:
     run(main())
 
 
-def test_what_takes_too_many_steps_is_rejected_by_no_rule() -> None:
+def test_request_that_takes_too_many_steps_is_rejected_by_a_limit() -> None:
     async def main() -> None:
         async with world({"tool": "*", "action": "allow"}, BY_PATH, steps=500) as own:
             told: list[bytes] = []

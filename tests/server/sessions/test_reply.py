@@ -34,13 +34,13 @@ def test_it_is_accepted_then_answered_and_what_comes_later_is_ignored() -> None:
     assert reply.result is not None
 
 
-def test_one_that_is_answered_at_once_was_taken() -> None:
+def test_reply_answered_at_once_counts_as_accepted() -> None:
     reply = Reply()
     reply.set_result(ANSWER)
     assert Heard(reply).said == [5, ANSWER]
 
 
-def test_one_that_was_never_taken_says_so_to_both() -> None:
+def test_failure_before_acceptance_reaches_both_callbacks() -> None:
     reply, error = Reply(ASKED), AgentTimeout("too late")
     early = Heard(reply)
     reply.set_exception(error)
@@ -71,7 +71,7 @@ def test_a_callback_that_raises_keeps_nothing_from_the_next_one(caplog: pytest.L
     assert len([one for one in caplog.records if one.exc_info is not None]) == 2
 
 
-def test_one_that_follows_another_has_its_outcome_also_when_it_comes_later() -> None:
+def test_following_reply_has_the_same_outcome_even_when_it_comes_later() -> None:
     first, error = Reply(), AgentTimeout("too late")
     early, late = Reply(), Reply()
     early.follow(first)
@@ -81,7 +81,7 @@ def test_one_that_follows_another_has_its_outcome_also_when_it_comes_later() -> 
     assert Heard(early).said == Heard(late).said == [2, error]
 
 
-def test_it_can_be_awaited_and_one_that_leaves_takes_it_from_no_other() -> None:
+def test_awaited_reply_survives_a_waiter_that_leaves() -> None:
     async def main() -> None:
         reply = Reply()
 

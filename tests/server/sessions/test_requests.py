@@ -199,7 +199,9 @@ def test_a_client_cannot_take_back_the_request_of_another() -> None:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_answer_reaches_the_agent_under_its_own_id_and_the_second_is_refused_with_the_outcome() -> None:
+def test_first_answer_reaches_the_agent_and_the_second_is_refused() -> None:
+    """The agent gets the answer under its own id."""
+
     async def main() -> None:
         async with world() as own:
             own.asks("p")

@@ -100,9 +100,8 @@ def _written(value: Any) -> str:
 
 
 @given(st.lists(st.tuples(_names, _values), max_size=5), st.booleans())
-def test_no_two_readers_find_different_sessions_or_methods_of_ours_and_none_finds_our_signature(
-    members: list[Any], escaped: bool
-) -> None:
+def test_stripped_line_has_one_session_and_method_for_all_readers(members: list[Any], escaped: bool) -> None:
+    """None of the readers finds the server's signature in it."""
     text = '{"jsonrpc":"2.0"' + "".join(f",{json.dumps(name)}:{_written(value)}" for name, value in members) + "}"
     if escaped:
         text = text.replace("sandboxagent.dev", "s\\u0061ndboxagent.dev").replace('"method"', '"meth\\u006fd"')

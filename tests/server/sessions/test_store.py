@@ -171,7 +171,7 @@ def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> Non
 
 
 @pytest.mark.requirement("6.memory")
-def test_nothing_rests_in_which_something_goes_on() -> None:
+def test_busy_session_does_not_rest() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.asks(5)
@@ -265,7 +265,7 @@ def count_reads(own: World) -> list[str]:
     return asked
 
 
-def test_an_agent_that_makes_up_sessions_costs_one_look_at_the_disk_for_each_and_none_when_it_repeats() -> None:
+def test_invented_session_costs_one_disk_read_and_its_repetition_none() -> None:
     async def main() -> None:
         async with world() as own:
             await own.log.flushed()
@@ -392,7 +392,7 @@ def test_a_page_of_a_list_takes_few_steps_for_each_session_that_rests(tmp_path: 
 
 
 @pytest.mark.requirement("12.depth-kept")
-def test_what_an_earlier_release_kept_deeper_than_can_be_shown_is_left_out_which_the_lists_say(tmp_path: Path) -> None:
+def test_too_deep_metadata_of_an_earlier_release_is_listed_as_left_out(tmp_path: Path) -> None:
     deep: Any = "x"
     for _ in range(900):
         deep = [deep]

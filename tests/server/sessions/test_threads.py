@@ -23,7 +23,7 @@ def test_what_a_function_gives_or_raises_is_passed_on() -> None:
     run(main())
 
 
-def test_those_of_one_key_run_in_order_and_one_at_a_time() -> None:
+def test_calls_of_one_key_run_in_order_and_one_at_a_time() -> None:
     async def main() -> None:
         threads, seen = Threads(4), list[str]()
         inside = threading.Semaphore(1)
@@ -62,7 +62,7 @@ def test_one_that_hangs_holds_back_its_own_key_only() -> None:
     run(main())
 
 
-def test_who_waits_and_goes_does_not_let_the_next_one_in() -> None:
+def test_cancelled_call_does_not_let_the_next_one_in() -> None:
     async def main() -> None:
         threads, released = Threads(2), threading.Event()
         try:

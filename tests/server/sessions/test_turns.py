@@ -157,7 +157,7 @@ def test_a_client_takes_back_its_own_prompts_only() -> None:
     run(main())
 
 
-def test_a_crash_fails_the_running_turn_and_all_that_wait_and_none_of_them_is_sent_again() -> None:
+def test_crash_fails_running_and_waiting_turns_and_resends_none() -> None:
     async def main() -> None:
         async with world() as own:
             tasks = [await started(own, text, text) for text in ("one", "two")]
@@ -203,7 +203,7 @@ def test_an_error_of_the_agent_is_the_answer_and_the_end_of_the_turn() -> None:
     run(main())
 
 
-def test_a_request_of_the_agents_own_kind_ends_with_its_turn_and_a_permission_does_not() -> None:
+def test_vendor_request_ends_with_its_turn_but_a_permission_does_not() -> None:
     async def main() -> None:
         async with world() as own:
             prompt = await started(own, "one", "1")

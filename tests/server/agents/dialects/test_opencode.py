@@ -164,7 +164,9 @@ def test_an_answer_goes_to_where_the_question_came_from(result: Json, what: str,
     run(main())
 
 
-def test_a_reply_that_is_not_taken_rejects_the_question_so_that_nobody_waits_for_ever() -> None:
+def test_refused_reply_rejects_the_question() -> None:
+    """Otherwise the agent would wait for ever."""
+
     async def main() -> None:
         async with scene() as here:
             here.port.refused = {"reply"}
@@ -205,7 +207,7 @@ def test_a_question_that_is_answered_elsewhere_is_withdrawn_and_not_answered_aga
     run(main())
 
 
-def test_what_comes_of_an_own_answer_is_not_news() -> None:
+def test_event_about_our_own_answer_is_ignored() -> None:
     async def main() -> None:
         async with scene() as here:
             await here.asked()
@@ -291,7 +293,7 @@ def test_an_agent_that_cannot_be_reached_is_left_alone(why: str) -> None:
     run(main())
 
 
-def test_what_somebody_has_set_stays() -> None:
+def test_variable_that_is_already_set_stays() -> None:
     prepared = OpenCode().prepare({"OPENCODE_ENABLE_QUESTION_TOOL": "0", "PATH": "/bin"})
 
     assert prepared == {"OPENCODE_ENABLE_QUESTION_TOOL": "0", "PATH": "/bin"}

@@ -94,7 +94,7 @@ def test_answers_go_beside_the_permission_by_number(answers: list[list[str]], gi
     assert answer["result"] == {"outcome": {"outcome": "selected", "optionId": "proceed_once"}, "answers": given}
 
 
-def test_who_rejects_takes_the_option_for_that_and_who_cancels_none() -> None:
+def test_rejection_takes_the_cancel_option_and_a_cancel_takes_none() -> None:
     assert told({"status": "rejected"})["result"] == {"outcome": {"outcome": "selected", "optionId": "cancel"}}
     assert told({"status": "cancelled"})["result"] == {"outcome": {"outcome": "cancelled"}}
     assert told({"status": "rejected"}, asked(options=OPTIONS[:1]))["result"] == {"outcome": {"outcome": "cancelled"}}

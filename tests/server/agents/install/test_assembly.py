@@ -24,9 +24,8 @@ def output_of(command: list[str]) -> str:
     return done.stdout
 
 
-def test_a_package_of_npm_is_installed_also_through_a_link_and_verified_by_its_digest_and_a_handshake(
-    tmp_path: Path, index: PackageIndex
-) -> None:
+def test_npm_package_is_installed_through_a_link_and_verified(tmp_path: Path, index: PackageIndex) -> None:
+    """The package is verified by its digest and by a handshake."""
     digest = index.npm("tiny-agent")
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -112,9 +111,7 @@ def test_an_archive_that_is_not_what_the_registry_says_is_refused(
     run(main())
 
 
-def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_told_where(
-    tmp_path: Path, index: PackageIndex
-) -> None:
+def test_agent_behind_an_adapter_is_installed_beside_it_and_named_to_it(tmp_path: Path, index: PackageIndex) -> None:
     adapter = "@agentclientprotocol/claude-agent-acp"
     index.npm(
         adapter, "9.0.0", dependencies={"@anthropic-ai/claude-agent-sdk": "1.0.0"}, bin={"claude-agent-acp": "cli.js"}
@@ -196,7 +193,7 @@ def test_the_version_that_came_is_recorded_and_not_what_was_asked_for(tmp_path: 
     run(main())
 
 
-def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere_and_nothing_that_a_package_brings_is_run(
+def test_npm_settings_of_the_environment_redirect_nothing_and_run_no_script(
     tmp_path: Path, index: PackageIndex
 ) -> None:
     mark = tmp_path / "ran"

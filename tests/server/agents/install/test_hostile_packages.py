@@ -99,7 +99,7 @@ def test_a_requirement_from_git_or_an_address_is_refused(tmp_path: Path, index: 
 
 
 @pytest.mark.parametrize("hashed", [True, False], ids=["with a hash", "without a hash"])
-def test_an_archive_without_a_hash_is_unverified_and_refused_where_hashes_are_required(
+def test_archive_without_hash_is_unverified_or_refused_by_require_hashes(
     tmp_path: Path, index: PackageIndex, hashed: bool
 ) -> None:
     archive = packed({"bin/tiny": AGENT, "bin/package.json": json.dumps({"name": "tiny", "version": "1.0.0"})})
@@ -126,9 +126,7 @@ def test_an_archive_without_a_hash_is_unverified_and_refused_where_hashes_are_re
     run(main())
 
 
-def test_a_package_without_a_hash_is_unverified_and_refused_where_hashes_are_required(
-    tmp_path: Path, index: PackageIndex
-) -> None:
+def test_package_without_hash_is_unverified_or_refused_by_require_hashes(tmp_path: Path, index: PackageIndex) -> None:
     index.npm("tiny-agent", dependencies={"bare": "1.0.0"})
     index.npm("bare")
     index.forget_hash("bare", "1.0.0")

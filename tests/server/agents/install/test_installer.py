@@ -37,9 +37,7 @@ def test_all_who_want_the_same_share_one_install_and_one_result(tmp_path: Path, 
     run(main())
 
 
-def test_those_who_want_it_otherwise_come_one_after_the_other_and_the_last_stays(
-    tmp_path: Path, index: PackageIndex
-) -> None:
+def test_installs_of_different_versions_run_in_turn_and_the_last_stays(tmp_path: Path, index: PackageIndex) -> None:
     for version in ("1.0.0", "2.0.0"):
         index.pypi("py-agent", version)
 
@@ -192,7 +190,7 @@ def test_two_processes_install_once(tmp_path: Path, index: PackageIndex) -> None
     run(main())
 
 
-def test_who_is_killed_half_way_leaves_what_the_next_one_cleans_up(tmp_path: Path, index: PackageIndex) -> None:
+def test_leftovers_of_a_killed_install_are_cleaned_up_by_the_next(tmp_path: Path, index: PackageIndex) -> None:
     held = index.hold(".tar.gz")
     agents = tmp_path / "agents"
 

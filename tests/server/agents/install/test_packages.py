@@ -168,7 +168,7 @@ def failing(folder: Path, text: str, code: int | None = 1, index: str = "npm") -
         ("ENOSPC", DiskFull),
     ],
 )
-def test_what_npm_says_has_a_name(tmp_path: Path, code: str, error: type[SandboxAgentError]) -> None:
+def test_failure_of_npm_has_an_error_of_its_own(tmp_path: Path, code: str, error: type[SandboxAgentError]) -> None:
     text = f"npm http fetch GET\nnpm error code {code}\nnpm error more"
     found = failing(tmp_path, text)
 
@@ -178,7 +178,7 @@ def test_what_npm_says_has_a_name(tmp_path: Path, code: str, error: type[Sandbox
         assert found.fields == {"agent": "it", "stderr": text}
 
 
-def test_a_package_that_is_not_what_its_index_promised_is_a_mismatch_with_both_digests(tmp_path: Path) -> None:
+def test_package_other_than_its_index_promised_is_a_mismatch_of_digests(tmp_path: Path) -> None:
     text = f"npm error code EINTEGRITY\nnpm error sha512 integrity checksum failed: wanted {PIN} but got {OTHER}. (9 b)"
     found = failing(tmp_path, text)
 
@@ -208,7 +208,7 @@ def test_npm_that_ends_without_a_word_or_by_a_signal_has_failed(tmp_path: Path) 
         ("error: something new", InstallFailed),
     ],
 )
-def test_what_uv_says_has_a_name(tmp_path: Path, text: str, error: type[SandboxAgentError]) -> None:
+def test_failure_of_uv_has_an_error_of_its_own(tmp_path: Path, text: str, error: type[SandboxAgentError]) -> None:
     assert type(failing(tmp_path, text, index="pypi")) is error
 
 
@@ -239,7 +239,7 @@ def test_a_pin_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
     assert mismatch.value.fields["actual"] == "none"
 
 
-def test_what_has_no_digest_is_named_unless_it_is_part_of_what_has_one(tmp_path: Path) -> None:
+def test_package_without_digest_is_named_unless_bundled_in_another(tmp_path: Path) -> None:
     (tmp_path / "node_modules").mkdir()
     packages_ = {
         "node_modules/tiny": {"integrity": PIN},

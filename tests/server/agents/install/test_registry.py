@@ -147,7 +147,7 @@ def test_an_etag_that_cannot_be_sent_back_is_left_out(tmp_path: Path) -> None:
     run(main())
 
 
-def test_concurrent_callers_share_one_fetch_and_one_that_goes_away_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_concurrent_callers_share_one_fetch_that_survives_a_cancelled_one(tmp_path: Path) -> None:
     async def main() -> None:
         asked, let_go = asyncio.Event(), asyncio.Event()
 

@@ -83,7 +83,7 @@ def test_variables_that_lead_to_an_index_are_passed_on(name: str) -> None:
         *("UV_CONFIG_FILE", "UV_KEYRING_PROVIDER", "UV_PYTHON", "UV_OVERRIDE", "UV_NO_VERIFY_HASHES", "NODE_OPTIONS"),
     ],
 )
-def test_all_others_stay_behind(name: str) -> None:
+def test_other_variables_are_not_passed_on(name: str) -> None:
     assert read_tool_settings({name: "x"}).environment == {}
 
 
