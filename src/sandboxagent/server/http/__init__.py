@@ -1,4 +1,4 @@
 """Serve HTTP: routes, checks, streams, and errors as problem documents.
 
-Thin; what happens is in the hub.
+The hub makes all decisions.
 """

@@ -1,7 +1,7 @@
 """Serve `/acp`, the transport that the SDKs of ACP speak, over the same hub as `/v1/rpc`.
 
-POST takes one envelope, GET streams what is for the connection or for one session, DELETE closes the connection; an
-upgraded GET is a WebSocket for everything. All responses come on a stream, but that to `initialize`.
+POST takes one envelope, GET streams the events of the connection or of one session, DELETE closes the connection. An
+upgraded GET is a WebSocket for everything. All responses come on a stream, except the response to `initialize`.
 """
 
 import secrets
@@ -64,9 +64,9 @@ class Acp(Transport, eq=False):
     accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n"
     max_streams: int
     _under_way: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """Requests that wait for their answers, by connection and session."""
+    """Number of requests that wait for their answers, by connection and session."""
     _affinity: str = field(default_factory=_make_affinity)
-    """A balancer in front may send a client that returns it to the same server; to us it means nothing."""
+    """Cookie by which a load balancer may send a client to the same server again. The server itself ignores it."""
     _tasks: Tasks = field(default_factory=Tasks)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +81,7 @@ class Acp(Transport, eq=False):
     # POST
 
     def read_post(self, scope: Scope) -> Callable[[Post], None]:
-        """Who takes POSTs with this head. Raises what is wrong with it."""
+        """Return the function that takes POSTs with this head. Raises SandboxAgentError for an invalid head."""
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
         agent, connection_id, session = self._agent(scope), _connection_id(scope), _session_named(scope)
@@ -102,7 +102,7 @@ class Acp(Transport, eq=False):
             post.refuse(as_problem(error, PATH))
 
     async def _take_later(self, connection_id: str, session: str | None, post: Post) -> None:
-        """Take an envelope that is large, or from a client whose connection has to be asked for."""
+        """Take an envelope that is large, or whose connection only other servers may know."""
         try:
             envelope = await self.read_envelope(post.body, _parse)
             self._take_from(await self.connection(connection_id), envelope, session, post)
@@ -147,7 +147,7 @@ class Acp(Transport, eq=False):
                 await self.close_unheard(connection)
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
-            # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
+            # Clients look for an id even with an error, and show the error only then. This id has no connection.
             connection_id, line = secrets.token_urlsafe(24), failure(envelope.id, error)
         identity = [(_CONNECTION, connection_id.encode()), (b"set-cookie", self._affinity.encode())]
         return Response(200, [*json_headers(line), *identity], line)
@@ -156,7 +156,7 @@ class Acp(Transport, eq=False):
         session_id = self._resolve(envelope.session_id or "")
         flush = None
         if envelope.method in (methods.LOAD, methods.RESUME):
-            # What it replays goes to the session's stream, and its response to the connection's.
+            # Replayed events go to the session's stream, and the response to the connection's.
             flush = partial(self._flush, connection, session_id)
         self._under_way[connection.tag, session_id] += 1
         after = partial(self._answered, connection, session_id)
@@ -177,7 +177,7 @@ class Acp(Transport, eq=False):
             await stream.flushed()
 
     def _check_session(self, header: str | None, connection: Connection, envelope: Envelope) -> None:
-        """The header may be missing, and may not name another session than the envelope does."""
+        """Raise BadRequest if the header names another session than the envelope does. The header may be missing."""
         if header is None or envelope.method == methods.CANCEL_REQUEST:
             return
         named = self._resolve(header)
@@ -204,12 +204,15 @@ class Acp(Transport, eq=False):
         if session_id is not None:
             after = max(after, connection.session_streams.get(session_id, self.clients.position))
         stream = self.streams.open(connection, after, transport(scope), part=part)
-        # What went to the connection's stream so far is read before what comes on this one.
+        # Events that went to the connection's stream so far are read before those on this stream.
         first = partial(self._flush, connection, None) if begins else None
         await self.stream_events(scope, send, connection, stream, first)
 
     def _give_stream(self, connection: Connection, session_id: str) -> bool:
-        """From here on the session's events go to its own stream, or, with a request under way, after its answer."""
+        """Give the session's events a stream of their own from here on. Return whether that begins now.
+
+        While a request of the session is under way, it begins after the answer.
+        """
         given = connection.session_streams
         if session_id in given or self._under_way.get((connection.tag, session_id)):
             return False
@@ -242,10 +245,10 @@ class Acp(Transport, eq=False):
         await self.close(connection_id)
         await respond(send, 202, [(b"content-length", b"0")])
 
-    # What a request names
+    # Names in a request
 
     async def _find_connection(self, scope: Scope) -> Connection | None:
-        """None when it names none; raises UnknownConnection."""
+        """Return the connection that a request names; None when it names none. Raises UnknownConnection."""
         connection_id = _connection_id(scope)
         return None if connection_id is None else await self.connection(connection_id)
 
@@ -254,12 +257,12 @@ class Acp(Transport, eq=False):
         return None if named is None else self._resolve(named)
 
     def _resolve(self, session_id: str) -> str:
-        """An alias as the id of its session; a session need not be known yet."""
+        """Return the id of a session for an alias or an id. The session need not be known yet."""
         return (self.clients.find_session(session_id) if session_id else None) or session_id
 
     @staticmethod
     def _agent(scope: Scope) -> str | None:
-        """The agent in the URL: `/acp/claude`, or `/acp?agent=claude`."""
+        """Return the agent in the URL: `/acp/claude`, or `/acp?agent=claude`."""
         _, _, name = scope["path"].removeprefix(PATH).partition("/")
         if "/" in name:
             raise NotFound(quote(scope["path"]))
@@ -267,7 +270,10 @@ class Acp(Transport, eq=False):
 
 
 def _connection_id(scope: Scope) -> str | None:
-    """In a header, under either of its names; for a WebSocket also in the query, as browsers set no headers."""
+    """Return the connection's id, from a header with either name.
+
+    For a WebSocket it may come from the query, because browsers set no headers.
+    """
     named = [value for name in (_CONNECTION, _OUR_CONNECTION) if (value := scope["headers_by_name"].get(name))]
     found = {value.decode("latin-1") for value in named}
     if offers_websocket(scope) and not found and (given := query(scope).get("connection")):

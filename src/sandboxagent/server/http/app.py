@@ -1,6 +1,6 @@
 """Check each request, and pass it to `/v1/rpc`, `/acp`, health, a capability's app or the route table.
 
-No error leaves as anything but a problem document.
+Every error is answered with a problem document.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 
 class BaseApp:
-    """An ASGI app behind a guard; `route` is its own."""
+    """An ASGI app that checks each request before it answers. Subclasses define `route`."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
@@ -50,7 +50,7 @@ class BaseApp:
         await self._answer(self._route_guarded, scope, receive, send)
 
     def read_post(self, scope: Scope) -> PostHead | None:
-        """Check the head of a POST that carries an envelope; None for another one."""
+        """Check the head of a POST that carries an envelope. Return None for any other POST."""
         transport = self.transport_of(scope["path"])
         if transport is None:
             return None
@@ -59,7 +59,10 @@ class BaseApp:
         return self._read_post(transport, scope, self._guard_head, more)
 
     def read_gateway_post(self, scope: Scope) -> PostHead | None:
-        """The same, for a request that came through a flow: the guard of the gateway has let it through."""
+        """Like `read_post`, for a request that came through a tunnel.
+
+        The gateway has checked its Host, Origin and token.
+        """
         transport = self.transport_of(scope["path"])
         if transport is None or scope["method"] != "POST":
             return None
@@ -77,17 +80,17 @@ class BaseApp:
             return PostHead(_refused, transport.max_body, more, make_problem(InternalError()))
 
     def transport_of(self, path: str) -> Rpc | Acp | None:
-        """What takes envelopes under a path."""
+        """Return the transport that takes envelopes under a path."""
         raise NotImplementedError
 
     def read_envelopes(self, transport: Rpc | Acp, scope: Scope) -> Callable[[Post], None]:
-        """Who takes envelopes with this head. Raises SandboxAgentError."""
+        """Return the function that takes envelopes with this head. Raises SandboxAgentError."""
         return transport.read_post(scope)
 
     async def answer_gateway(self, own: Mapping[str, Asgi], scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that came through a flow: the guard of the gateway has let it through.
+        """Answer a request that came through a tunnel. The gateway has checked its Host, Origin and token.
 
-        `own` has the routes that are for gateways alone, by path.
+        `own` has the routes that only gateways may call, by path.
         """
         scope["headers_by_name"] = group_headers(scope["headers"])
         await self._answer(own.get(scope["path"], self.route), scope, receive, send)
@@ -98,7 +101,7 @@ class BaseApp:
         except SandboxAgentError as error:
             await send_problem(send, error)
         except asyncio.CancelledError:
-            # Only a server that ends does this, to a request that takes longer than it can wait.
+            # Only a stopping server cancels a request, if it takes longer than the server can wait.
             transport(scope).abort()
         except Exception:
             logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
@@ -116,16 +119,16 @@ class BaseApp:
             mark_authenticated(scope)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that may be made. Raises SandboxAgentError."""
+        """Answer a request that has passed the checks. Raises SandboxAgentError."""
         raise NotImplementedError
 
 
 def _let_through(_: Scope) -> None:
-    """In the place of a guard that was passed elsewhere."""
+    """Check nothing, because the gateway has checked the request."""
 
 
 def _refused(_: Post) -> None:
-    """Nothing comes of a request that may not be made."""
+    """Do nothing with the body of a refused request."""
 
 
 def _add_headers(send: Send, headers: Headers) -> Send:
@@ -138,9 +141,10 @@ def _add_headers(send: Send, headers: Headers) -> Send:
 
 
 class App(BaseApp):
-    """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait.
+    """The app of a server: its transports, health, the apps of capabilities, and all other routes.
 
-    `apps` do the same for the paths of capabilities.
+    `control` makes the app for all other routes when the first of them is asked for: start-up need not wait. `apps` do
+    the same for the paths of capabilities.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Response(Struct, frozen=True):
 
 
 def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Headers by name; of one that is there twice, both values, as of a list."""
+    """Return headers by name. A repeated header has all values, joined as a list."""
     found = dict(headers)
     if len(found) == len(headers):
         return found
@@ -49,12 +49,12 @@ def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The value of a header; None when it is absent."""
+    """Return the value of a header; None when it is absent."""
     return scope["headers_by_name"].get(name)
 
 
 def json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of a JSON response, which must not be cached."""
+    """Return the headers of a JSON response, which must not be cached."""
     return [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
@@ -69,44 +69,47 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
 
 
 def is_gone(scope: Scope) -> bool:
-    """Whether the client has closed its side, asked without waiting."""
+    """Whether the client has closed its side. Does not wait."""
     return transport(scope).is_closing()
 
 
 def mark_authenticated(scope: Scope) -> None:
-    """Note that the client has shown that it may call, so that its socket no longer counts as a stranger's."""
+    """Note that the client has shown that it may call, so that its socket no longer counts as anonymous."""
     scope["extensions"]["sandboxagent.transport"].mark_authenticated()
 
 
 def offers_websocket(scope: Scope) -> bool:
-    """Whether a request offers to go on as a WebSocket."""
+    """Whether a request offers a WebSocket."""
     return "sandboxagent.websocket" in scope.get("extensions", ())
 
 
 def write_part(scope: Scope) -> Callable[[bytes], bool]:
-    """What writes a part of a response that comes in chunks, at once; False when the client has to read first."""
+    """Return the function that writes a part of a chunked response at once.
+
+    It returns False when the client must read first.
+    """
     return scope["extensions"]["sandboxagent.transport"].write_part
 
 
 def transport(scope: Scope) -> asyncio.Transport:
-    """The socket under a request; the server's protocol puts it there."""
+    """Return the transport of a request's socket, which the server's protocol puts into the scope."""
     return scope["extensions"]["sandboxagent.transport"]
 
 
 def problem_document(error: SandboxAgentError) -> bytes:
-    """The body of a problem."""
+    """Return the body of a problem document."""
     problem = {
         "type": URN + error.slug,
         "title": error.title,
         "status": error.status,
         "detail": str(error),
     }
-    # What people look for comes first; a fact never takes the place of it.
+    # The standard members come first, and a fact never replaces one.
     return msgspec.json.encode(problem | {name: value for name, value in error.fields.items() if name not in problem})
 
 
 def problem_headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of a problem, those included that its status demands."""
+    """Return the headers of a problem document, including those that its status demands."""
     found = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", str(len(body)).encode()),
@@ -122,7 +125,7 @@ def problem_headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, 
 
 
 async def send_problem(send: Send, error: SandboxAgentError) -> None:
-    """Answer with a problem."""
+    """Answer with a problem document."""
     body = problem_document(error)
     await respond(send, error.status, problem_headers(error, body), body)
 
@@ -132,20 +135,20 @@ EVENT_STREAM = "text/event-stream"
 
 
 def check_accept(accept: bytes | None, offered: str) -> None:
-    """Raises NotAcceptable when Accept excludes what we send."""
+    """Raise NotAcceptable if Accept excludes the media type of the answer."""
     if accept is not None and accept.strip() and not _accepts(accept, offered):
         raise NotAcceptable(offered)
 
 
 def check_json(content_type: bytes | None) -> None:
-    """Raises UnsupportedMediaType for a body that is not said to be JSON."""
+    """Raise UnsupportedMediaType if a body is not declared as JSON."""
     if content_type is None or not _is_json(content_type):
         raise UnsupportedMediaType((content_type or b"").decode("latin-1"))
 
 
 @lru_cache(maxsize=256)
 def _accepts(accept: bytes, offered: str) -> bool:
-    """The most specific media range that matches decides, as RFC 9110 has it."""
+    """Whether Accept allows a media type. The most specific media range that matches decides (RFC 9110)."""
     best, quality = -1, 0.0
     for part in accept.decode("latin-1").lower().split(","):
         media, *parameters = [piece.strip() for piece in part.split(";")]
@@ -173,7 +176,7 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def wants_async(prefer: bytes | None) -> bool:
-    """`Prefer: respond-async`, among others."""
+    """Whether `Prefer` has `respond-async`, alone or among others."""
     if prefer is None:
         return False
     return any(

@@ -51,25 +51,26 @@ _SINGLE = (
 """Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
 _PRIVATE = ("/v1/", "/acp/")
 _PRIVATE_PATHS = ("/acp",)
-"""What only those with the token may call, beside the paths of capabilities."""
+"""Paths that only clients with the token may call, besides the paths of capabilities."""
 
 
 class Access(Struct, frozen=True):
     """Paths that a capability answers itself. Only clients with the token may call them."""
 
     path: str
-    """This path and all beneath it."""
+    """The path of the capability. All paths beneath it belong to it, too."""
     health: str | None = None
-    """One more path, which `--public-health` opens to everyone."""
+    """One more path of the capability, which `--public-health` opens to everyone."""
     passwords: bool = False
-    """The token may also be the password of Basic authentication, in a header or as `auth_token` in the query."""
+    """Whether the token may also be the password of Basic authentication, in a header or as `auth_token` in the
+    query."""
 
     def has(self, path: str) -> bool:
         return path in (self.path, self.health) or path.startswith(f"{self.path}/")
 
 
 class Auth(Struct, frozen=True):
-    """The checks, with what they compare to."""
+    """The checks of Host, Origin and token, with the allowed values."""
 
     token: str | None
     host: str
@@ -79,7 +80,7 @@ class Auth(Struct, frozen=True):
     accesses: tuple[Access, ...] = ()
 
     def check(self, scope: Scope) -> bool:
-        """Whether the client has shown that it may call, on a route that asks for that.
+        """Check a request. Return whether its route asks for the token, which the client has then shown.
 
         Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized.
         """
@@ -96,7 +97,7 @@ class Auth(Struct, frozen=True):
         return True
 
     def _needs_token(self, scope: Scope) -> bool:
-        """Whether the request is one that only those with the token may make."""
+        """Whether only clients with the token may make the request."""
         path = scope["path"]
         access = self._access(path)
         if access is None and path not in _PRIVATE_PATHS and not path.startswith(_PRIVATE):
@@ -108,7 +109,7 @@ class Auth(Struct, frozen=True):
         return next((access for access in self.accesses if access.has(path)), None)
 
     def cors(self, scope: Scope) -> Headers:
-        """Headers that let a page of an allowed origin read the response."""
+        """Return the headers that let a page of an allowed origin read the response."""
         origin = header(scope, b"origin")
         if origin is None or origin.decode("latin-1") not in self.cors_origins:
             return []
@@ -126,7 +127,7 @@ class Auth(Struct, frozen=True):
         return found
 
     def is_preflight(self, scope: Scope) -> bool:
-        """A browser asks on behalf of a page of an allowed origin whether it may call."""
+        """Whether the request is a CORS preflight for a page of an allowed origin."""
         return _is_preflight(scope) and bool(self.cors(scope))
 
     def _check_host(self, scope: Scope) -> None:
@@ -136,7 +137,8 @@ class Auth(Struct, frozen=True):
             raise Misdirected(host)
         if name in ("localhost", self.host.lower()) or name in self.allowed_hosts or _is_loopback(name):
             return
-        # Bound to a wildcard, the address the client reached is "the bound host". A rebound name is never an address.
+        # When the server is bound to a wildcard, the address that the client reached counts as the bound host. DNS
+        # rebinding uses a name, never an address.
         server = scope.get("server")
         if server is None or name != str(server[0]):
             raise Misdirected(host)
@@ -168,7 +170,7 @@ class Auth(Struct, frozen=True):
 
 
 def _query_token(scope: Scope) -> bytes:
-    """What a link has in place of a header."""
+    """Return the user and password in the query of a link, which cannot have headers."""
     try:
         given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100).get("auth_token", [])
     except ValueError:
@@ -178,7 +180,7 @@ def _query_token(scope: Scope) -> bytes:
 
 
 def _password(encoded: bytes) -> bytes:
-    """The password of `user:password`, whatever the user's name is."""
+    """Return the password of `user:password`, whatever the user's name is."""
     try:
         return b64decode(encoded + b"=" * (-len(encoded) % 4)).partition(b":")[2]
     except (ValueError, binascii.Error):
@@ -186,7 +188,10 @@ def _password(encoded: bytes) -> bytes:
 
 
 def _token_among_subprotocols(offered: bytes) -> bytes:
-    """The token that a browser, which cannot set headers, offers as a subprotocol; empty when there is none."""
+    """Return the token that a browser offers as a subprotocol; empty when there is none.
+
+    Browsers cannot set headers.
+    """
     found = [name for each in offered.split(b",") if (name := each.strip()).startswith(BEARER.encode())]
     if len(found) != 1:
         return b""
@@ -203,7 +208,7 @@ def _is_preflight(scope: Scope) -> bool:
 
 @lru_cache(maxsize=256)
 def _host_name(host: str) -> str:
-    """The name or address in a Host header, without its port; empty when it is none."""
+    """Return the name or address in a Host header, without its port; empty for an invalid header."""
     match = _HOST.fullmatch(host.lower())
     return (match["address"] or match["name"].removesuffix(".")) if match else ""
 

@@ -49,16 +49,17 @@ logger = logging.getLogger(__name__)
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
 POLICY_VIOLATION = 1008
 NONSENSE = 100
-"""Messages one after another that may be no envelopes: each is complained of, and then the socket is closed."""
+"""Maximum number of consecutive messages that are no envelopes. Each is answered with an error; the next one closes the
+socket."""
 IN_ONE_TURN = 16
-"""Messages that are taken one after another before others have their turn, and the disk may catch up."""
+"""Number of messages taken in a row before other tasks run, and the disk may catch up."""
 DISK_INTERVAL = 0.5
-"""Seconds between them while nothing can be written."""
+"""Seconds to wait after so many messages while the log cannot be written."""
 _BEGINS_JSON = re.compile(rb"\s*[\[{]")
 CLOSED_FOR_ANOTHER = 4001
-"""Close code of a socket whose connection has opened another stream: its client need not come back."""
+"""Close code of a socket whose connection has opened another stream. Its client need not reconnect."""
 REFUSED = 4000
-"""Plus the HTTP status of a refusal: its close code."""
+"""Base of the close code of a refusal. The HTTP status is added to it."""
 
 
 class WebSocketTransport:
@@ -73,7 +74,7 @@ class WebSocketTransport:
         lines: Pool,
         max_size: int,
     ) -> None:
-        """A thread of `lines` reads large messages."""
+        """Create the transport. A thread of `lines` parses large messages."""
         self._lines = lines
         self._clients = clients
         self._intake = intake
@@ -90,7 +91,7 @@ class WebSocketTransport:
         id_header: str,
         agent: str | None = None,
     ) -> None:
-        """Serve a socket to its end; without a connection, its first message opens one."""
+        """Serve a WebSocket until it ends. Without a connection, its first message opens one."""
         websocket: WebSocket = scope["extensions"]["sandboxagent.websocket"](self._max_size)
         connection_id = self._clients.make_id() if connection is None else connection.connection_id
         websocket.accept(scope, [(id_header, connection_id), *headers])
@@ -105,13 +106,16 @@ class WebSocketTransport:
             raise
 
     def refuse(self, scope: Scope, error: SandboxAgentError) -> None:
-        """Open the socket, and close it at once with the reason. Raises BadRequest for what is no handshake."""
+        """Open the WebSocket, and close it at once with the reason. Raises BadRequest for an invalid handshake."""
         websocket: WebSocket = scope["extensions"]["sandboxagent.websocket"](self._max_size)
         websocket.accept(scope, [])
         websocket.close(REFUSED + error.status, error.slug)
 
     async def _open(self, websocket: "WebSocket", connection_id: str, agent: str | None) -> Connection | None:
-        """Wait for `initialize`; one that fails may be tried again. None when the socket is closed before."""
+        """Wait until an `initialize` opens a connection; a failed one may be repeated.
+
+        Return None if the socket closes before.
+        """
         while (message := await websocket.receive()) is not None:
             envelope = await self._read_first(message)
             if envelope is None or envelope.id is None:
@@ -175,7 +179,7 @@ class WebSocketTransport:
                 await self._let_others()
 
     async def _let_others(self) -> None:
-        """A client may send faster than the rest of the server works."""
+        """Let other tasks run and the disk catch up: a client may send faster than the server works."""
         await asyncio.sleep(0)
         try:
             await self._clients.committed(self._clients.position)
@@ -183,7 +187,7 @@ class WebSocketTransport:
             await asyncio.sleep(DISK_INTERVAL)
 
     async def _read_first(self, message: bytes) -> Envelope | None:
-        """None for what is no `initialize`."""
+        """Return the envelope of an `initialize`; None for any other message."""
         try:
             envelope = parse(message) if len(message) <= LARGE else await self._lines.run(parse_large, message)
         except NotAnEnvelope:
@@ -192,7 +196,7 @@ class WebSocketTransport:
         return envelope if is_request else None
 
     async def _take(self, websocket: "WebSocket", connection: Connection, message: bytes) -> bool:
-        """Whether it was an envelope. What fails is told on the stream."""
+        """Take a message, and report its failure on the stream. Return whether it was an envelope."""
         numbered = websocket.numbered
         try:
             if len(message) <= LARGE:
@@ -220,13 +224,13 @@ class WebSocketTransport:
 
 
 def query(scope: Scope) -> dict[str, str]:
-    """The query of a request for a WebSocket; of a name that is there twice, the last."""
+    """Return the query of a request. Of a repeated name, the last value counts."""
     found = parse_qs(scope["query_string"].decode("latin-1"))
     return {name: values[-1] for name, values in found.items()}
 
 
 def offers_ids(scope: Scope) -> bool:
-    """Whether a client offers the subprotocol of our own clients."""
+    """Whether a client offers the subprotocol of sandbox-agent's own clients, which has ids."""
     offered = header(scope, b"sec-websocket-protocol") or b""
     return WITH_IDS.encode() in (name.strip() for name in offered.split(b","))
 
@@ -236,7 +240,7 @@ def _numbered(websocket: "WebSocket", position: int, line: bytes) -> bytes:
 
 
 def _read(message: bytes, *, numbered: bool) -> tuple[str | None, Envelope]:
-    """The key of a message, if it has one, and its envelope. Raises what its client is told."""
+    """Return the key of a message, if it has one, and its envelope. Raises the error for its client."""
     try:
         key, message = _split_key(message) if numbered else (None, message)
         return key, parse_envelope(message)
@@ -245,17 +249,19 @@ def _read(message: bytes, *, numbered: bool) -> tuple[str | None, Envelope]:
 
 
 def _split_key(message: bytes) -> tuple[str | None, bytes]:
-    """The key in the first line, if there is one, and the envelope."""
+    """Return the key in the first line, if there is one, and the envelope."""
     if _BEGINS_JSON.match(message):
         return None, message
     key, _, rest = message.partition(b"\n")
     if not 0 < len(key) <= MAX_KEY or not rest:
-        raise InvalidRequest(f"a frame is an envelope, or a key of 1 to {MAX_KEY} characters, a line break and one")
+        raise InvalidRequest(
+            f"a frame is an envelope, or a key of 1 to {MAX_KEY} characters, a line break and an envelope"
+        )
     return key.decode("latin-1"), rest
 
 
 def _complaint(message: bytes, error: SandboxAgentError) -> SandboxAgentError:
-    """A message that is no envelope, as JSON-RPC tells such failures apart."""
+    """Return the error for a message that is no envelope: invalid JSON, or an invalid request, as JSON-RPC has it."""
     try:
         msgspec.json.decode(message, type=Raw)
     except (msgspec.DecodeError, RecursionError):
@@ -266,7 +272,7 @@ def _complaint(message: bytes, error: SandboxAgentError) -> SandboxAgentError:
 
 METHODS = "DELETE, GET, POST"
 MAX_DIGITS = 19
-"""Of a position in the log."""
+"""Maximum number of digits of a position in the log."""
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -275,30 +281,30 @@ _STREAM_HEADERS = [
 
 
 class ClientDisconnected(Exception):
-    """The client left before it sent the whole body; there is nothing to do."""
+    """The client left before it sent the whole body. No answer is needed."""
 
 
 class Transport(Struct, eq=False):
-    """The parts of the server that both transports stand on."""
+    """The base of both transports: the parts of the server that they use, and their common steps."""
 
     path: ClassVar[str]
     accepted: ClassVar[bytes]
-    """The head of the answer to a request whose response comes on the stream, without its end."""
+    """Head of the answer to a request whose response comes on the stream. Date and blank line are added later."""
     clients: Clients
     intake: RequestHandler
     streams: Streams
     delivery: Delivery
     websockets: WebSocketTransport
     lines: Pool
-    """A thread of it reads large bodies."""
+    """Threads that parse large bodies."""
     max_body: int
 
     async def read_envelope(self, body: bytes, read: Callable[[bytes], Envelope] = parse_envelope) -> Envelope:
-        """The envelope in a body: a large one is read in a thread. Raises what is wrong with it."""
+        """Parse the envelope in a body. A large body is parsed in a thread. Raises the parser's errors."""
         return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
 
     def on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
-        """The request was taken. The response comes on the stream."""
+        """Answer a POST whose request was accepted or refused. The response comes on the stream."""
         if isinstance(taken, Exception):
             self.fail(connection, post, taken)
         else:
@@ -312,17 +318,17 @@ class Transport(Struct, eq=False):
             self.fail(connection, post, failure)
 
     def fail(self, connection: Connection, post: Post, error: Exception) -> None:
-        """Answer what went wrong with an envelope."""
+        """Answer a POST with an error."""
         post.refuse(as_problem(error, self.path))
         self.end(connection)
 
     def end(self, connection: Connection) -> None:
-        """A request of its client, which made it busy, is no longer under way."""
+        """Note that a request of the connection's client has ended."""
         connection.busy -= 1
         connection.used_at = self.clients.monotonic()
 
     async def position(self, value: bytes) -> int:
-        """The position that a client has read up to; raises BadRequest for one that it cannot have."""
+        """Return the position that a client has read up to. Raises BadRequest for an impossible position."""
         if not value.isdigit() or len(value) > MAX_DIGITS:
             raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
         after = int(value)
@@ -338,7 +344,7 @@ class Transport(Struct, eq=False):
         stream: Stream,
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Answer with a stream, to its end; `first` is awaited when the response has begun, before any event."""
+        """Answer with a stream until it ends. `first` is awaited when the response has begun, before any event."""
         try:
             await write_stream(scope, send, connection, stream, first)
         finally:
@@ -354,9 +360,9 @@ class Transport(Struct, eq=False):
         headers: list[tuple[str, str]],
         agent: str | None = None,
     ) -> None:
-        """Go on as a WebSocket, with the connection and the cursor that `find` finds.
+        """Serve a request as a WebSocket, with the connection and the cursor that `find` returns.
 
-        A client that knows our subprotocol learns why it is refused from a close code: browsers show no status.
+        A client that offers our subprotocol gets the reason for a refusal as a close code: browsers show no status.
         """
         try:
             connection, after = await find(scope)
@@ -368,25 +374,25 @@ class Transport(Struct, eq=False):
         await self.websockets(scope, connection, after, headers, id_header, agent)
 
     async def connection(self, connection_id: str) -> Connection:
-        """Raises UnknownConnection."""
+        """Return the connection with an id. Raises UnknownConnection."""
         connection = await self.clients.find(connection_id)
         if connection is None:
             raise UnknownConnection
         return connection
 
     async def close_unheard(self, connection: Connection) -> None:
-        """Close a connection whose client left before it learnt the id: nothing else knows it."""
+        """Close a connection whose client left before it got the id: nobody else knows the id."""
         await self.clients.close(connection, "the client left before it was open")
 
     async def close(self, connection_id: str) -> None:
-        """Close a connection for its client, if it is there."""
+        """Close a connection at its client's request, if it exists."""
         connection = await self.clients.find(connection_id)
         if connection is not None:
             await self.clients.close(connection, "the client closed the connection")
 
 
 def as_problem(error: Exception, path: str) -> SandboxAgentError:
-    """What a client reads of a failure."""
+    """Return the error that a client gets for a failure. An unexpected failure is logged."""
     if isinstance(error, SandboxAgentError):
         return error
     logger.error("request failed method=POST path=%s", path, exc_info=error)
@@ -394,7 +400,10 @@ def as_problem(error: Exception, path: str) -> SandboxAgentError:
 
 
 async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The whole body of a request; raises BodyTooLarge, or ClientDisconnected when it does not come to its end."""
+    """Read the whole body of a request.
+
+    Raises BodyTooLarge, or ClientDisconnected when the client leaves before its end.
+    """
     length = header(scope, b"content-length")
     if length is not None and int(length) > most:
         raise BodyTooLarge(most)
@@ -432,5 +441,5 @@ async def write_stream(
                 await first()
                 first = None
     except LogUnavailable as error:
-        # The response has begun, so all that is left is to end it; the client resumes by id.
+        # The response has begun, so the server can only end it. The client resumes by id.
         logger.warning("stream ended connection=%s reason=%s", connection.tag, error)

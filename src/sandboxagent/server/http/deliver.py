@@ -28,7 +28,10 @@ _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 
 
 class Delivery:
-    """Those that are under way: at most so many of a connection. Each gets its answer, whatever fails."""
+    """The requests whose responses go to a stream, up to a limit for each connection.
+
+    Each gets a response, whatever fails.
+    """
 
     def __init__(self, clients: Clients, intake: RequestHandler, most: int) -> None:
         self._clients = clients
@@ -45,9 +48,9 @@ class Delivery:
         before: Callable[[], Awaitable[None]] | None = None,
         after: Callable[[], None] | None = None,
     ) -> Reply:
-        """Take a request, whose response goes to its client's stream; the reply says when it was accepted.
+        """Take a request whose response goes to its client's stream. The reply tells when the request was accepted.
 
-        `before` is awaited before the response goes there, `after` is called when nothing more comes of the request.
+        `before` is awaited before the response goes there. `after` is called when the request has ended.
         """
         try:
             self._take_place(connection)
@@ -63,7 +66,7 @@ class Delivery:
         return reply
 
     def run(self, work: Coroutine[object, None, None]) -> None:
-        """Do what has to wait before a response goes out."""
+        """Run work that a response has to wait for."""
         self._tasks.run(work, "deliver an answer")
 
     def _take_place(self, connection: Connection) -> None:
@@ -72,9 +75,9 @@ class Delivery:
         connection.delivering += 1
 
     async def take(self, connection: Connection, envelope: Envelope) -> None:
-        """Take a notification or an answer. A client that comes too late with one has done nothing wrong.
+        """Take a notification or an answer. An answer that comes too late is no error.
 
-        One that makes no sense is complained of on the stream: an answer has no response.
+        An invalid answer is reported on the stream, because an answer has no response.
         """
         if envelope.kind is NOTIFICATION:
             await self._intake.notify(connection, envelope)
@@ -82,13 +85,13 @@ class Delivery:
         try:
             await self._intake.answer(connection, envelope)
         except AlreadyAnswered:
-            # Its client gets `$/cancel_request`, which says what became of it.
+            # The client gets `$/cancel_request`, with the outcome of the request.
             return
         except (NobodyAsked, WrongAnswer) as error:
             self.complain(connection, error, requestId=Raw(envelope.id or b"null"))
 
     async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
-        """Take a notification or an answer once, and tell its client under the key that it was taken, or why not."""
+        """Take a notification or an answer once for its key, and send its client an acknowledgement or an error."""
         id, receipt = msgspec.json.encode(key), connection.acknowledgements.get(key)
         if receipt is None:
             try:
@@ -97,7 +100,7 @@ class Delivery:
                 else:
                     await self._intake.answer(connection, envelope)
             except (LogUnavailable, NodeUnreachable) as error:
-                # Nothing was taken: it may come again under the same key.
+                # Nothing was taken, so it may come again under the same key.
                 self._clients.tell(connection, _refusal(id, error))
                 return
             except SandboxAgentError as error:
@@ -108,7 +111,7 @@ class Delivery:
         self._clients.tell(connection, receipt)
 
     def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
-        """Tell a client of a failure that belongs to no request of its own."""
+        """Send a client an error that belongs to no request of its own."""
         error.fields.update(facts)
         self._clients.tell(connection, failure(b"null", error))
 
@@ -122,7 +125,10 @@ class Delivery:
         self._clients.tell(connection, line, session_id)
 
     def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
-        """The session on whose own stream a response goes, behind the updates that came before it."""
+        """Return the session whose own stream gets a response; None for the connection's stream.
+
+        A session's own stream has the updates that came before the response.
+        """
         session_id = None if envelope.method in _ABOUT_CONNECTION else connection.own_stream_of(envelope.session_id)
         if session_id is None:
             return None
@@ -133,7 +139,7 @@ class Delivery:
 
 
 class StreamedResponse:
-    """A request under way, whose response goes to the stream."""
+    """A request under way whose response goes to the stream."""
 
     __slots__ = ("_after", "_before", "_clients", "_connection", "_delivery", "_envelope", "_reply")
 
@@ -163,7 +169,7 @@ class StreamedResponse:
         if isinstance(result, Answer):
             self._clients.when_committed(result.commit, partial(self._on_committed, result))
         elif self._reply.position is None or _comes_by_itself(result):
-            # It was refused, or its response is put there by another part.
+            # The request was refused, or another part of the server sends the response.
             self._leave()
             self._end()
         else:
@@ -183,7 +189,7 @@ class StreamedResponse:
         try:
             await before()
         except Exception as error:
-            # Its place among what else comes is lost, and no more than that.
+            # Only the order of the response among other events is lost.
             as_answerable(error, self._envelope.method)
         self._send(answer)
 
@@ -210,11 +216,11 @@ class StreamedResponse:
 
 
 def _comes_by_itself(error: Exception) -> bool:
-    """Whether the response comes from a node, or when its agent answers, and only then: no POST waits for it."""
+    """Whether another part sends the response: a node, or the agent's late answer. No POST waits for it."""
     return isinstance(error, AnsweredOnStream) or (isinstance(error, AgentTimeout) and error.late is not None)
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:
-    """With what a client would read in the answer to a POST."""
+    """Return an error with the same members as the answer to a POST."""
     error.fields.update(title=error.title, status=error.status)
     return failure(id, error)

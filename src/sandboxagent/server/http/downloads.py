@@ -1,4 +1,4 @@
-"""Send files: the bytes that a client wants, read in threads one block ahead.
+"""Send files or ranges of them, read in threads one block ahead.
 
 Every streamed response ends when its reader leaves or stops reading.
 """
@@ -29,7 +29,8 @@ MAX_DIGITS = 19
 
 BLOCK = 512 << 10
 STALL_TIMEOUT = 300.0
-"""Seconds that a client may read nothing before the server closes the connection; of a file it can go on with Range."""
+"""Seconds that a client may read nothing before the server closes the socket. The client can resume a file with
+Range."""
 _TYPES = mimetypes.MimeTypes()
 _PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 _BINARY = "application/octet-stream"
@@ -37,7 +38,7 @@ _BINARY = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A file as it is now."""
+    """The current version of a file."""
 
     etag: str
     modified: float
@@ -49,7 +50,7 @@ class Version:
 
 
 def is_known(headers: Mapping[str, str], version: Version) -> bool:
-    """Whether the client has it already: a 304. Raises BadRequest for tags that are none."""
+    """Whether the client has this version already, so that the answer is 304. Raises BadRequest for invalid tags."""
     given = parse_tags(headers.get("if-none-match"))
     if given is not None:
         return has_version(version.etag, given)
@@ -58,10 +59,10 @@ def is_known(headers: Mapping[str, str], version: Version) -> bool:
 
 
 def find_part(headers: Mapping[str, str], path: str, version: Version) -> tuple[int, int] | None:
-    """The first byte and the length of what is wanted; None for the whole file.
+    """Return the first byte and the length of the requested range; None for the whole file.
 
-    What is no range that we understand, several ranges too, is the whole file, as RFC 9110 allows.
-    Raises RangeNotSatisfiable.
+    A range that the server does not understand stands for the whole file, and so do several ranges (RFC 9110). Raises
+    RangeNotSatisfiable.
     """
     match = _RANGE.fullmatch(headers.get("range", ""))
     if match is None or match[0] == "bytes=-" or not _is_current(headers.get("if-range"), version):
@@ -99,7 +100,10 @@ def _date(value: str | None) -> float | None:
 
 
 class Streamed(StreamingResponse):
-    """A stream. Subclasses release their resources when `__call__` ends."""
+    """A streamed response, which ends when its reader stalls.
+
+    Subclasses release their resources when `__call__` ends.
+    """
 
     def __init__(
         self, pieces: AsyncIterable[bytes], type: str, headers: Mapping[str, str], stalled: float = STALL_TIMEOUT
@@ -113,18 +117,18 @@ class Streamed(StreamingResponse):
                 async with asyncio.timeout(self._stalled):
                     await send(message)
             except TimeoutError:
-                # Then `receive` says that the client has left.
+                # After that, `receive` reports that the client has left.
                 transport(scope).abort()
 
         await super().__call__(scope, receive, patient)
 
 
 class FileDownload(Response):
-    """A file, or `length` bytes of it from `start` on; closes it."""
+    """A response with a file, or with `length` bytes of it from `start` on. Closes the file."""
 
     def __init__(self, file: FileIO, start: int, length: int, status: int, headers: dict[str, str], pool: Pool) -> None:
         super().__init__(None, status, headers=headers)
-        # Files that the kernel makes up as they are read, in /proc, have a content and no size.
+        # Files that the kernel generates as they are read, as in /proc, have content but no size.
         self._made_up = length == 0 and status == 200
         del self.headers["content-length"]
         if not self._made_up:
@@ -143,7 +147,10 @@ class FileDownload(Response):
             self._file.close()
 
     async def _send_content(self, scope: Scope, send: Send) -> bool:
-        """False when the file has shrunk, or cannot be read or sent: the headers have already announced its length."""
+        """Send the content. Return False when the file has shrunk, or cannot be read or sent.
+
+        The headers have already announced the length.
+        """
         position, left = self._start, self._length
         reading = self._read(position, left)
         try:
@@ -173,24 +180,24 @@ class FileDownload(Response):
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """Break the connection, so that the client notices the download is incomplete."""
+    """Abort the socket, so that the client notices that the download is incomplete."""
     transport(scope).abort()
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def read_version(facts: os.stat_result) -> Version:
-    """A file as it is now."""
+    """Return the current version of a file."""
     return Version(etag(facts), facts.st_mtime, facts.st_size)
 
 
 def media_type(name: str) -> str:
-    """By the name alone; what is in a file is not looked at."""
+    """Return the media type by the name alone. The content of the file is not read."""
     kind, packed = _TYPES.guess_type(name.rpartition("/")[2])
     return (kind or _BINARY) if packed is None else _PACKED.get(packed, _BINARY)
 
 
 def content_disposition(name: str) -> str:
-    """Content-Disposition for a file that is to be kept under its name, as RFC 6266 has it."""
+    """Return the Content-Disposition for a file that is to be saved under its name (RFC 6266)."""
     plain = "".join(each if " " <= each <= "~" and each not in '"\\%' else "_" for each in name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode(errors='replace'), safe='')}"

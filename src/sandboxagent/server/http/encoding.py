@@ -9,30 +9,30 @@ from sandboxagent.server.sessions.connection import Connection
 
 
 class Encoding(Protocol):
-    """What a stream needs to know of its transport."""
+    """The format in which a stream writes to its transport."""
 
     opening: bytes
-    """Written before the first event; may be empty."""
+    """Bytes before the first event; may be empty."""
 
     def heartbeat(self) -> bytes:
-        """Written when nothing else was for a while."""
+        """Return the bytes to write after a while without any."""
         ...
 
     def farewell(self, reason: str) -> bytes:
-        """Written last; may be empty."""
+        """Return the last bytes of a stream; may be empty."""
         ...
 
     def events(self, connection: Connection, chunk: Chunk) -> bytes:
-        """A chunk as a connection should read it."""
+        """Return a chunk in the form for a connection."""
         ...
 
     def event(self, position: int, line: bytes) -> bytes:
-        """An envelope of the stream's own."""
+        """Return an envelope of the stream itself, which the log does not have."""
         ...
 
 
 class ServerSentEvents:
-    """Each envelope is the data of an event; its position is the event's id."""
+    """Server-sent events: each envelope is the data of an event, and its position is the event's id."""
 
     opening = b": open\n\n"
 
@@ -50,10 +50,10 @@ class ServerSentEvents:
 
 
 class TextFrames:
-    """Each envelope is a text frame; with `numbered`, its position and a line break come before it."""
+    """Text frames: each envelope is one, after its position and a line break if `numbered`."""
 
     def __init__(self, on_ping: Callable[[], None], *, numbered: bool) -> None:
-        # Such a client waits for it: only then is its connection known not to be refused.
+        # Clients with ids wait for this frame: only then is their connection known not to be refused.
         self.opening = _empty() if numbered else b""
         self._on_ping = on_ping
         self._numbered = numbered
@@ -64,7 +64,7 @@ class TextFrames:
         return _ping() + _empty() if self._numbered else _ping()
 
     def farewell(self, reason: str) -> bytes:
-        # A WebSocket says goodbye with a close frame of its own.
+        # A WebSocket ends with a close frame instead.
         return b""
 
     def events(self, connection: Connection, chunk: Chunk) -> bytes:

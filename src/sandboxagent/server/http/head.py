@@ -2,8 +2,8 @@
 
 Pure.
 
-A client repeats its head on a socket, request after request, but for two values in it. A head that was parsed and
-checked is recognized by its bytes around these values. What was found out about it still holds.
+A client repeats its head on a socket in each request, except two values. A head that was parsed and checked is
+recognized by its bytes around these values, and the result of the check still holds.
 """
 
 import re
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from sandboxagent.protocol.headers import IDEMPOTENCY_KEY, raw
 
 MAX_MEMO_HEAD = 4096
-"""Bytes of a head that is remembered: there is one for each socket."""
+"""Maximum bytes of a head that is remembered. Each socket has one."""
 _LENGTH, _KEY = b"content-length", raw(IDEMPOTENCY_KEY)
 _VALUES = re.compile(rb"\r\n(content-length|idempotency-key): ?([!-~]+)(?=\r\n)", re.IGNORECASE)
 _ANY_KEY = re.compile(rb"[!-~]{1,256}")
@@ -27,20 +27,20 @@ class HeadMemo:
     def __init__(self, start: bytes, between: bytes | None, end: bytes, *, is_key_first: bool) -> None:
         self._start = start
         self._between = between
-        """Between two values; None when there is no key."""
+        """Bytes between the two values; None when there is no key."""
         self._end = end
         self._is_key_first = is_key_first
 
     @classmethod
     def of(cls, head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> "HeadMemo | None":
-        """Remember a head, which was parsed into these headers; None for one that is long or unusual."""
+        """Remember a head, which was parsed into these headers. Return None for a head that is long or unusual."""
         if len(head) > MAX_MEMO_HEAD:
             return None
         found = list(_VALUES.finditer(head))
         values = [(match[1].lower(), match[2]) for match in found]
         names = [name for name, _ in values]
         if values != [each for each in headers if each[0] in (_LENGTH, _KEY)]:
-            # The parser has read it in another way.
+            # The parser has read the head differently.
             return None
         if names == [_LENGTH]:
             return cls(head[: found[0].start(2)], None, head[found[0].end(2) :], is_key_first=False)
@@ -51,7 +51,10 @@ class HeadMemo:
         return None
 
     def read(self, data: bytes) -> tuple[int, int, bytes | None] | None:
-        """Where the body of a request begins and ends that has this head, and its key; None for all other bytes."""
+        """Return start and end of the body, and the key, of a request that has this head.
+
+        Return None for all other bytes.
+        """
         if not data.startswith(self._start):
             return None
         begin = len(self._start)

@@ -13,7 +13,7 @@ from sandboxagent.server.log.log import Log
 
 
 class HealthCheck(Struct, frozen=True):
-    """Looks at the parts and says how they are."""
+    """The health of a server, from the state of its parts."""
 
     log: Log
     catalog: Catalog

@@ -1,7 +1,7 @@
 """Speak HTTP/1.1 on a socket, one request at a time, with a bound on everything a client may send.
 
-llhttp parses (`httptools`). Where a request ends and what is refused is decided here and in `framing`; the app behind
-it speaks ASGI.
+llhttp (`httptools`) parses. This module and `framing` decide where a request ends, and which requests are refused. The
+app behind them speaks ASGI.
 """
 
 import asyncio
@@ -46,36 +46,36 @@ if TYPE_CHECKING:
     from sandboxagent.server.http.websocket import WebSocket
 
 UNREAD = 1 << 20
-"""Bytes of an unwanted body that the server still reads, so that the socket can be reused."""
+"""Maximum bytes of an unwanted body that the server still reads, so that the socket can be reused."""
 
 PROTOCOL_ERROR, GOING_AWAY = 1002, 1001
 """Codes of a WebSocket's close frame."""
 
 KNOWN = 64 << 10
-"""Bytes of a request whose head is looked for among those that are known."""
+"""Maximum bytes of a request whose head is compared with the known head."""
 
 BACKLOG = 64 << 10
-"""Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
-that the client leaves."""
+"""Maximum bytes received after the request under way before the server stops reading the socket. While it reads, it
+notices that the client leaves."""
 
 BODY = 64 << 10
-"""Bytes of a body that may wait for the app before the socket is no longer read."""
+"""Maximum bytes of a body that wait for the app before the server stops reading the socket."""
 
 LAST_ANSWERS_TIMEOUT = 1.0
-"""Seconds that a server which stops gives to the answers that are under way."""
+"""Seconds that a stopping server gives to the answers under way."""
 
 _KEY = raw(IDEMPOTENCY_KEY)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _UNSAFE = re.compile(rb"[\x00\r\n]")
-"""What would end a header, and begin one that nobody meant."""
+"""Bytes that would end a header early, and could begin one that nobody meant."""
 
 logger = logging.getLogger(__name__)
 
 
 class HttpServer:
-    """What all sockets of a server share: the app, their clock, the tasks that answer, and the date."""
+    """The objects that all sockets of a server share: the app, their clock, the tasks that answer, and the date."""
 
     def __init__(
         self,
@@ -86,22 +86,22 @@ class HttpServer:
     ) -> None:
         self.app = app
         self.read_post = read_post or _leave_to_app
-        """Checks the head of a POST; None for one that the app is to answer."""
+        """Function that checks the head of a POST. It returns None for a POST that the app has to answer."""
         self.sockets = sockets
         self.tasks = Tasks()
         self._backlog = backlog
-        """Connections that the system keeps until they are accepted."""
+        """Maximum number of connections that the system keeps until they are accepted."""
         self._listening: asyncio.Server | None = None
         self._second = 0
         self._date = b""
 
     async def start(self, listener: socket.socket) -> None:
-        """Accept connections on a socket that is bound."""
+        """Accept connections on a bound socket."""
         loop = asyncio.get_running_loop()
         self._listening = await loop.create_server(partial(Http1, self), sock=listener, backlog=self._backlog)
 
     async def stop(self) -> None:
-        """Accept no more, and close all sockets; what is being answered has a second."""
+        """Accept no more connections, and close all sockets. Answers under way have a second."""
         if self._listening is not None:
             self._listening.close()
         self.sockets.shut_down()
@@ -121,7 +121,7 @@ class HttpServer:
         self.tasks.run(cycle.run(self.app), "answer a request")
 
     def date(self) -> bytes:
-        """The header that says when an answer was made."""
+        """Return the Date header of an answer."""
         second = int(time.time())
         if second != self._second:
             self._second, self._date = second, b"date: %b\r\n" % format_date(second).encode()
@@ -129,7 +129,7 @@ class HttpServer:
 
 
 def format_date(second: int) -> str:
-    """Write a time as HTTP has it. Spelled out, because `email.utils` takes two milliseconds of every start."""
+    """Format a time as HTTP has it. The import of `email.utils` for that would add two milliseconds to every start."""
     at = time.gmtime(second)
     day, month = _DAYS[at.tm_wday], _MONTHS[at.tm_mon - 1]
     return f"{day}, {at.tm_mday:02} {month} {at.tm_year} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
@@ -166,21 +166,21 @@ class Cycle:
         self._server, self._transport, self._flow = http.server, http.transport, http.flow
         self._on_complete: Callable[[], None] | None = http.on_response_complete
         self._expects_continue = expects_continue
-        """The client waits for a word before it sends the body."""
+        """Whether the client waits for `100 Continue` before it sends the body."""
         self._body = bytearray()
         self._chunked = False
         self._left = 0
-        """Bytes of a response that says how long it is, which are still to come."""
+        """Bytes that are still to come of a response with a Content-Length."""
         self.keep_alive = keep_alive
         self.disconnected = False
-        """The socket is gone, or has become something else."""
+        """Whether the socket is closed, or has become a WebSocket."""
         self.more_body = True
         self.message_event = Flag()
-        """There is more of the body, or an end."""
+        """Set when more of the body has come, or the request or its response has ended."""
         self.response_started = self.response_complete = False
 
     async def run(self, app: App) -> None:
-        """Have an app answer; what it leaves undone closes the socket."""
+        """Have an app answer. Close the socket if the app does not complete the response."""
         try:
             await app(self._scope, self.receive, self.send)
         except Exception:
@@ -191,11 +191,11 @@ class Cycle:
         finally:
             if not self.response_complete and not self.disconnected:
                 self._transport.close()
-            # It refers to the socket, which refers to this.
+            # Break the reference cycle between this object and the socket.
             self._on_complete = None
 
     def take_body(self, body: bytes) -> None:
-        """A part of the body has come."""
+        """Add a received part of the body."""
         if self.response_complete:
             return
         self._body += body
@@ -204,17 +204,17 @@ class Cycle:
         self.message_event.set()
 
     def end_body(self) -> None:
-        """The body is whole."""
+        """Note that the body is whole."""
         self.more_body = False
         self.message_event.set()
 
     def disconnect(self) -> None:
-        """Nothing more comes from the client, and nothing more is sent."""
+        """Note that the client is gone: nothing more comes from it, and nothing more is sent."""
         self.disconnected = True
         self.message_event.set()
 
     async def receive(self) -> Message:
-        """What comes next of the request."""
+        """Return the next part of the request."""
         if self._expects_continue and not self._transport.is_closing():
             self._expects_continue = False
             self._transport.write(_CONTINUE)
@@ -246,7 +246,7 @@ class Cycle:
         lines, length, closes = [STATUS_LINE[status]], None, False
         for name, value in message.get("headers", ()):
             if _UNSAFE.search(value):
-                raise RuntimeError(f"the header {name!r} would end before it does")
+                raise RuntimeError(f"the header {name!r} has a line break or a NUL")
             if name == b"content-length":
                 length = int(value)
             elif name == b"connection" and value.lower() == b"close":
@@ -289,11 +289,11 @@ class Cycle:
 
 
 Request: TypeAlias = Cycle | Post
-"""What is being answered: envelopes without the app, and everything else."""
+"""A request under way: a POST with an envelope, which the app does not see, or any other request."""
 
 
 class Http1(asyncio.Protocol):
-    """One socket."""
+    """The HTTP protocol on one socket."""
 
     __slots__ = (
         "__weakref__",
@@ -341,34 +341,34 @@ class Http1(asyncio.Protocol):
         self._headers: list[tuple[bytes, bytes]] = []
         self._expects_continue = False
         self._begun = False
-        """The first bytes of the next request have arrived; blank lines before it do not count."""
+        """Whether the first bytes of the next request have arrived. Blank lines before it do not count."""
         self._backlog = b""
         """Received bytes that are not parsed yet: the next request, while this one is answered."""
         self._rests = False
-        """What was received is parsed in another turn of the event loop: others have theirs before."""
+        """Whether received bytes wait for another turn of the event loop, so that other sockets are served before."""
         self._kept_if_whole = False
-        """The socket goes on after this request if its body is whole by the time it is answered."""
+        """Whether the socket stays open after this request if its body is whole by the time of the answer."""
         self._broken = False
-        """The body is malformed, and the error response is under way."""
+        """Whether the body is malformed. The answer under way then closes the socket."""
         self._offers_websocket = False
-        """The head that is being read offers to go on as a WebSocket."""
+        """Whether the head that is being read offers a WebSocket."""
         self._websocket: WebSocket | None = None
-        """What the socket has become; HTTP is over then."""
+        """The WebSocket that the socket has become. HTTP is over then."""
         self._head = b""
-        """The head of the request under way, if it came in one piece."""
+        """The head of the POST under way, if it came in one piece."""
         self._known: tuple[HeadMemo, PostHead] | None = None
-        """The head of an earlier request, and what it says."""
+        """The head of an earlier request, and the result of checking it."""
         self._partial = b""
-        """The beginning of a request whose head is known: many clients send their bodies by themselves."""
+        """The beginning of a request whose head is known: many clients send head and body separately."""
 
     def _make_parser(self) -> httptools.HttpRequestParser:
         parser = httptools.HttpRequestParser(self)
-        # What follows a request that closes the socket is not parsed, and is no reason to refuse that request.
+        # Bytes after a request that closes the socket are not parsed, and are no reason to refuse the request.
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         return parser
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Register the socket of a new client."""
         admitted = partial(self._sockets.mark_authenticated, self)
         self.transport = BufferedTransport(cast("asyncio.Transport", transport), self._loop, admitted)
         self.flow = FlowControl(self.transport)
@@ -377,13 +377,13 @@ class Http1(asyncio.Protocol):
         self._sockets.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Release everything that belongs to a closed socket."""
         self._sockets.remove(self)
         self.transport.closed()
         if self._websocket is not None:
             self._websocket.lost()
         self._backlog = self._partial = b""
-        # What refers to each other would be left to the collector of garbage.
+        # Break reference cycles, which only the garbage collector would free.
         if isinstance(self.cycle, Post):
             self.cycle.detach()
         elif self.cycle is not None and not self.cycle.response_complete:
@@ -394,16 +394,16 @@ class Http1(asyncio.Protocol):
         del self._parser
 
     def eof_received(self) -> None:
-        """The client sends nothing more: the socket is closed."""
+        """Let asyncio close the socket, because the client sends nothing more."""
 
     def pause_writing(self) -> None:
-        """The client does not read."""
+        """Pause writing, because the client does not read."""
         self.flow.pause_writing()
 
     # Bytes from the socket
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the socket."""
+        """Take bytes from the socket."""
         if self.transport.lingering is not None or self._broken:
             return
         if self._websocket is not None:
@@ -415,13 +415,13 @@ class Http1(asyncio.Protocol):
         if self._known is not None and self._take_known(*self._known, data):
             return
         if self._framing.part is not HEAD or not self._framing.overhead:
-            # The time of a head begins with its first byte, and no further one prolongs it.
+            # The timeout of a head begins with its first byte. Further bytes do not extend it.
             self.waited_since = self._sockets.clock
         self._backlog = self._backlog + data if self._backlog else data
         self._read_backlog()
 
     def _take_known(self, known: HeadMemo, head: PostHead, data: bytes) -> bool:
-        """Take a request whose head is known; False when it has to be parsed."""
+        """Take a request whose head is known. Return False when it has to be parsed."""
         if self._backlog or self._begun or self._framing.part is not HEAD or not self._may_begin:
             return False
         read = known.read(data)
@@ -429,7 +429,7 @@ class Http1(asyncio.Protocol):
             return False
         begin, end, key = read
         if end - begin > head.most:
-            # It is refused before it has come.
+            # The parser refuses it before the body has come.
             return False
         self.waited_since = self._sockets.clock
         if len(data) < end:
@@ -445,7 +445,7 @@ class Http1(asyncio.Protocol):
         return self.transport.is_closing()
 
     def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
-        """Answer a POST; the head is without its end. False when the client has left."""
+        """Answer a POST. `head` has neither date nor blank line. Return False when the client has left."""
         transport = self.transport
         if transport.is_closing():
             return False
@@ -457,9 +457,9 @@ class Http1(asyncio.Protocol):
         return True
 
     def _read_backlog(self) -> None:
-        """Let the parser read on, up to the end of a request; of the next one, when this one is answered.
+        """Parse received bytes up to the end of a request. The next request is parsed when this one is answered.
 
-        It may be answered at once: others have their turn before the next one even then.
+        Even if that happens at once, other sockets are served before the next request.
         """
         if self._rests:
             self.transport.set_backlogged(len(self._backlog) > BACKLOG)
@@ -473,7 +473,7 @@ class Http1(asyncio.Protocol):
                         break
                     end = self._framing.end_of_piece(data, start, has_begun=self._begun)
                     if self._framing.part is HEAD:
-                        # A stream would keep its head for as long as it lasts.
+                        # Only the head of a POST is kept: a stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
                         self._head = data[start:end] if is_post and end - start <= MAX_MEMO_HEAD else b""
                     self._framing.advance(data, start, end)
@@ -495,7 +495,7 @@ class Http1(asyncio.Protocol):
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
-            # The parser leaves all after such a head to the other protocol, its body included.
+            # The parser leaves all bytes after such a head to the other protocol, even the body.
             method, version = self._parser.get_method(), self._parser.get_http_version()
             head = without_upgrade(method, self._url, version, self._headers)
             self._offers_websocket = offers_websocket(method, version, self._headers)
@@ -503,7 +503,7 @@ class Http1(asyncio.Protocol):
             self._parse(memoryview(head))
             self._offers_websocket = False
         except httptools.HttpParserError as error:
-            # What a callback raised is its context.
+            # The error that a callback raised is the context of the parser's error.
             if isinstance(error.__context__, SandboxAgentError):
                 raise error.__context__ from None
             raise BadRequest("this is not unambiguous HTTP/1.1") from None
@@ -514,23 +514,23 @@ class Http1(asyncio.Protocol):
 
     @property
     def _may_begin(self) -> bool:
-        """A request may begin: the client has the answers so far, or reads them."""
-        # Spelled out, and not `_answered`: this runs for every message.
+        """Whether a request may begin: the client has the answers so far, or reads them."""
+        # `_answered` written inline, because this runs for every message.
         return (self.cycle is None or self.cycle.response_complete) and not self.flow.write_paused
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Reset the state for a new request."""
         self._begun = True
         self._url, self._headers, self._expects_continue = b"", [], False
 
     def on_url(self, url: bytes) -> None:
-        """A part of its target."""
+        """Add a part of the request's target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; a trailer is none, and says nothing about the request."""
+        """Add a header. A trailer is no header, and says nothing about the request."""
         if self._framing.part is HEAD:
             name = name.lower()
             if name == b"expect" and value.lower() == b"100-continue":
@@ -538,7 +538,7 @@ class Http1(asyncio.Protocol):
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Its headers are whole."""
+        """Check the whole head, and begin to answer the request."""
         method, version = self._parser.get_method(), self._parser.get_http_version()
         check_head(method, self._url, version, self._headers)
         if self._parser.should_upgrade():
@@ -582,7 +582,7 @@ class Http1(asyncio.Protocol):
         }
 
     def _expect_body(self, cycle: Request, length: int | None) -> None:
-        """Until it is whole, an answer closes the socket, unless little is left to read."""
+        """Expect a body. Until it is whole, an answer closes the socket, unless little is left to read."""
         if length == 0:
             return
         self._framing.expect_body(length)
@@ -591,17 +591,17 @@ class Http1(asyncio.Protocol):
             self._kept_if_whole, cycle.keep_alive = cycle.keep_alive, False
 
     def on_chunk_header(self) -> None:
-        """A part of a chunked body begins."""
+        """Count a chunk of the body."""
         self._framing.count_chunk()
 
     def on_body(self, body: bytes) -> None:
-        """A part of its body."""
+        """Add a part of the request's body."""
         self._framing.count_body(len(body))
         if self.cycle is not None:
             self.cycle.take_body(body)
 
     def on_message_complete(self) -> None:
-        """It is whole."""
+        """Finish a request that has come whole."""
         if self._parser.should_upgrade():
             return
         self._begun = False
@@ -618,7 +618,7 @@ class Http1(asyncio.Protocol):
         cycle.end_body()
 
     def _remember(self, head: bytes, says: PostHead) -> None:
-        """Take requests that repeat this head without parsing it."""
+        """Remember a head, so that requests that repeat it need not be parsed."""
         if says.refusal is None and not says.more:
             known = HeadMemo.of(head, self._headers)
             self._known = None if known is None else (known, says)
@@ -626,10 +626,10 @@ class Http1(asyncio.Protocol):
     # Answers
 
     def on_response_complete(self) -> None:
-        """The request was answered; the next one, if it has arrived, waits until other sockets had their turn."""
+        """Go on after an answer. The next request, if it has arrived, waits until other sockets were served."""
         self.waited_since = self._sockets.clock
         self._head = b""
-        # A socket that is closing does neither.
+        # A closing socket ignores both.
         self.flow.resume_reading()
         if self._backlog:
             self._loop.call_soon(self._read_on)
@@ -643,7 +643,7 @@ class Http1(asyncio.Protocol):
             self._read_backlog()
 
     def _open_websocket(self, max_size: int) -> "WebSocket":
-        """The request becomes a WebSocket: no answer of HTTP follows, and what comes now are frames."""
+        """Make the request a WebSocket. No HTTP answer follows, and the next bytes are frames."""
         from sandboxagent.server.http.websocket import WebSocket
 
         return WebSocket(self.transport, self.flow, max_size, self._become)
@@ -657,7 +657,7 @@ class Http1(asyncio.Protocol):
             websocket.data_received(early)
 
     def resume_writing(self) -> None:
-        """The client has read on."""
+        """Resume writing, because the client reads again."""
         self.flow.resume_writing()
         if self._websocket is not None:
             self._websocket.writable_again()
@@ -665,12 +665,12 @@ class Http1(asyncio.Protocol):
             self._loop.call_soon(self._read_on)
 
     def _refuse(self, error: SandboxAgentError) -> None:
-        """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""
+        """Refuse an invalid request and close the socket, because later bytes on it cannot be trusted."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self._answered:
             if self.cycle.response_started:
-                # Its answer is under way, and closes the socket.
+                # The answer under way closes the socket.
                 self._broken = True
                 return
             # No handler needs to wait for the rest of its body.
@@ -684,7 +684,7 @@ class Http1(asyncio.Protocol):
     # Time
 
     def waits_for(self) -> Wait:
-        """What the socket waits for now."""
+        """Return what kind of event the socket waits for."""
         if self.transport.is_closing():
             return Wait.CLOSING
         if self._websocket is not None:
@@ -698,9 +698,9 @@ class Http1(asyncio.Protocol):
         return Wait.REQUEST if self._answered else Wait.SERVER
 
     def time_out(self, wait: Wait) -> None:
-        """The socket has waited too long for its client."""
+        """End a wait that has taken too long."""
         if self._partial:
-            # The long way knows how to refuse it.
+            # Parse the request, so that it can be refused like any other.
             self._backlog, self._partial = self._partial, b""
             self._read_backlog()
         if wait is Wait.MESSAGE and self._websocket is not None:
@@ -719,7 +719,7 @@ class Http1(asyncio.Protocol):
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """The server stops: a request that has not come whole will not be answered."""
+        """Close the socket, because the server stops. An incomplete request gets no answer."""
         if self._websocket is not None:
             self._websocket.close(GOING_AWAY, "the server is stopping")
             return
@@ -732,7 +732,7 @@ class Http1(asyncio.Protocol):
 
     @property
     def _is_incomplete(self) -> bool:
-        """A request has not come whole."""
+        """Whether a request has not come whole."""
         return bool(self._partial) or (self.cycle is not None and self.cycle.more_body)
 
 

@@ -49,7 +49,7 @@ from sandboxagent.server.http.views import INSTALL_PROBLEMS, Endpoint, RemovedRo
 ALWAYS: tuple[type[SandboxAgentError], ...] = (
     *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, RequestTimeout, HeadersTooLarge, InternalError),
 )
-"""What any route may answer."""
+"""Problems that any route may answer."""
 _POST_PROBLEMS = (
     *(NotAnEnvelope, MissingConnection, MissingAgent, UnknownConnection, NobodyAsked, NotAcceptable),
     *(AlreadyAnswered, IdempotencyMismatch, BodyTooLarge, UnsupportedMediaType, WrongAnswer),
@@ -67,7 +67,7 @@ _IN_PATHS = {
     "agent": "Its id, or its slug in the ACP registry.",
     "id": "Its id, or its alias.",
     "node": "Its name.",
-    "request": "What the agent asked.",
+    "request": "The agent's request.",
     "server": "A connection, by the name that its client made up.",
 }
 _KINDS: dict[str, Object] = {
@@ -76,7 +76,7 @@ _KINDS: dict[str, Object] = {
     "case": {"type": "string", "enum": ["smart", "sensitive", "ignore"]},
     "format": {"type": "string", "enum": ["tar", "tar.gz", "tar.zst"]},
 }
-"""What can stand in a query under a name, on whichever route; a string under all others."""
+"""Schemas of query parameters, by name, on any route. All others are strings."""
 
 
 class Problem(msgspec.Struct):
@@ -85,11 +85,11 @@ class Problem(msgspec.Struct):
     type: str
     """`urn:sandbox-agent:error:` and the slug, which does not change."""
     title: str
-    """What the slug says, for people."""
+    """Meaning of the slug, for people."""
     status: int
     """The HTTP status."""
     detail: str
-    """What went wrong this time, and what to do. It may be reworded at any time."""
+    """Cause of this error, and what to do. The wording may change at any time."""
 
 
 _Id = int | float | str
@@ -101,7 +101,7 @@ class RpcRequest(msgspec.Struct):
 
     jsonrpc: Literal["2.0"]
     id: _Id
-    """Comes back with the response, byte for byte."""
+    """Id of the request. The response has the same id, byte for byte."""
     method: _Method
     params: Object | list[object] | UnsetType = UNSET
 
@@ -115,20 +115,20 @@ class RpcNotification(msgspec.Struct):
 
 
 class RpcSuccess(msgspec.Struct):
-    """A JSON-RPC 2.0 response; from a client, the answer to what an agent asked."""
+    """A JSON-RPC 2.0 response; from a client, the answer to an agent's request."""
 
     jsonrpc: Literal["2.0"]
     id: _Id
-    """That of the request."""
+    """Id of the request."""
     result: object
 
 
 class RpcFailure(msgspec.Struct):
-    """A JSON-RPC 2.0 response that tells of an error."""
+    """A JSON-RPC 2.0 response with an error."""
 
     jsonrpc: Literal["2.0"]
     id: _Id
-    """That of the request."""
+    """Id of the request."""
     error: Object
     """`code`, `message`, and `data` with the slug as `type`."""
 
@@ -137,7 +137,7 @@ _ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
 
 
 def document(endpoints: Sequence[Endpoint], removed: Sequence[RemovedRoute] = ()) -> Object:
-    """The whole document."""
+    """Return the whole document."""
     types = [each for end in endpoints for each in (end.returns, end.body) if each is not None]
     refs, components = components_of([*types, Problem, *_ENVELOPES])
     paths: dict[str, Object] = {"/v1/rpc": _rpc(refs), "/acp": _acp(refs)}
@@ -162,7 +162,7 @@ def document(endpoints: Sequence[Endpoint], removed: Sequence[RemovedRoute] = ()
 
 
 def components_of(types: Sequence[type]) -> tuple[dict[type, Object], dict[str, Object]]:
-    """The schema of each type, and by name what they refer to."""
+    """Return the schema of each type, and by name the components that the schemas refer to."""
     template = "#/components/schemas/{name}"
     schemas, components = msgspec.json.schema_components(types, schema_hook=_anything, ref_template=template)
     _describe(components, types)
@@ -170,7 +170,7 @@ def components_of(types: Sequence[type]) -> tuple[dict[type, Object], dict[str, 
 
 
 def _anything(type: type) -> Object:
-    """JSON that we do not look into."""
+    """Return the schema of any JSON value."""
     if type is not object:
         raise NotImplementedError
     return {"description": "Any JSON."}
@@ -271,7 +271,7 @@ def _rpc(refs: dict[type, Object]) -> Object:
         "summary": "Close the connection; never the session, never the agent.",
         "parameters": required,
         "responses": {
-            "204": {"description": "Closed, now or before."},
+            "204": {"description": "The connection is closed, or was closed before."},
             **_problems((*ALWAYS, MissingConnection), refs),
         },
     }
@@ -279,7 +279,7 @@ def _rpc(refs: dict[type, Object]) -> Object:
 
 
 def _acp(refs: dict[type, Object]) -> Object:
-    """The transport of ACP's own SDKs."""
+    """Describe the transport of ACP's own SDKs."""
     envelope = {"application/json": {"schema": {"anyOf": [refs[each] for each in _ENVELOPES]}}}
     response = {"application/json": {"schema": {"anyOf": [refs[RpcSuccess], refs[RpcFailure]]}}}
     connection = _parameter(headers.ACP_CONNECTION_ID, "header", "The connection; only the first initialize has none.")
@@ -295,7 +295,7 @@ def _acp(refs: dict[type, Object]) -> Object:
         "requestBody": {"required": True, "content": envelope},
         "responses": {
             "200": {"description": "The response to initialize.", "content": response, "headers": identity},
-            "202": {"description": "It was taken; the response to a request comes on a stream."},
+            "202": {"description": "The envelope was taken. The response to a request comes on a stream."},
             **_problems((*ALWAYS, *_ACP_PROBLEMS), refs),
         },
     }
@@ -316,7 +316,7 @@ def _acp(refs: dict[type, Object]) -> Object:
         "summary": "Close the connection; never the session, never the agent.",
         "parameters": [required],
         "responses": {
-            "202": {"description": "Closed, now or before."},
+            "202": {"description": "The connection is closed, or was closed before."},
             **_problems((*ALWAYS, MissingConnection), refs),
         },
     }
@@ -333,7 +333,7 @@ def _header(text: str) -> Object:
 
 
 def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object]) -> Object:
-    """One response for each status; `x-problems` has the slugs that may come with it."""
+    """Return one response for each status. `x-problems` has the slugs that may come with it."""
     found: dict[int, dict[str, str]] = {}
     for error in errors:
         found.setdefault(error.status, {})[error.slug] = error.title
@@ -344,7 +344,7 @@ def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object
     }
 
 
-# --- what fields mean -------------------------------------------------------------------------------------------------
+# --- descriptions of fields -------------------------------------------------------------------------------------------
 
 
 def _describe(components: dict[str, Object], types: Iterable[type]) -> None:
@@ -356,7 +356,7 @@ def _describe(components: dict[str, Object], types: Iterable[type]) -> None:
 
 
 def find_structs(info: object) -> Iterable[type]:
-    """The types with fields that a type is made of, itself among them."""
+    """Yield all types with fields in a type, including the type itself."""
     match info:
         case msgspec.inspect.StructType() | msgspec.inspect.DataclassType():
             yield info.cls
@@ -372,7 +372,7 @@ def find_structs(info: object) -> Iterable[type]:
 
 
 def read_meanings(type: type) -> dict[str, str]:
-    """The description of each field, by its name in JSON."""
+    """Return the description of each field, by its name in JSON."""
     said: dict[str, str] = {}
     for each in reversed(type.__mro__):
         said |= _strings_below(each.__module__).get(each.__name__, {})
@@ -383,7 +383,7 @@ def read_meanings(type: type) -> dict[str, str]:
 
 @cache
 def _strings_below(module: str) -> dict[str, dict[str, str]]:
-    """Of every class in a module: the string below each of its fields. Python itself does not keep them."""
+    """Return, for every class in a module, the string below each of its fields. Python itself does not keep them."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):

@@ -1,4 +1,4 @@
-"""Define what the transports need: of the hub at a server, of the nodes at a gateway."""
+"""Define the interfaces that the transports need: to the hub on a server, to the nodes on a gateway."""
 
 import logging
 import secrets
@@ -20,20 +20,20 @@ logger = logging.getLogger(__name__)
 
 
 class Clients(Protocol):
-    """Connections, and what is sent to them."""
+    """The connections, and the envelopes that are sent to them."""
 
     @property
     def stopping(self) -> bool: ...
 
     @property
     def position(self) -> int:
-        """The last position that was given out, as far as it is known here."""
+        """Last position that was given out, as far as this server knows."""
         ...
 
     def monotonic(self) -> float: ...
 
     def make_id(self) -> str:
-        """For a connection that is to be opened."""
+        """Make an id for a new connection."""
         ...
 
     async def has_sent(self, position: int) -> bool:
@@ -43,7 +43,7 @@ class Clients(Protocol):
     async def find(self, connection_id: str) -> Connection | None: ...
 
     def look_up(self, connection_id: str) -> Connection | None:
-        """Find one at once; None when others have to be asked. Raises UnknownConnection for one that nobody knows."""
+        """Find a connection at once. Return None if other servers must be asked. Raises UnknownConnection."""
         ...
 
     async def close(self, connection: Connection, reason: str) -> None: ...
@@ -57,25 +57,25 @@ class Clients(Protocol):
         ...
 
     def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
-        """Call back when everything up to a position is safe for its client to rely on, or with LogUnavailable."""
+        """Call back when the connection's client can rely on everything up to a position, or with LogUnavailable."""
         ...
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
-        """Send something to one connection alone."""
+        """Send an envelope to one connection alone."""
         ...
 
     def find_session(self, name: str) -> str | None:
-        """The id of a session, by its id or its alias; None when it is not known. Raises LogUnavailable."""
+        """Return the id of a session, by its id or its alias; None when it is not known. Raises LogUnavailable."""
         ...
 
 
 class RequestHandler(Protocol):
-    """Everything that a client can send."""
+    """The handler of all envelopes that a client can send."""
 
     async def open(
         self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
     ) -> tuple[Connection, Answer]:
-        """`initialize` without a connection."""
+        """Open a connection for an `initialize` that came without one."""
         ...
 
     def submit(
@@ -83,7 +83,8 @@ class RequestHandler(Protocol):
     ) -> Reply:
         """Take a request. Does not raise.
 
-        With `on_stream`, the response may go to the client's stream by itself: then the reply ends in AnsweredOnStream.
+        With `on_stream`, the server may put the response on the client's stream itself. The reply then ends in
+        AnsweredOnStream.
         """
         ...
 
@@ -93,7 +94,7 @@ class RequestHandler(Protocol):
 
 
 class HubClients(Struct, frozen=True):
-    """Those of a server."""
+    """The clients of a server, on its hub."""
 
     hub: Hub
     tasks: Tasks = field(default_factory=Tasks)
@@ -132,7 +133,7 @@ class HubClients(Struct, frozen=True):
 
     def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
         if connection.is_remote:
-            # Its client is elsewhere, and must find there what this answer speaks of.
+            # The client reads at a gateway, and must find all events there that this answer refers to.
             published = self.hub.log.published(max(position, connection.last_event))
             self.tasks.run(_call_back(published, callback), "keep an answer")
         else:

@@ -10,32 +10,32 @@ from sandboxagent.server.http.asgi import STATUS_LINE, Headers, Response, proble
 
 
 class PostHead(Struct, frozen=True):
-    """What a head that was checked says; it holds for every request that repeats the head."""
+    """The result of checking the head of a POST. It holds for every request that repeats the head."""
 
     take: Callable[["Post"], None]
-    """Takes a request when its body is whole. Does not raise: what goes wrong is the answer."""
+    """Function that takes a request when its body is whole. It does not raise: an error is the answer."""
     most: int
-    """Bytes that a body may have."""
+    """Maximum bytes of a body."""
     more: Headers = ()
-    """Headers of every answer."""
+    """Further headers of every answer."""
     refusal: Response | None = None
-    """The answer to a request that may not be made. Not the error: that refers to what was on the stack."""
+    """The answer to a refused request. The error itself is not kept, because it refers to objects of the stack."""
 
 
 class HttpSocket(Protocol):
-    """The socket that a POST came on."""
+    """The socket on which a POST came."""
 
     def is_gone(self) -> bool:
-        """Whether its client has left."""
+        """Whether the client has left."""
         ...
 
     def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> bool:
-        """Whether the answer goes out."""
+        """Send an answer. Return whether it goes out."""
         ...
 
 
 class Post(Struct, eq=False, weakref=True):
-    """One of them, until it is answered."""
+    """A POST with an envelope, until it is answered."""
 
     _line: HttpSocket | None
     head: PostHead
@@ -43,12 +43,12 @@ class Post(Struct, eq=False, weakref=True):
     """The idempotency key."""
     keep_alive: bool = True
     _begun: bytearray | bytes = b""
-    """What came of the body so far; pieces may be tiny, and are not kept apart."""
+    """The body so far, in one buffer because parts may be tiny."""
     body: bytes = b""
-    """When it is whole."""
+    """The whole body, or its only part so far."""
     more_body: bool = True
     disconnected: bool = False
-    """Its socket is gone, or has become something else."""
+    """Whether the socket is closed, or has become a WebSocket."""
     response_complete: bool = False
 
     @property
@@ -56,14 +56,14 @@ class Post(Struct, eq=False, weakref=True):
         return self.response_complete
 
     def begin(self, length: int | None) -> None:
-        """Refuse at once what needs no body to be refused."""
+        """Refuse the request before its body has come, if its head or its length is reason enough."""
         if self.head.refusal is not None:
             self.reply(self.head.refusal)
         elif length is not None and length > self.head.most:
             self.refuse(BodyTooLarge(self.head.most))
 
     def take_body(self, part: bytes) -> None:
-        """A part of the body has come."""
+        """Add a received part of the body."""
         if self.response_complete:
             return
         if self.body:
@@ -71,13 +71,13 @@ class Post(Struct, eq=False, weakref=True):
         if self._begun:
             self._begun += part
         else:
-            # Most bodies come whole.
+            # Most bodies come in one part.
             self.body = part
         if len(self.body or self._begun) > self.head.most:
             self.refuse(BodyTooLarge(self.head.most))
 
     def end_body(self) -> None:
-        """The body is whole: the request is taken."""
+        """Take the request, because the body is whole."""
         self.more_body = False
         if not self.response_complete:
             if self._begun:
@@ -85,27 +85,27 @@ class Post(Struct, eq=False, weakref=True):
             self.head.take(self)
 
     def disconnect(self) -> None:
-        """Nothing more comes from the client, and nothing more is sent."""
+        """Note that the client is gone: nothing more comes from it, and nothing more is sent."""
         self.disconnected = True
 
     def is_gone(self) -> bool:
         return self._line is None or self._line.is_gone()
 
     def detach(self) -> None:
-        """Its socket is gone."""
+        """Forget the socket, because it is closed."""
         self._line = None
 
     def reply(self, reply: Response) -> None:
-        """Answer it. A client that has left gets nothing."""
+        """Answer the request. A client that has left gets nothing."""
         self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
 
     def refuse(self, error: SandboxAgentError) -> None:
         self.reply(make_problem(error))
 
     def respond(self, head: bytes, body: bytes) -> bool:
-        """The same, for a head that is written already, without its end. False when the client has left."""
+        """Answer with an encoded head, without date and blank line. Return False when the client has left."""
         self.response_complete = True
-        # The socket keeps this object until the next request.
+        # Free the body, because the socket keeps this object until the next request.
         self.body = self._begun = b""
         if self._line is None or self.disconnected:
             return False
@@ -115,7 +115,7 @@ class Post(Struct, eq=False, weakref=True):
 
 
 class FlowEnd(HttpSocket, Protocol):
-    """The flow that a POST of a gateway came by: its answer may go out in two parts."""
+    """The tunnel that a POST of a gateway came through. The answer may go out in two parts."""
 
     def begin(self, head: bytes, body: bytes) -> None: ...
 
@@ -123,30 +123,33 @@ class FlowEnd(HttpSocket, Protocol):
 
 
 class GatewayPost(Post, eq=False, weakref=True, kw_only=True):
-    """A POST of a gateway, which takes an answer early: before the fleet's stream has what the answer speaks of."""
+    """A POST of a gateway. Its answer may go out before the fleet's stream has the events that it refers to."""
 
     flow: FlowEnd
 
     def respond_early(self, head: bytes, body: bytes) -> None:
-        """Answer it, for a head without its end; `end` says what becomes of the answer."""
+        """Answer early, with an encoded head without date and blank line. `end` confirms or replaces the answer."""
         self.response_complete = True
         self.body = b""
         self.flow.begin(head, body)
 
     def end(self, rest: bytes) -> None:
-        """The stream has what the answer speaks of; or `rest` is the problem that keeps it from getting there."""
+        """Confirm the early answer, because the fleet's stream has its events.
+
+        Or `rest` is the problem that prevents it.
+        """
         self.flow.end(rest)
 
 
 def read_head(head: bytes) -> tuple[int, Headers]:
-    """The status and the headers of an answer, from the head that `HttpSocket.reply` is given."""
+    """Return the status and the headers of an encoded head, as `HttpSocket.reply` gets it."""
     status, *lines = head.split(b"\r\n")[:-1]
     parts = (line.partition(b": ") for line in lines)
     return int(status.split(b" ", 2)[1]), [(name, value) for name, _, value in parts]
 
 
 def make_problem(error: SandboxAgentError) -> Response:
-    """The answer that is an error."""
+    """Return the answer for an error."""
     body = problem_document(error)
     return Response(error.status, problem_headers(error, body), body)
 

@@ -1,6 +1,6 @@
 """Build the route table on Starlette: every route but `/v1/rpc`, `/acp` and health.
 
-And routes that are gone, of an earlier API and of the other product of this name, with what took the place of each.
+Routes that are gone, of an earlier API and of the other product of this name, answer with their replacements.
 """
 
 import re
@@ -51,7 +51,10 @@ _PATTERNS = [(each, re.compile(re.sub(r"{\w+}", "[^/]+", each.path))) for each i
 
 
 def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[[], list[Endpoint]] = list) -> App:
-    """The app for everything that is not /v1/rpc; `elsewhere` are endpoints that the document has, and another app."""
+    """Make the app for everything that is not /v1/rpc.
+
+    `elsewhere` returns the endpoints of another app that the OpenAPI document has, too.
+    """
 
     @cache
     def document_bytes() -> bytes:
@@ -70,7 +73,7 @@ def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[
     router = Router(routes, redirect_slashes=False)
 
     async def not_routed(request: Request, error: Exception) -> Response:
-        # Of a path with several routes, Starlette tells the methods of one.
+        # For a path with several routes, Starlette gives the methods of one.
         allowed = {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
         return await _not_routed(request, error, sorted(allowed))
 
@@ -84,7 +87,7 @@ def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[
 
 
 def _routable(scope: Scope) -> str:
-    """The path as text, but for signs that would part it otherwise than its client did: `a%2Fb` is one name."""
+    """Return the decoded path, except for characters that would split it differently: `a%2Fb` is one name."""
     if "%" not in (raw := scope["raw_path"].decode("ascii")):
         return scope["path"]
     return "/".join(map(_name, raw.split("/")))
@@ -108,7 +111,7 @@ def _with_decoded_names(handle: Handler) -> Handler:
 
 
 async def _not_routed(request: Request, error: Exception, allowed: list[str]) -> Response:
-    """No route, or not with this method: Starlette says which."""
+    """Answer a request without a route, or with another method than its route has: Starlette's status tells which."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
     replacement = find_replacement(method, path)
@@ -132,6 +135,6 @@ async def _gone(request: Request, error: Exception) -> Response:
 
 
 def find_replacement(method: str, path: str) -> str | None:
-    """What took the place of a route that is gone; None for one that never was."""
+    """Return the replacement of a route that is gone; None for a route that never existed."""
     found = (each.replacement for each, pattern in _PATTERNS if each.method == method and pattern.fullmatch(path))
     return next(found, None)

@@ -54,7 +54,7 @@ _HEAD = (
     + _LAST_EVENT
     + b": %d\r\n"
 )
-"""Of a response, without its end."""
+"""Head of a response, without date and blank line."""
 _EARLY_HEAD = _HEAD + SAFE_AT + b": %d\r\n"
 _EMPTY = [(b"content-length", b"0")]
 
@@ -80,14 +80,14 @@ class Rpc(Transport, eq=False):
     # POST
 
     def read_post(self, scope: Scope) -> Callable[[Post], None]:
-        """Who takes POSTs with this head. Raises what is wrong with it."""
+        """Return the function that takes POSTs with this head. Raises SandboxAgentError for an invalid head."""
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
         named = header(scope, _CONNECTION)
         if named is None:
             return self._take_first
         connection_id = named.decode("latin-1")
-        # One that cannot be there is refused before its body is read.
+        # A connection that cannot exist is refused before the body is read.
         self.clients.look_up(connection_id)
         return partial(self._take, connection_id, wants_async(header(scope, _PREFER)))
 
@@ -105,7 +105,7 @@ class Rpc(Transport, eq=False):
             self._take_from(connection, envelope, is_async, post)
 
     async def _take_later(self, connection_id: str, is_async: bool, post: Post) -> None:
-        """Take an envelope that is large, or from a client whose connection has to be asked for."""
+        """Take an envelope that is large, or whose connection only other servers may know."""
         try:
             envelope = await self.read_envelope(post.body)
             connection = await self.connection(connection_id)
@@ -134,7 +134,7 @@ class Rpc(Transport, eq=False):
         else:
             reply.when_answered(partial(self._on_answered, connection, post))
 
-    # What a POST waits for; it happens in the agent's own turn, or in the log's.
+    # The steps of an answer, in callbacks of the agent's process or of the log
 
     def _on_answered(self, connection: Connection, post: Post, result: Answer | Exception) -> None:
         if isinstance(result, Exception):
@@ -163,14 +163,14 @@ class Rpc(Transport, eq=False):
         if not post.respond(_HEAD % (len(line), last), line):
             self.clients.tell(connection, line)
         if answer.session_opened is not None:
-            # What is written in one turn of the event loop may reach its sockets in any order.
+            # Writes in one turn of the event loop may reach their sockets in any order.
             asyncio.get_running_loop().call_soon(answer.session_opened)
         self.end(connection)
 
     def _on_answered_early(self, connection: Connection, post: GatewayPost, result: Answer | Exception) -> None:
-        """Answer a gateway, which sees by itself when the fleet's stream has what the answer speaks of.
+        """Answer a gateway, which sees by itself when the fleet's stream has the events that the answer refers to.
 
-        The end of the answer is the word that it has; or the problem that keeps it from getting there.
+        The end of the answer confirms that the stream has them, or is the problem that prevents it.
         """
         if isinstance(result, Exception):
             self.fail(connection, post, result)
@@ -240,7 +240,10 @@ class Rpc(Transport, eq=False):
         await self.upgrade(scope, self._resumed, headers.CONNECTION_ID, [])
 
     async def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
-        """Where a WebSocket goes on; a browser, which sets no headers, names its connection in the query."""
+        """Return the connection and the position at which a WebSocket continues.
+
+        A browser cannot set headers, and names its connection in the query.
+        """
         asked = query(scope)
         named = header(scope, _CONNECTION)
         connection_id = asked.get("connection") if named is None else named.decode("latin-1")

@@ -1,6 +1,6 @@
 """Limit how long each open socket may keep the server waiting, and gather writes to it.
 
-Knows nothing of HTTP. Looks at all of them now and then, in place of a timer for each.
+One periodic check of all sockets replaces a timer for each. This module knows nothing of HTTP.
 """
 
 import asyncio
@@ -19,37 +19,38 @@ TICK = 0.5
 REPORT_INTERVAL = 60.0
 """Seconds between two reports of sockets that were closed because there were too many."""
 MAX_STEP = 2 * TICK
-"""Most seconds that the clock advances per tick: while the server itself is blocked, no socket's time runs out."""
+"""Maximum seconds that the clock advances per tick. So while the server itself is blocked, no timeout ends."""
 
 GATHERED = 64 << 10
-"""Bytes that may wait for the end of a turn; beyond, the socket has to say whether it takes more."""
+"""Maximum bytes gathered until the end of a turn of the event loop. A socket with more in its buffer takes no further
+part."""
 LARGE = 8 << 10
-"""Bytes that are better not copied."""
+"""Bytes from which on data is not copied."""
 LINGER_TIMEOUT = 2.0
-"""Seconds in which a client that still sends may read its answer, before the socket is closed."""
+"""Seconds that a client that still sends has to read its answer, before the socket is closed."""
 
 
 class Wait(Enum):
-    """What a socket waits for."""
+    """The event that a socket waits for."""
 
     REQUEST = auto()
-    """The next request, of which nothing has come."""
+    """The first byte of the next request."""
     HEAD = auto()
     """The rest of a request line and its headers."""
     BODY = auto()
-    """More of a body that the server would take."""
+    """More of a body that the server is ready to read."""
     SERVER = auto()
-    """The server: it is the server's turn."""
+    """The server's own work."""
     MESSAGE = auto()
     """The first message on a WebSocket."""
     PONG = auto()
-    """Any sign of life on a WebSocket."""
+    """Any bytes of a WebSocket's client after a ping."""
     CLOSING = auto()
-    """The client, which is to take what is left before the socket is closed."""
+    """The client, which has to read the remaining bytes before the socket is closed."""
 
 
 class SocketLimits(Struct, frozen=True):
-    """Seconds, and a number of sockets."""
+    """Timeouts in seconds, and the maximum number of anonymous sockets."""
 
     anonymous: int = 512
     head_timeout: float = 30.0
@@ -59,10 +60,10 @@ class SocketLimits(Struct, frozen=True):
 
 
 class OpenSocket(Protocol):
-    """One of them."""
+    """An open socket."""
 
     waited_since: float
-    """By the clock of `Sockets`."""
+    """Start of the wait, by the clock of `Sockets`."""
 
     def waits_for(self) -> Wait: ...
 
@@ -71,12 +72,12 @@ class OpenSocket(Protocol):
     def abort(self) -> None: ...
 
     def shutdown(self) -> None:
-        """Close it when what is being answered is answered."""
+        """Close the socket after the answer under way."""
         ...
 
 
 class Flag:
-    """An `asyncio.Event` without a deque before one waits: each request has one, and each socket another."""
+    """An `asyncio.Event` that makes no deque before a task waits: each request has one, and each socket another."""
 
     __slots__ = ("_is_set", "_waiting")
 
@@ -88,7 +89,7 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """Let those go on that wait."""
+        """Wake all tasks that wait."""
         self._is_set = True
         waiting, self._waiting = self._waiting, ()
         for future in waiting:
@@ -99,7 +100,7 @@ class Flag:
         self._is_set = False
 
     async def wait(self) -> bool:
-        """Wait until it is set."""
+        """Wait until the flag is set."""
         if not self._is_set:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting = [*self._waiting, future]
@@ -111,7 +112,10 @@ class Flag:
 
 
 class Sockets:
-    """The open ones. Anonymous is one that has not shown the token, whether it is a stranger's or a client's."""
+    """All open sockets.
+
+    A socket is anonymous until it has shown the token, whether a stranger or a client opened it.
+    """
 
     def __init__(self, limits: SocketLimits) -> None:
         self.limits = limits
@@ -119,21 +123,22 @@ class Sockets:
         self._looked_at = time.monotonic()
         self._open: set[OpenSocket] = set()
         self._anonymous: dict[OpenSocket, None] = {}
-        """Oldest first."""
+        """Anonymous sockets, the oldest first."""
         self._surplus = 0
-        """Closed because there were too many, since the last report."""
+        """Number of sockets closed since the last report because there were too many."""
         self._reported_at = -REPORT_INTERVAL
         self._all_closed = Flag(is_set=True)
 
     @property
     def in_use(self) -> bool:
-        """Whether a client is there: a socket that has shown the token."""
+        """Whether any open socket has shown the token."""
         return len(self._open) > len(self._anonymous)
 
     def add(self, socket: OpenSocket) -> None:
-        """Make room for it when there are far too many; those that are a little too many go with the next tick.
+        """Add a socket. Close the oldest anonymous ones if there are more than twice the limit.
 
-        So a client that shows its token at once gets in, even when strangers have connected in a burst since.
+        A smaller excess is closed at the next tick. So a client that shows its token at once gets in, even when
+        strangers have connected in a burst since.
         """
         socket.waited_since = self.clock
         self._open.add(socket)
@@ -143,7 +148,7 @@ class Sockets:
             self._abort_oldest(2 * self.limits.anonymous)
 
     def mark_authenticated(self, socket: OpenSocket) -> None:
-        """It has shown the token."""
+        """Note that a socket has shown the token."""
         self._anonymous.pop(socket, None)
 
     def remove(self, socket: OpenSocket) -> None:
@@ -153,16 +158,16 @@ class Sockets:
             self._all_closed.set()
 
     def shut_down(self) -> None:
-        """Close all of them, each when it is answered."""
+        """Close all sockets, each after its answer."""
         for socket in list(self._open):
             socket.shutdown()
 
     async def closed(self) -> None:
-        """Wait until none is open."""
+        """Wait until no socket is open."""
         await self._all_closed.wait()
 
     def tick(self, now: float) -> None:
-        """Close what has kept the server waiting for too long, and what is too many."""
+        """Close the sockets that have kept the server waiting for too long, and the oldest of too many."""
         self.clock += min(now - self._looked_at, MAX_STEP)
         self._looked_at = now
         for socket in list(self._open):
@@ -177,7 +182,7 @@ class Sockets:
             self._surplus, self._reported_at = 0, self.clock
 
     async def run(self) -> None:
-        """Tick for ever."""
+        """Tick until cancelled."""
         while True:
             await asyncio.sleep(TICK)
             self.tick(time.monotonic())
@@ -189,7 +194,7 @@ class Sockets:
             case Wait.HEAD | Wait.MESSAGE:
                 return self.limits.head_timeout
             case Wait.BODY | Wait.SERVER:
-                # The server is quick to answer strangers; one that takes longer does not read its answer.
+                # The server answers strangers quickly. If that takes longer, the client does not read its answer.
                 return self.limits.body_timeout
             case Wait.REQUEST | Wait.CLOSING:
                 return self.limits.idle_timeout
@@ -203,16 +208,16 @@ class Sockets:
 
 
 class BufferedTransport(asyncio.Transport):
-    """Gathers what is written in one turn of the event loop into one system call: a head and its body, mostly."""
+    """A transport that makes one system call of all writes in a turn of the event loop, mostly of a head and a body."""
 
     def __init__(
         self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop, on_admitted: Callable[[], None]
     ) -> None:
         super().__init__()
         self.unread = False
-        """The client is in the middle of a body: closing the socket takes some time then."""
+        """Whether the client is in the middle of a body. Closing the socket takes some time then."""
         self.lingering: asyncio.TimerHandle | None = None
-        """While what comes is thrown away."""
+        """Timer that closes the socket. While it runs, received bytes are discarded."""
         self._inner = inner
         self._loop = loop
         self._on_admitted: Callable[[], None] | None = on_admitted
@@ -225,7 +230,7 @@ class BufferedTransport(asyncio.Transport):
         self.set_protocol = inner.set_protocol
 
     def mark_authenticated(self) -> None:
-        """The client has shown that it may call."""
+        """Note that the client has shown that it may call."""
         if self._on_admitted is not None:
             self._on_admitted()
             self._on_admitted = None
@@ -236,12 +241,12 @@ class BufferedTransport(asyncio.Transport):
         return self._inner.is_reading()
 
     def pause_reading(self) -> None:
-        """The request under way takes no more for now."""
+        """Stop reading: the request under way takes no more for now."""
         self._paused = True
         self._read_if_wanted()
 
     def resume_reading(self) -> None:
-        """The request takes more; bytes that already wait come first."""
+        """Read on, because the request takes more. Bytes that already wait come first."""
         self._paused = False
         self._read_if_wanted()
 
@@ -262,7 +267,7 @@ class BufferedTransport(asyncio.Transport):
     # Writing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write it before the next turn of the event loop."""
+        """Write data before the next turn of the event loop."""
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered.append(bytes(data))
@@ -271,16 +276,16 @@ class BufferedTransport(asyncio.Transport):
             self._flush()
 
     def write_through(self, data: bytes) -> None:
-        """Write what is whole by itself: the event loop gathers such writes of its own accord."""
+        """Write a whole answer. It is not gathered here, because the event loop itself gathers such writes."""
         if self._gathered:
             self.write(data)
         else:
             self._inner.write(data)
 
     def write_part(self, data: bytes) -> bool:
-        """Write a part of a response that comes in chunks, at once; False when the client has to read first."""
+        """Write a part of a chunked response at once. Return False when the client has to read first."""
         inner = self._inner
-        # Spelled out, and not `is_closing`: this runs for every reader.
+        # `is_closing` written inline, because this runs for every reader.
         if (
             self._gathered
             or self.lingering is not None
@@ -291,12 +296,12 @@ class BufferedTransport(asyncio.Transport):
         if len(data) < LARGE:
             inner.write(b"%x\r\n%b\r\n" % (len(data), data))
         else:
-            # Readers share it: no copy for each.
+            # Readers share the data, so it is not copied for each.
             inner.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
         return True
 
     def get_write_buffer_size(self) -> int:
-        """What has not gone out yet."""
+        """Return the number of bytes that have not gone out yet."""
         return self._inner.get_write_buffer_size() + self._gathered_size
 
     def _flush(self) -> None:
@@ -312,7 +317,7 @@ class BufferedTransport(asyncio.Transport):
         return self.lingering is not None or self._inner.is_closing()
 
     def close(self) -> None:
-        """Close when everything is written; for a client that still sends, a moment after that."""
+        """Close when everything is written. For a client that still sends, close LINGER_TIMEOUT later."""
         self._flush()
         if self.unread and not self.is_closing():
             self.lingering = self._loop.call_later(LINGER_TIMEOUT, self._inner.close)
@@ -322,14 +327,14 @@ class BufferedTransport(asyncio.Transport):
             self._inner.close()
 
     def closed(self) -> None:
-        """The socket is gone."""
+        """Release the timer and the callback of a closed socket."""
         self._on_admitted = None
         if self.lingering is not None:
             self.lingering.cancel()
 
 
 class FlowControl:
-    """Whether a socket is read and written now, as its two sides want it."""
+    """The flow control of a socket: whether it is read and written now."""
 
     __slots__ = ("_read_paused", "_transport", "_writable", "write_paused")
 

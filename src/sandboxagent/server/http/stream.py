@@ -1,8 +1,8 @@
-"""Send one connection what it has still to read of the log, and cut off slow readers.
+"""Send connections their unread events of the log, and cut off slow readers.
 
-At most one is live per connection or, on `/acp`, one for the connection and one for each of its sessions. A reader that
-keeps up is handed shared chunks from memory. One that fell behind reads pages from the log until it has caught up; one
-that fell behind and takes nothing at all is cut off, and resumes by id. Knows nothing of HTTP.
+A connection has at most one live stream. On `/acp` it may have one for itself and one for each of its sessions. A
+reader that keeps up gets shared chunks from memory. A reader that fell behind reads pages from the log until it has
+caught up. If it takes nothing at all, it is cut off, and resumes by id. This module knows nothing of HTTP.
 """
 
 import asyncio
@@ -23,17 +23,18 @@ from sandboxagent.server.sessions.connection import Connection, StreamSink
 BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
 JOINED = 64 << 10
-"""Bytes from which on a chunk is better written by itself than copied."""
+"""Bytes from which on a chunk is written by itself, because copying it would cost more."""
 CATCH_UP_TIMEOUT = 0.25
-"""How long an answer waits for its own client to be handed the events before it."""
+"""Maximum seconds that an answer waits until its own client has been handed the events before it."""
 READER_TIMEOUT = 0.5
-"""How long an agent's output may wait for a reader that does not keep up: time for a quick one, no loss to others."""
+"""Maximum seconds that an agent's output waits for a reader that does not keep up. A quick reader catches up in that
+time, and others lose nothing."""
 TICK = 0.25
 REPLACED = "another stream took over"
 
 
 class StreamLimits(Struct, frozen=True):
-    """What one stream may take, in bytes and seconds."""
+    """Limits of one stream, in bytes and seconds."""
 
     buffer: int = 8 << 20
     stall_timeout: float = 1.0
@@ -42,14 +43,14 @@ class StreamLimits(Struct, frozen=True):
 
 
 class StreamSocket(Protocol):
-    """What a stream is written to."""
+    """The socket that a stream is written to."""
 
     def get_write_buffer_size(self) -> int: ...
     def abort(self) -> None: ...
 
 
 class Stream:
-    """One reader: its cursor, and what becomes of what it reads. Without a part, it has all events."""
+    """A reader of a connection's events: its cursor, its queue and its socket. Without a part, it gets all events."""
 
     __slots__ = (
         "_comments",
@@ -85,12 +86,12 @@ class Stream:
         part: StreamPart | None = None,
         waits: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """While `waits` says so, nothing is read; `resync` wakes it."""
+        """Create a stream. While `waits` returns True, the stream reads nothing; `resync` wakes it."""
         self.part = part
         self.reason: str | None = None
-        """Why it was closed."""
+        """Reason why the stream was closed."""
         self.direct: Callable[[bytes], bool] | None = None
-        """Writes at once, if the socket takes more; the writer sets it."""
+        """Function that writes at once, if the socket takes more. The writer sets it."""
         self._waits = waits
         self._encoding = encoding
         self._connection = connection
@@ -102,9 +103,10 @@ class Stream:
         )
         self._unsent = 0
         self._taking_at = time.monotonic()
-        """When the client last took something, or nothing waited for it."""
+        """Time when the client last took bytes, or no bytes waited for it."""
         self._paused: tuple[Callable[[], None], ...] = ()
-        """Producers that wait. Like the two below a tuple: empty lists would be a sixth of an idle stream's memory."""
+        """Callbacks of paused producers. A tuple, as two fields below: empty lists would be a sixth of an idle stream's
+        memory."""
         self._patience: asyncio.TimerHandle
         self._comments: tuple[bytes, ...] = (encoding.opening,) if encoding.opening else ()
         self._handed = after
@@ -115,23 +117,24 @@ class Stream:
         self._writing_since: float | None = None
         self._wrote_at = time.monotonic()
 
-    # What the hub does
+    # Called by the hub
 
     def push(self, chunk: Chunk) -> None:
-        """A new chunk for this connection."""
+        """Take a new chunk for this connection."""
         if self.part is not None and not self.part.has(self._connection, chunk):
             return
         cursor = self._cursor
         if chunk.first <= cursor.known:
-            # A gateway that is behind may still push some of what a client has.
+            # A gateway that is behind may push events that the client has.
             if chunk.last <= cursor.known:
                 return
             chunk = chunk.after(cursor.known)
         self._newest = chunk.last
         if not cursor.is_live:
-            # It is on its way through the log and will come to this one there.
+            # The stream will read the chunk from the log.
             return
-        # A request is the writer's: each client reads it in other words, which are not known before all has happened.
+        # The writer encodes requests: each client gets a form of its own, which is not known before the event is
+        # processed.
         waiting = cursor.waiting
         if waiting is not None and not waiting.done() and self.direct is not None and chunk.request is None:
             if chunk.size < JOINED and (cursor.queue or self._source.postpone(self._write_queue)):
@@ -144,7 +147,7 @@ class Stream:
         cursor.push(chunk)
 
     def _write_queue(self) -> None:
-        """Write what was postponed, or let the writer do it."""
+        """Write the postponed chunks, or wake the writer to do it."""
         is_written, cursor = False, self._cursor
         queue, waiting = cursor.queue, cursor.waiting
         try:
@@ -160,7 +163,7 @@ class Stream:
                 cursor.wake()
 
     def _write_now(self, data: bytes, last: int) -> bool:
-        """Write what goes up to a position while the writer sleeps, if the socket takes more."""
+        """Write events up to a position while the writer sleeps, if the socket takes more."""
         if self.direct is None or not self.direct(data):
             return False
         self._cursor.position = self._handed = last
@@ -170,7 +173,9 @@ class Stream:
         return True
 
     def apply_backpressure(self, resume: Callable[[], None]) -> bool:
-        """Whether the producer should pause until `resume` is called, which saves a quick reader from reading the log.
+        """Return whether the producer should pause until `resume` is called.
+
+        That saves a quick reader from reading the log.
 
         The pause is short: a reader that does not catch up in time reads from the log and slows no producer again.
         """
@@ -186,19 +191,19 @@ class Stream:
         self._resume_producers()
 
     def resync(self) -> None:
-        """Something may be there that was not pushed: read on from the last position that was taken."""
+        """Read on from the last position taken, because there may be events that were not pushed."""
         self._cursor.read_again()
         self._resume_producers()
 
     def close(self, reason: str) -> None:
-        """End it, with a last comment saying why."""
+        """End the stream, with a last comment that has the reason."""
         if farewell := self._encoding.farewell(reason):
             self._comments = (*self._comments, farewell)
         self.reason = self.reason or reason
         self._cursor.close()
 
     async def wait_sent(self, position: int) -> None:
-        """Wait until everything up to a position has been handed to the socket; not for long."""
+        """Wait until everything up to a position has been handed to the socket, at most CATCH_UP_TIMEOUT."""
         if self._handed >= position or self._cursor.is_closed:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -210,11 +215,11 @@ class Stream:
             return
 
     def has_sent(self, position: int) -> bool:
-        """Whether an answer need not wait for it."""
+        """Whether everything up to a position has been handed to the socket, or never will be."""
         return self._handed >= position or self._cursor.is_closed
 
     async def flushed(self) -> None:
-        """Wait until everything meant for it so far has been handed to the socket; not for long."""
+        """Wait until all events so far have been handed to the socket, at most CATCH_UP_TIMEOUT."""
         await self.wait_sent(self._newest)
 
     @property
@@ -223,13 +228,13 @@ class Stream:
         return self._handed
 
     def tick(self, now: float) -> None:
-        """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
+        """Cut off a stream that is behind and stalled, and send a heartbeat on an idle one."""
         unsent = self._socket.get_write_buffer_size()
         taken, self._unsent = unsent < self._unsent, unsent
         if taken or not unsent:
             self._taking_at = now
         elif now - self._taking_at > self._limits.peer_timeout:
-            # Not behind, and perhaps gone without a word.
+            # The client is not behind, but may be gone without closing the socket.
             self._socket.abort()
         if self._writing_since is not None:
             if taken:
@@ -243,10 +248,10 @@ class Stream:
             self._comments = (*self._comments, self._encoding.heartbeat())
             self._cursor.wake()
 
-    # What the writer does
+    # Called by the writer
 
     async def next(self) -> bytes | None:
-        """What to write next; None when the stream is over. The one before counts as handed over."""
+        """Return the bytes to write next; None when the stream is over. The previous bytes count as handed over."""
         self._written()
         cursor = self._cursor
         while True:
@@ -263,7 +268,7 @@ class Stream:
                 return self._writing(b"".join(map(self._encode, items)))
 
     def finish(self) -> None:
-        """The writer has stopped."""
+        """Release all that wait for the writer, which has stopped."""
         self._cursor.close()
         self._written()
         self._resume_producers()
@@ -288,7 +293,8 @@ class Stream:
     def _encode(self, item: Chunk | Gap) -> bytes:
         if isinstance(item, Gap):
             line = notification(methods.GAP, {"after": item.after, "resumesAt": item.resumes_at})
-            # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
+            # The gap's id is that of the last lost event, so that a client that reconnects here does not get the gap
+            # again.
             return self._encoding.event(item.resumes_at - 1, line)
         return self._encoding.events(self._connection, item)
 
@@ -325,7 +331,7 @@ class StreamGroup:
             stream.close(reason)
 
     async def wait_sent(self, position: int) -> None:
-        """Wait until each was handed what it has to have; not for long."""
+        """Wait until each stream has been handed its events so far, at most CATCH_UP_TIMEOUT."""
         await asyncio.gather(*(stream.flushed() for stream in self.streams.values()))
 
     def has_sent(self, position: int) -> bool:
@@ -345,7 +351,10 @@ class Streams:
         opened: Callable[[Connection], None] | None = None,
         waits: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """`opened` learns whose stream was opened; `waits` says whose streams must not read on yet."""
+        """Create the table.
+
+        `opened` gets the connection of each new stream; `waits` tells whose streams must not read yet.
+        """
         self._opened = opened
         self._waits = waits
         self._source = source
@@ -360,7 +369,7 @@ class Streams:
         encoding: Encoding = SSE,
         part: StreamPart | None = None,
     ) -> Stream:
-        """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
+        """Open a stream in place of a live one: a client's own dead socket must not lock it out after a reconnect."""
         start = max(after, connection.opened_at)
         stream = Stream(connection, self._source, start, self._limits, socket, encoding, part, self._waits)
         if part is None:
@@ -393,13 +402,13 @@ class Streams:
                 connection.stream = None
 
     def cursor(self, connection: Connection, part: StreamPart) -> int:
-        """How far its client has been served: where a stream goes on when the client does not say."""
+        """Return how far the client has been served: a stream continues there when the client gives no position."""
         live = self.find(connection, part)
         return max(live.cursor if live else 0, connection.cursors.get(part.session_id, 0), connection.served)
 
     @staticmethod
     def find(connection: Connection, part: StreamPart) -> Stream | None:
-        """The live stream of a part."""
+        """Return the live stream of a part."""
         return connection.stream.streams.get(part) if isinstance(connection.stream, StreamGroup) else None
 
     def close(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Read what one stream has of a log: the events that its connection sees, or a part of these."""
+"""Read the events of one stream from a log: those that its connection sees, or a part of these."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -10,11 +10,11 @@ from sandboxagent.server.log.event import Chunk
 from sandboxagent.server.sessions.connection import Connection
 
 CATCH_UP_BYTES = 1 << 20
-"""How much a reader that fell behind takes from memory at a time."""
+"""Maximum bytes that a reader that fell behind takes from memory at a time."""
 
 
 class StreamPart(Struct, frozen=True):
-    """The events that one stream of a connection has: those of a session, or those of no session's own stream."""
+    """The part of a connection's events that one stream gets: a session's, or those without a stream of their own."""
 
     session_id: str | None
 
@@ -23,19 +23,22 @@ class StreamPart(Struct, frozen=True):
 
 
 class EventLog(Protocol):
-    """What streams read: a server's log, or a gateway's feed."""
+    """The log that streams read: a server's log, or a gateway's feed."""
 
     @property
     def trims(self) -> dict[str, int]:
-        """Channel → last position that is no longer kept."""
+        """Channel → last position that was dropped."""
         ...
 
     def reach(self, channels: Iterable[str]) -> int:
-        """Everything after this position is in memory."""
+        """Return the position after which everything is in memory."""
         ...
 
     def postpone(self, write: Callable[[], None]) -> bool:
-        """Call back when all that happens now is known, to write it together; False when it is."""
+        """Queue a write, to write all events of the moment together.
+
+        Return False if the caller should write at once.
+        """
         ...
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None: ...
@@ -43,7 +46,7 @@ class EventLog(Protocol):
 
 
 class StreamSource:
-    """Where the cursor of one stream reads."""
+    """The source from which the cursor of one stream reads."""
 
     __slots__ = ("_connection", "_log", "_part")
 
@@ -60,11 +63,11 @@ class StreamSource:
         return Page(self._select(chunks), chunks[-1].last if chunks else after, are_all)
 
     async def page(self, after: int) -> Page[Chunk]:
-        """A page from disk, or a gap if events have been trimmed."""
+        """Return a page from disk, or a gap if events have been trimmed."""
         if lost := self._find_lost(after):
             return Page((Gap(after, lost + 1),), lost)
-        # Read before the await, with the channels: those may be others when the page is there. What is no longer in
-        # memory is on disk, and what is not on disk yet is in memory.
+        # Read the channels and `reach` before the await, because the channels may change meanwhile. Events that have
+        # left memory are on disk, and events that are not on disk yet are in memory.
         channels = self._connection.channels()
         reach = self._log.reach(channels)
         chunks = await self._log.page(channels, after, reach)

@@ -1,7 +1,6 @@
 """Serve the Inspector at `/ui/`: the files that its build left in the package.
 
-It is a plain page where they are missing. The Inspector gets everything from the API, with the token that its reader
-has.
+Without these files, the server shows a plain page. The Inspector gets everything from the API, with its user's token.
 """
 
 import re
@@ -17,7 +16,7 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import NotFound
 
 BUILT = Path(__file__).parent / "inspector"
-"""What `./dev` builds from the folder `inspector` of the project."""
+"""The folder of the files that `./dev` builds from the project's folder `inspector`."""
 
 
 _FILE = re.compile(r"(assets/)?[\w-][\w.-]*\.(?P<suffix>\w+)", re.ASCII)
@@ -29,7 +28,7 @@ _POLICY = (
 )
 _COMMON = {"x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 _FOR_EVER = {**_COMMON, "cache-control": "public, max-age=31536000, immutable"}
-"""The name of such a file has a hash of its content."""
+"""Headers of a file whose name has a hash of its content."""
 _FOR_NOW = {**_COMMON, "cache-control": "no-cache"}
 _NOT_BUILT = f"""<!doctype html>
 <html lang="en">
@@ -60,13 +59,13 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class Ui:
-    """The handlers; pages of `frame_origins` may show an embedded session in a frame."""
+    """The handlers of `/ui/`. Pages of `frame_origins` may show an embedded session in a frame."""
 
     frame_origins: Collection[str]
     pool: Pool
     built: Path = BUILT
     _files: dict[str, _File] = field(default_factory=dict[str, _File])
-    """Those with a hash in their names, once they were asked for."""
+    """Files with a hash in their names, once they were asked for."""
 
     async def get(self, request: Request) -> Response:
         name: str = request.path_params["rest"]
@@ -87,7 +86,7 @@ class Ui:
         return _answer(request, found, _TYPES[suffix], _FOR_EVER if lasting else _FOR_NOW)
 
     async def _page(self, request: Request, name: str) -> Response:
-        """The same page for every place in it; the page reads the address."""
+        """Answer with the same page for every path below `/ui/`. The page itself reads the address."""
         origins = " ".join(self.frame_origins) if name.startswith(_EMBEDDED) else ""
         page = await self.pool.run(self._read, "index.html")
         headers = {

@@ -1,6 +1,6 @@
 """Serve health, agents, installs and sessions from one table of endpoints.
 
-One table of endpoints: the router and the OpenAPI document are both made from it.
+The router and the OpenAPI document are both made from the table.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ from sandboxagent.server.sessions.listing import SessionListing
 
 MAX_BODY = 64 * 1024
 STDERR_BYTES = 64 * 1024
-"""Of an agent's stderr, the newest."""
+"""Maximum bytes of an agent's stderr in an answer: the newest."""
 PROGRESS_INTERVAL = 0.2
 """Seconds between two progress events; npm reports hundreds of files."""
 
@@ -88,7 +88,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Installs:
-    """The handler."""
+    """The handler of installs."""
 
     installs: AgentInstalls
     heartbeat: float
@@ -114,7 +114,7 @@ class Installs:
                 yield _event("progress", msgspec.json.encode(shown))
             changed = asyncio.ensure_future(job.changed())
             try:
-                # The task is only watched: it is not ours to cancel.
+                # The task is shared: this wait must not cancel it.
                 await asyncio.wait({changed, task}, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 changed.cancel()
@@ -166,7 +166,7 @@ def _json(result: InstallResult) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One method of one route, and what is to be said about it."""
+    """One method of one route, with its description in the OpenAPI document."""
 
     method: str
     path: str
@@ -177,21 +177,21 @@ class Endpoint:
     problems: tuple[type[SandboxAgentError], ...] = ()
     status: int = 200
     body: type[Struct] | None = None
-    """What may be sent; it may be left out when all of its fields may."""
+    """Type of the request's body. The body may be left out when all of its fields may."""
     required: tuple[str, ...] = ()
-    """Names of the query that must be there."""
+    """Names of the required query parameters."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
-    """Headers of the request that matter, beside those of every request."""
+    """Request headers that matter, besides those of every request, and their meaning."""
     takes: str | None = None
-    """The media type of a body that is no JSON."""
+    """Media type of a body that is not JSON."""
     gives: str | None = None
-    """The media type of an answer that is no JSON."""
+    """Media type of an answer that is not JSON."""
     statuses: dict[int, str] = field(default_factory=dict[int, str])
-    """Further answers that are no problems, and what they mean."""
+    """Further answers that are no problems: status → meaning."""
     answer: str = ""
-    """What the answer is, where the summary does not say it."""
+    """Description of the answer, unless the summary has it."""
     also: dict[str, str] = field(default_factory=dict[str, str])
-    """Further media types that the answer has when `Accept` names them, and what they hold."""
+    """Further media types of the answer when `Accept` names them: type → content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +200,13 @@ class RemovedRoute:
 
     method: str
     path: str
-    """With names in braces for what differs."""
+    """Path, with names in braces for variable parts."""
     replacement: str
 
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """The handlers."""
+    """The handlers of all endpoints in the table."""
 
     hub: Hub
     listing: SessionListing
@@ -214,7 +214,7 @@ class Views:
     installs: Installs
     health: HealthCheck
     logs: Path
-    """The folder of what agents write to stderr."""
+    """Folder of the logs of agents' stderr."""
     pool: Pool
 
     def endpoints(self) -> list[Endpoint]:
@@ -246,7 +246,7 @@ class Views:
                 "GET",
                 "/v1/agents/{agent}/stderr",
                 self.get_stderr,
-                "The newest of what an agent wrote to stderr.",
+                "The newest part of an agent's stderr.",
                 StderrView,
                 problems=(UnknownAgent,),
             ),
@@ -258,8 +258,8 @@ class Views:
                 InstallResult,
                 problems=INSTALL_PROBLEMS,
                 body=InstallRequest,
-                answer="What is installed now. It comes when it is done.",
-                also={EVENT_STREAM: "Events `progress`, then one `result` or `problem`. It comes at once."},
+                answer="The result, when the install is complete.",
+                also={EVENT_STREAM: "Events `progress`, then one `result` or `problem`. They begin at once."},
             ),
             Endpoint(
                 "GET",
@@ -323,17 +323,17 @@ def _read_end(path: Path) -> StderrView:
 
 
 def json_response(value: object) -> Response:
-    """A view as JSON, which must not be cached."""
+    """Return a view as JSON, which must not be cached."""
     return json_bytes(msgspec.json.encode(value))
 
 
 def json_bytes(body: bytes) -> Response:
-    """The same, of JSON that is there already."""
+    """Return encoded JSON as a response, which must not be cached."""
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 def read_query(request: Request) -> dict[str, str]:
-    """The query; bytes that are not UTF-8 are kept. Raises BadRequest when a name is there twice."""
+    """Return the query. Bytes that are not UTF-8 are kept. Raises BadRequest when a name is there twice."""
     text = request.scope["query_string"].decode("ascii", "surrogateescape")
     try:
         pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape", max_num_fields=100)
@@ -346,7 +346,7 @@ def read_query(request: Request) -> dict[str, str]:
 
 
 def read_switch(query: dict[str, str], name: str, *, default: bool = False) -> bool:
-    """A parameter that is `true` or `false`. Raises BadRequest."""
+    """Return a parameter that is `true` or `false`. Raises BadRequest."""
     if name not in query:
         return default
     value = query[name]

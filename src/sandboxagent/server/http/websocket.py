@@ -1,7 +1,7 @@
 """Run a WebSocket on a socket that began with HTTP: messages in, frames out, and how it ends.
 
-The `websockets` library parses and writes frames; this module moves their bytes, a few frames in each turn of the event
-loop. Knows nothing of envelopes.
+The `websockets` library parses and writes frames. This module moves their bytes, a few frames in each turn of the event
+loop. It knows nothing of envelopes.
 """
 
 import asyncio
@@ -22,41 +22,42 @@ from sandboxagent.server.http.asgi import Scope
 from sandboxagent.server.http.sockets import BufferedTransport, FlowControl, Wait
 
 UNREAD = 64 << 10
-"""Bytes of messages that may wait to be taken before the socket is no longer read."""
+"""Maximum bytes of messages that wait to be taken before the server stops reading the socket."""
 MESSAGE_COST = 128
-"""What a message that waits costs beside its bytes."""
+"""Bytes that a waiting message costs besides its content."""
 FRAMES = 64
-"""How many frames are taken in one turn of the event loop, whatever they are: the rest waits for others."""
+"""Maximum number of frames taken in one turn of the event loop, of any kind. The rest waits while other sockets are
+served."""
 _MAX_HEAD = 10
-"""Bytes of a frame that say how large it is, at most."""
+"""Maximum bytes of a frame that tell its size."""
 CLOSE_TIMEOUT = 2.0
 """Seconds that a client has to answer a close frame."""
 MAX_REASON = 120
-"""Bytes of a close frame's reason: a control frame has 125 at most, two of them for its code."""
+"""Maximum bytes of a close frame's reason: a control frame has 125 at most, two of them for its code."""
 
 _GOODBYE = (CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD)
 
-# Who connects is reported elsewhere.
+# Connections are logged elsewhere.
 _frames_logger = logging.getLogger(f"{__name__}.frames")
 _frames_logger.setLevel(logging.WARNING)
 
 
 def _select(_: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    """The first that we know; a token among them is none, and is never sent back."""
+    """Return the first known subprotocol. A token in the offer is no subprotocol, and is never sent back."""
     return next((name for name in offered if name in (WITH_IDS, PLAIN)), None)
 
 
 class _Cut:
-    """Where frames end in the bytes of a socket."""
+    """A search for the ends of frames in the bytes of a socket."""
 
     def __init__(self) -> None:
         self._head = b""
         """The beginning of a frame whose size is not known yet."""
         self._rest = 0
-        """Bytes that are still to come of the last frame."""
+        """Bytes of the last frame that are still to come."""
 
     def find(self, data: bytes, start: int, frames: int) -> int:
-        """How far so many frames reach, or what there is of them."""
+        """Return the end of the next `frames` frames, or of the part of them that is there."""
         while start < len(data):
             if not self._rest:
                 if not frames:
@@ -74,7 +75,7 @@ class _Cut:
 
 
 def _size_at(head: bytes) -> int | None:
-    """The size of the frame that begins so, its head included; None when too little of that is there."""
+    """Return the size of a frame, its head included, from its first bytes; None when these are too few."""
     if len(head) < 2:
         return None
     length = head[1] & 0x7F
@@ -85,7 +86,7 @@ def _size_at(head: bytes) -> int | None:
 
 
 class WebSocket:
-    """One, from its handshake to its end. What the socket's protocol calls must not raise."""
+    """A WebSocket, from its handshake to its end. Methods that the socket's protocol calls must not raise."""
 
     def __init__(
         self,
@@ -103,12 +104,12 @@ class WebSocket:
         self._waiting_bytes = 0
         self._cut = _Cut()
         self._unparsed = b""
-        """What has come, and how far of it was taken: frames may be too many for one turn."""
+        """Received bytes, and the number of them that are taken: there may be too many frames for one turn."""
         self._parsed = 0
         self._next: asyncio.Handle | None = None
-        """The turn in which they are taken."""
+        """Handle of the turn of the event loop that takes further frames."""
         self._partial = bytearray()
-        """The fragments of a message that has not come whole."""
+        """The fragments of an incomplete message."""
         self._partial_is_text = False
         self._pong: bytes | None = None
         """The answer to the newest ping, while nothing can be written."""
@@ -116,16 +117,16 @@ class WebSocket:
         self._over = False
         self._closing: asyncio.TimerHandle | None = None
         self.awaits_pong = False
-        """A ping was sent, and nothing has come since."""
+        """Whether a ping was sent, and nothing has come since."""
         self.greeted = False
-        """Its client has done what it must do first."""
+        """Whether the client has completed its required first step."""
 
     # The handshake
 
     def accept(self, scope: Scope, headers: list[tuple[str, str]]) -> None:
-        """Answer 101, with these headers. Raises BadRequest for what is no handshake."""
+        """Answer 101, with these headers. Raises BadRequest for an invalid handshake."""
         offered = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        # The server's protocol takes this header away: the request is routed as any other.
+        # The server's protocol removes this header, so that the request is routed like any other.
         request = Request(scope["path"], Headers([*offered, ("Upgrade", "websocket")]))
         handshake = ServerProtocol(select_subprotocol=_select, logger=_frames_logger)
         response = handshake.accept(request)
@@ -142,10 +143,10 @@ class WebSocket:
         """Whether frames to the client begin with the event's id."""
         return self._subprotocol == WITH_IDS
 
-    # What the room does
+    # Called by the transport
 
     async def receive(self) -> bytes | None:
-        """The next message; None when there are no more."""
+        """Return the next message; None when there are no more."""
         while not self._messages:
             if self._over:
                 return None
@@ -168,14 +169,14 @@ class WebSocket:
         await self.send(Frame(Opcode.TEXT, text).serialize(mask=False))
 
     def cut_off(self, code: int, reason: str) -> None:
-        """Close it, and take nothing more of what its client has sent: it still reads why."""
+        """Close the WebSocket, and discard the messages that its client has sent. The client still reads the reason."""
         self._messages.clear()
         self._waiting_bytes = 0
         self.close(code, reason)
         self._read_if_wanted()
 
     def close(self, code: int, reason: str) -> None:
-        """Say goodbye, and give the client a moment to answer."""
+        """Send a close frame, and give the client CLOSE_TIMEOUT to answer."""
         if self._over or self._protocol.state is not State.OPEN:
             return
         self._protocol.send_close(code, reason.encode()[:MAX_REASON].decode(errors="ignore"))
@@ -184,10 +185,10 @@ class WebSocket:
         self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT, self._transport.close)
 
     def expect_pong(self) -> None:
-        """A ping is on its way."""
+        """Note that a ping is on its way."""
         self.awaits_pong = True
 
-    # What the socket's protocol does
+    # Called by the socket's protocol
 
     def data_received(self, data: bytes) -> None:
         self.awaits_pong = False
@@ -197,7 +198,7 @@ class WebSocket:
             self._parse()
 
     def _parse(self) -> None:
-        """Take frames: no more than may be taken in one turn, and none while too many messages wait."""
+        """Take frames: at most FRAMES in one turn, and none while too many messages wait."""
         self._next = None
         data, start = self._unparsed, self._parsed
         if self._protocol.state not in (State.OPEN, State.CLOSING):
@@ -214,24 +215,24 @@ class WebSocket:
         self._read_if_wanted()
 
     def waits_for(self) -> Wait:
-        """What the socket waits for now."""
+        """Return what kind of event the socket waits for."""
         if self._over:
             return Wait.CLOSING
         if self._unparsed or self._waiting_bytes > UNREAD:
-            # Its client is not read, so that its sign of life may not have been seen.
+            # The server does not read the client, and may have missed its pong.
             return Wait.SERVER
         if not self.greeted:
             return Wait.MESSAGE
         return Wait.PONG if self.awaits_pong else Wait.SERVER
 
     def writable_again(self) -> None:
-        """The client has read on."""
+        """Write the newest pong, because the client reads again."""
         if self._pong is not None and not self._over:
             self._transport.write(self._pong)
         self._pong = None
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """End the WebSocket, because its socket is closed."""
         if self._closing is not None:
             self._closing.cancel()
         if self._next is not None:
@@ -241,13 +242,16 @@ class WebSocket:
 
     @property
     def left(self) -> bool:
-        """Whether its client has said goodbye, and does not mean to come back: a cut, or a page that goes away, may."""
+        """Whether the client has closed the WebSocket for good.
+
+        After a cut, or when a page goes away, it may come back.
+        """
         close = self._protocol.close_rcvd
         return close is not None and close.code in _GOODBYE and bool(self._protocol.close_rcvd_then_sent)
 
     @property
     def over(self) -> bool:
-        """No message comes any more, and none can be sent."""
+        """Whether no message comes any more, and none can be sent."""
         return self._over
 
     def _take(self, frame: Frame) -> None:
@@ -276,12 +280,12 @@ class WebSocket:
         self._notify()
 
     def _flush(self) -> None:
-        """Write what the library wants written: pongs, close frames, the end."""
+        """Write the library's output: pongs, close frames, the end."""
         writes = self._protocol.data_to_send()
         ends = SEND_EOF in writes
         written = [data for data in writes if data != SEND_EOF]
         if self._flow.write_paused and not ends and self._protocol.state is State.OPEN:
-            # One that pings and does not read must not fill the memory: the newest pong answers all.
+            # A client that pings and does not read must not fill the memory. The newest pong answers all pings.
             self._pong = written[-1] if written else self._pong
             return
         if written and not self._transport.is_closing():
