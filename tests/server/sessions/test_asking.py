@@ -270,7 +270,9 @@ def test_a_rejected_question_declines_the_form(status: str, action: str) -> None
     ("answers", "complaint"),
     [
         ([["Ada"]], "4 questions and 1 answers"),
-        ([["Ada"], ["x"], [], []], "age is not a integer"),
+        ([["Ada"], ["x"], [], []], "age is not an integer"),
+        ([["Ada"], [], ["nan"], []], "share is not a number"),
+        ([["Ada"], [], ["1e999"], []], "share is not a number"),
         ([["Ada"], ["-1"], [], []], "age is less than 0"),
         ([["Lovelace"], [], [], []], "name is longer than 5"),
         ([[], [], [], []], "name is required"),

@@ -128,7 +128,7 @@ def make_bridge(
     views: AgentViews,
     terminals: Terminals,
     files: HostFiles,
-    ruling: PolicyCheck,
+    policy_check: PolicyCheck,
     environment: Mapping[str, str],
     default_agent: str | None,
     limits: BridgeLimits,
@@ -146,7 +146,7 @@ def make_bridge(
     providers = Providers(views, default_agent, bus.refresh, hub.monotonic)
     bridge_sessions = BridgeSessions(client, transcripts, bus, providers, hub.clock)
     shells = Shells(
-        *(client, bridge_sessions, requests, transcripts, terminals, ruling, files.roots, environment), is_on=shell
+        *(client, bridge_sessions, requests, transcripts, terminals, policy_check, files.roots, environment), is_on=shell
     )
     reading = Reading(limits.body, files.roots.base)
     app = make_app(

@@ -7,7 +7,6 @@ last event that they saw, and do not request messages again. An event that a pro
 import logging
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sandboxagent.adapters.opencode.events import EventBus, EventReader
 from sandboxagent.adapters.opencode.pending import OpenRequests
@@ -18,10 +17,6 @@ from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.http.asgi import Scope, Send, is_gone, transport
 from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.session import Session
-
-if TYPE_CHECKING:
-    pass
-
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ import posixpath
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.requests import Request
@@ -18,10 +17,6 @@ from sandboxagent.adapters.opencode.session_ids import project_id
 from sandboxagent.adapters.opencode.transcripts import Transcripts
 from sandboxagent.protocol.envelope import Object, text_at
 from sandboxagent.server.sessions.hub import Hub
-
-if TYPE_CHECKING:
-    pass
-
 
 PROJECTS = 200
 """Number of the newest sessions whose directories are listed as projects."""

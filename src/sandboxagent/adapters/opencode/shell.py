@@ -50,7 +50,7 @@ class Shells:
     requests: OpenRequests
     transcripts: Transcripts
     terminals: Terminals
-    ruling: PolicyCheck
+    policy_check: PolicyCheck
     roots: Roots
     environment: Mapping[str, str]
     is_on: bool
@@ -92,7 +92,7 @@ class Shells:
 
     async def _judge(self, session: Session, command: str) -> None:
         """Raise BridgeError if a rule rejects the command, or may reject it."""
-        decision = await self.ruling.judge(session, command)
+        decision = await self.policy_check.judge(session, command)
         if decision.action == "reject":
             logger.info("command of a person refused session=%s", session.id)
             rule = decision.rule

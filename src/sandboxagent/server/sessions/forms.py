@@ -3,6 +3,7 @@
 A form is the `params` of `elicitation/create`; a question is the `params` of the server's question extension. Pure.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Literal, cast
@@ -352,13 +353,22 @@ def _value(field: Field, text: str) -> object:
             case "integer":
                 return int(text)
             case "number":
-                return float(text)
+                return _finite(text)
             case "boolean":
                 return {"true": True, "false": False}[text]
             case _:
                 return text
     except (ValueError, KeyError):
-        raise WrongAnswer(f"{field.name} is not a {field.kind}") from None
+        article = "an" if field.kind == "integer" else "a"
+        raise WrongAnswer(f"{field.name} is not {article} {field.kind}") from None
+
+
+def _finite(text: str) -> float:
+    """Read a number that JSON can hold. Raises ValueError."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 # Addresses to be opened
