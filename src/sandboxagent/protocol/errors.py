@@ -390,7 +390,7 @@ class ChecksumMismatch(SandboxAgentError):
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
         super().__init__(
-            f"{name} is not what was pinned: expected {expected}, got {actual}; nothing was installed",
+            f"the hash of {name} is wrong: expected {expected}, got {actual}; nothing was installed",
             name=name,
             expected=expected,
             actual=actual,

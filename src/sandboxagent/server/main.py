@@ -242,7 +242,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
             raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
         # No later server uses these directories, so this one ends the processes that killed servers left behind.
         for left in find_leftovers():
-            logger.warning("removing what a killed server left path=%s", left)
+            logger.warning("removing leftovers of a killed server path=%s", left)
             ProcessTrees(owner_of(left)).kill_leftovers()
             discard(left)
         yield settings.changed(data_dir=directory)
