@@ -170,7 +170,7 @@ def test_the_commands_for_a_server_elsewhere_work_in_a_light_installation(light:
     assert "ID" in run(program, "sessions", "list", "--endpoint", server.url, "--token", TOKEN).upper()
 
 
-def test_a_light_installation_that_is_asked_for_the_server_says_which_extra_to_install(light: Path) -> None:
+def test_light_installation_asked_for_a_server_names_the_extra(light: Path) -> None:
     done = subprocess.run(
         [str(light / "sandbox-agent"), "server", "--port", "0"], capture_output=True, text=True, timeout=LONGEST
     )
@@ -186,9 +186,9 @@ def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, 
         assert "pip install 'sandboxagent[terminal]'" in str(terminal.screen)
 
 
-def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
+def test_light_sdk_asked_to_start_a_server_names_the_extra(light: Path) -> None:
     assert "pip install 'sandboxagent[server]'" in run(str(light / "python"), "-c", START)
 
 
-def test_the_sdk_of_a_light_installation_that_should_use_a_websocket_says_which_extra_to_install(light: Path) -> None:
+def test_light_sdk_asked_to_use_a_websocket_names_the_extra(light: Path) -> None:
     assert "pip install 'sandboxagent[websocket]'" in run(str(light / "python"), "-c", BY_WEBSOCKET)

@@ -68,7 +68,7 @@ def test_every_section_with_requirements_is_in_the_contract() -> None:
     assert sorted(name for name in manifests if name.removeprefix("section_") not in sections) == []
 
 
-def test_the_architecture_has_the_modules_that_there_are_and_what_each_says_of_itself() -> None:
+def test_architecture_lists_every_module_with_its_docstring() -> None:
     assert read_modules(PAGE.read_text()) == write_modules(), "./dev architecture writes it anew"
 
 

@@ -46,7 +46,7 @@ def test_the_docstring_of_a_module_begins_with_one_short_sentence() -> None:
     assert {name: line for name, line in lines.items() if len(line) > 100 or not sentence.fullmatch(line)} == {}
 
 
-def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:
+def test_rooms_that_serve_requests_use_no_shared_threads() -> None:
     """The event loop's threads are few, and are for the upkeep of agents."""
     shared = re.compile(r"to_thread|run_in_executor|run_in_threadpool|FileResponse|StaticFiles")
     serving = [module for module in MODULES if module.relative_to(SOURCE).parts[:2] in SERVING]
@@ -54,7 +54,7 @@ def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:
     assert [str(module) for module in serving if shared.search(module.read_text())] == []
 
 
-def test_no_test_leaves_it_to_httpx_how_long_it_waits() -> None:
+def test_every_httpx_call_of_a_test_has_a_timeout() -> None:
     """Five seconds, which a busy machine may need for any answer."""
     hasty = re.compile(r"httpx\.(?:get|post|put|delete|request|stream|Client|AsyncClient)\(((?:[^()]|\([^()]*\))*)\)")
     texts = {path: path.read_text() for path in (ROOT / "tests").rglob("*.py")}
@@ -62,6 +62,16 @@ def test_no_test_leaves_it_to_httpx_how_long_it_waits() -> None:
 
     assert len(calls) > 20, "found no calls"
     assert [name for name, arguments in calls.items() if "timeout=" not in arguments] == []
+
+
+def test_names_of_tests_have_at_most_80_characters() -> None:
+    """A name states subject, condition and result. Facts beyond that belong into the docstring of the test."""
+    defined = re.compile(r"^ *(?:async +)?def +(test_\w+)", re.MULTILINE)
+    files = [path for path in (ROOT / "tests").rglob("*.py") if "node_modules" not in path.parts]
+    names = [(path.relative_to(ROOT), name) for path in files for name in defined.findall(path.read_text())]
+
+    assert len(names) > 4000, "found too few tests"
+    assert [f"{path}: {name}" for path, name in names if len(name) > 80] == []
 
 
 def test_no_tracked_file_names_a_registry_host() -> None:

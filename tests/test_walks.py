@@ -62,7 +62,7 @@ def test_a_walk_visits_few_modules(name: str) -> None:
     assert len(visited) <= TARGETS[name], sorted(visited)
 
 
-def test_every_way_of_a_prompt_is_one_way_and_begins_no_coroutine(tmp_path: Path) -> None:
+def test_every_way_of_a_prompt_is_the_same_walk_and_begins_no_coroutine(tmp_path: Path) -> None:
     """A head that is parsed, one that is repeated, and a body that comes by itself."""
 
     async def main() -> dict[str, Entered]:
