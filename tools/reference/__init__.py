@@ -1,4 +1,4 @@
-"""The pages of docs/reference, written from the code. `./dev docs` writes them all."""
+"""Write the pages of docs/reference from the code; `./dev docs` runs it."""
 
 from tools.reference.agents_page import render_agents
 from tools.reference.commands_page import render_commands
@@ -9,7 +9,7 @@ from tools.reference.python_page import render_python
 
 
 def pages() -> dict[str, str]:
-    """Every page by its file's name."""
+    """Return every page by the name of its file."""
     return {
         "configuration.md": render_configuration(),
         "cli.md": render_commands(),

@@ -1,4 +1,4 @@
-"""Write the pages into docs/reference: `python -m tools.reference`, at the project's top."""
+"""Write the pages into docs/reference: `python -m tools.reference`, in the project's top directory."""
 
 from pathlib import Path
 

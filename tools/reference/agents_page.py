@@ -1,4 +1,4 @@
-"""docs/reference/agents.md: the agents that sandbox-agent knows, written from the manifest."""
+"""Write docs/reference/agents.md, the agents that sandbox-agent knows, from the manifest."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,18 +12,20 @@ _TOP = """\
 
 # Agents
 
-The agents that sandbox-agent knows. An agent is installed when it is first used, or before that with `sandbox-agent
-agents install <agent>` ([cli.md](cli.md)). What the ACP registry has under one of an agent's slugs comes first; where
-the registry does not have it, or cannot be reached, the packages pinned here are installed. `{platform}` stands for the
-machine's name as packages have it, such as `linux-x64`. `sandbox-agent agents list --registry` shows everything else
-that the registry offers, and `agents.toml` names your own ([configuration.md](configuration.md#agentstoml)).
+The agents that sandbox-agent knows. An agent is installed when it is first used. To install it before, run
+`sandbox-agent agents install <agent>` ([cli.md](cli.md)). The install looks for one of the agent's slugs in the ACP
+registry. If the registry does not have it, or cannot be reached, the packages pinned here are installed. `{platform}`
+stands for the machine's platform in names of packages, such as `linux-x64`.
+
+`sandbox-agent agents list --registry` shows all other agents of the registry. Your own agents are in `agents.toml`
+([configuration.md](configuration.md#agentstoml)).
 
 """
 
 _PERMISSIONS = {
     "always": "asks before it acts",
     "mode": "asks in some of its modes",
-    "configured": "asks where its own configuration says so",
+    "configured": "asks if its own configuration says so",
     "never": "never asks",
 }
 _QUESTIONS = {
@@ -34,7 +36,7 @@ _QUESTIONS = {
 
 
 def render_agents() -> str:
-    """The whole page."""
+    """Return the whole page."""
     agents = load_manifest(None).agents
     return _TOP + "".join(_overview(agents)) + "".join(part for agent in agents for part in _agent(agent))
 
@@ -62,11 +64,11 @@ def _agent(agent: Agent) -> Iterable[str]:
         "platforms": _codes(agent.platforms) or "any" if agent.packages or agent.source == "bundled" else "",
         "credentials, any one of": _codes((*agent.credentials, *agent.credential_files)),
         "further variables it may see": _codes(agent.variables),
-        "set for it": _codes((*(f"{name}={value}" for name, value in agent.env.items()), *agent.random_env)),
+        "variables set for it": _codes((*(f"{name}={value}" for name, value in agent.env.items()), *agent.random_env)),
         "permissions": permissions,
         "questions": questions,
         "images in prompts": "yes" if agent.features and agent.features.images else "no",
-        "models": "also such as are not in its list" if agent.any_model else "",
+        "models": "also models that are not in its list" if agent.any_model else "",
     }
     yield row("fact", "value") + "|---|---|\n"
     yield from (row(name, value) for name, value in facts.items() if value)

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md: every command with its flags, written from the parsers themselves."""
+"""Write docs/reference/cli.md, every command with its flags, from the parsers."""
 
 import argparse
 from collections.abc import Iterable
@@ -14,21 +14,21 @@ _TOP = """\
 
 `sandbox-agent <command> --help` shows the same. Flags that are settings may also be environment variables or keys in
 `config.toml` ([configuration.md](configuration.md)). Tables are drawn on a terminal; in a pipe, and with `NO_COLOR`,
-they are plain text. What is asked for goes to stdout, everything else to stderr.
+they are plain text. Results go to stdout, everything else to stderr.
 
 | exit code | when |
 |---|---|
-| 0 | it worked |
-| 1 | it did not; one line on stderr says why |
-| 2 | a word, a flag, a variable or a file is wrong; the line names it |
+| 0 | success |
+| 1 | failure; one line on stderr gives the reason |
+| 2 | a mistake in an argument, a flag, a variable or a file; the line names it |
 | 3 | `sandbox-agent server`: the port is taken; `run`: the agent had to stop |
 | 4 | `sandbox-agent run`: the agent refused |
-| 130, 143 | it was interrupted (Ctrl-C), or told to end; what was under way is undone |
+| 130, 143 | interrupted (Ctrl-C) or terminated; unfinished work is undone |
 """
 
 
 def render_commands() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _TOP + "".join(_group(COMMANDS))
 
 

@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md: every option and every key of agents.toml, written from the tables in the code."""
+"""Write docs/reference/configuration.md, every option and every key of agents.toml, from the tables."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -19,8 +19,8 @@ _TOP = """\
 3. a key in `config.toml` of the configuration directory, such as `max_body = "64MiB"`.
 
 The configuration directory is `~/.config/sandbox-agent` on Linux, the data directory `~/.local/share/sandbox-agent`; on
-macOS both are `~/Library/Application Support/sandbox-agent`. `sandbox-agent server --help` shows the same tables. An
-unknown flag or key ends the server before it starts; an unknown variable that begins with `SANDBOX_AGENT_` gets a
+macOS both are `~/Library/Application Support/sandbox-agent`. `sandbox-agent server --help` shows the same tables. With
+an unknown flag or key, the server does not start. An unknown variable that begins with `SANDBOX_AGENT_` causes a
 warning.
 
 ## Values
@@ -29,7 +29,7 @@ warning.
 |---|---|
 | TIME | seconds, or a number with `ms`, `s`, `m`, `h` or `d`: `120`, `500ms`, `30m` |
 | SIZE | bytes, or a number with a unit: `k`, `KiB`, `m`, `MiB`, … count in 1024s, `KB`, `MB`, … in 1000s |
-| PATH | `~` is understood; a relative path starts in the working directory, in `config.toml` in that file's directory |
+| PATH | `~` works; a relative path starts in the working directory, in `config.toml` in that file's directory |
 | switch | a flag without a value; elsewhere `true`, `yes`, `on`, `1` or `false`, `no`, `off`, `0` |
 | repeated | the flag several times; in the environment separated by commas; in `config.toml` a list |
 
@@ -41,8 +41,8 @@ _RULES = """
 
 Clients send it as `Authorization: Bearer <token>`. Without `--token` and `--token-file` one is generated at each start.
 It consists of printable ASCII characters without spaces; around the content of a token file, spaces and line ends are
-ignored. `--no-token` together with a token is an error, and so is `--no-token` on an address that other machines can
-reach, unless `--insecure` says that this is meant.
+ignored. `--no-token` together with a token is an error. `--no-token` on an address that other machines can reach is an
+error, too, unless you also give `--insecure`.
 
 ## agents.toml
 
@@ -59,27 +59,27 @@ registry = "some-agent"                  # installed from the ACP registry, unde
 ```
 
 An id is made of `a-z`, `0-9`, `.`, `_` and `-`. With the id of an agent that sandbox-agent knows, such as
-`[agents.claude]`, the table changes that agent; only there may both `command` and `registry` be left out.
+`[agents.claude]`, the table changes that agent. Only such a table may leave out both `command` and `registry`.
 
 """
 
 _END = """
 An agent's process does not inherit the server's environment. It sees `PATH`, `HOME`, the user, the shell, locale,
 time zone, terminal, temporary and XDG directories, proxies and certificates, then its `credentials` and `variables`,
-then its `env`. It never sees the server's token, nor what the server's own `SANDBOX_AGENT_` variables say.
+then its `env`. It never sees the server's token, nor the server's own `SANDBOX_AGENT_` variables.
 
 ## Exit codes
 
 | code | when |
 |---|---|
 | 0 | after a clean stop |
-| 2 | a flag, a variable or a file is wrong; the message names it |
+| 2 | a mistake in a flag, a variable or a file; the message names it |
 | 3 | the port is taken |
 """
 
 
 def render_configuration() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _TOP + "".join(_options()) + _RULES + "".join(_keys()) + _END
 
 
@@ -90,7 +90,7 @@ def _options() -> Iterable[str]:
         yield "|---|---|---|---|---|\n"
         for each in options:
             flag = f"{each.flag} {each.kind.metavar}".strip()
-            # It says where config.toml is, so it cannot be in there.
+            # config.toml cannot name its own directory.
             key = "" if each.name == "config_dir" else f"`{each.name}`"
             text = f"{each.text} May be repeated." if each.kind.many else each.text
             yield row(f"`{flag}`", f"`{each.variable}`", key, each.default or "none", text)

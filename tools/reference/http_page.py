@@ -1,4 +1,4 @@
-"""docs/reference/http.md: every route with what it takes and gives, from the document of a server that runs."""
+"""Write docs/reference/http.md, every route with its requests and answers, from a running server."""
 
 import os
 import subprocess
@@ -21,24 +21,25 @@ _TOP = """\
 
 # HTTP
 
-Every route, what it takes and what it gives. `GET /openapi.json` says the same to machines.
-[methods.md](methods.md) has the methods that `POST /v1/rpc` takes. How the routes behave is in the contract:
-[`/v1/rpc`](../contract.md#2-connections) in sections 2 to 5, [sessions](../contract.md#6-sessions),
-[agents](../contract.md#9-agents), [files](../contract.md#13-files).
+Every route with its requests and answers. `GET /openapi.json` has the same for programs. [methods.md](methods.md) has
+the methods of `POST /v1/rpc`. The contract says how the routes behave: [`/v1/rpc`](../contract.md#2-connections) in
+sections 2 to 5, [sessions](../contract.md#6-sessions), [agents](../contract.md#9-agents),
+[files](../contract.md#13-files).
 
-Every route below wants `Authorization: Bearer <token>` ([security](../contract.md#10-security)). What goes wrong is a
-[Problem](#problem) with a slug ([errors.md](../errors.md)); these may come from any route, and are not told again:
+Every route below requires `Authorization: Bearer <token>` ([security](../contract.md#10-security)). An error is a
+[Problem](#problem) with a slug ([errors.md](../errors.md)). Any route may answer with these problems, which the tables
+of the routes do not repeat:
 
 """
 
 _ELSEWHERE = """
-A path with another method is a 405 `method-not-allowed`; a path under `/v1/` that is not here is a 410 `removed`, any
-other a 404 `not-found`. Without a token there are `GET /openapi.json`, this document for machines; `GET /ui/`, a page
-for people, where `/` and `/ui` lead. `/opencode/*` is for [OpenCode](../opencode.md)'s programs.
+A path with another method answers 405 `method-not-allowed`. A path under `/v1/` that is not listed here answers 410
+`removed`, any other path 404 `not-found`. These need no token: `GET /openapi.json`, this document for programs, and
+`GET /ui/`, a page for people, to which `/` and `/ui` lead. `/opencode/*` is for [OpenCode](../opencode.md)'s programs.
 
 At the gateway of a [fleet](../fleet.md), routes for files and agents also take `node`, and may answer 400
-`missing-node`, 503 `no-node` or 503 `node-unreachable`; every route may answer 503 `fleet-unreachable`. It has
-`GET /v1/nodes` and `GET /v1/nodes/{node}` besides, and says all of this in its own `/openapi.json`.
+`missing-node`, 503 `no-node` or 503 `node-unreachable`; every route may answer 503 `fleet-unreachable`. A gateway also
+has `GET /v1/nodes` and `GET /v1/nodes/{node}`. Its own `/openapi.json` describes all of this.
 
 """
 
@@ -54,7 +55,7 @@ class Parameter(Struct, rename={"place": "in"}):
 
 
 class Media(Struct):
-    """What a body of one media type holds."""
+    """The body of one media type."""
 
     schema: Schema | None = None
 
@@ -73,7 +74,7 @@ class Header(Struct):
 
 
 class Response(Struct, rename={"problems": "x-problems"}):
-    """What may come back."""
+    """A possible answer of a route."""
 
     description: str
     content: dict[str, Media] = {}
@@ -98,14 +99,14 @@ class Components(Struct):
 
 
 class Document(Struct):
-    """As much of OpenAPI as the page tells."""
+    """The members of an OpenAPI document that the page uses."""
 
     paths: dict[str, dict[str, Operation]]
     components: Components
 
 
 def render_http() -> str:
-    """The whole page."""
+    """Return the whole page."""
     document = _document()
     routes = {
         f"{method.upper()} {path}": operation
@@ -121,13 +122,13 @@ def render_http() -> str:
 
 
 def http_types() -> list[str]:
-    """The names of the types that the page tells."""
+    """Return the names of the types on the page."""
     return sorted(_document().components.schemas)
 
 
 @cache
 def _document() -> Document:
-    """What a server of this code answers to GET /openapi.json."""
+    """Start a server of this code and return its answer to GET /openapi.json."""
     with TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "sandboxagent", "server", "--port", "0", "--no-persist", "--no-token"]
         command += ["--data-dir", directory, "--config-dir", directory]
@@ -138,7 +139,7 @@ def _document() -> Document:
             assert server.stdout is not None
             try:
                 url = server.stdout.readline().split()[-1]
-                with urlopen(f"{url}/openapi.json", timeout=30) as answer:  # noqa: S310 - it is ours
+                with urlopen(f"{url}/openapi.json", timeout=30) as answer:  # noqa: S310 - the address of our own server
                     return msgspec.json.decode(answer.read(), type=Document)
             finally:
                 server.terminate()
@@ -190,7 +191,7 @@ def _media(type: str, media: Media) -> str:
 
 
 def _own(response: Response, status: str) -> list[str]:
-    """The problems of a route that not every route has."""
+    """Return the problems of a route that not every route can have."""
     return [slug for slug in response.problems if slug not in _always(int(status))]
 
 
@@ -201,7 +202,7 @@ def _problems(found: dict[str, list[str]]) -> str:
 
 
 def _types(schemas: dict[str, Schema]) -> Iterable[str]:
-    yield "\n## Types\n\nMembers that may be absent have a `?`. Programs must expect members that are not here.\n"
+    yield "\n## Types\n\nMembers that may be absent have a `?`. Programs must accept further members.\n"
     for name in sorted(schemas):
         yield f"\n### {name}\n\n{schemas[name].description}\n\n"
         yield from table(schemas[name])

@@ -1,13 +1,13 @@
-"""Pieces of Markdown, as the pages of the reference have them."""
+"""Format pieces of Markdown for the pages of the reference."""
 
 import re
 
 
 def row(*cells: str) -> str:
-    """A row of a table; an empty cell has a dash."""
+    """Format a row of a table, with a dash in empty cells."""
     return "| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |\n"
 
 
 def heading_link(heading: str) -> str:
-    """A link to a heading of the same page."""
+    """Return a link to a heading of the same page."""
     return "#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

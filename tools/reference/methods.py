@@ -1,4 +1,7 @@
-"""What the pages say of methods (methods.toml): which way each goes, what it takes and gives, and an example."""
+"""Read the descriptions of methods for the pages (methods.toml).
+
+A description has the directions of a method, its params and result, and an example.
+"""
 
 from pathlib import Path
 from typing import Literal
@@ -12,7 +15,7 @@ Way = Literal["client", "server", "agent", "both"]
 
 
 class Method(Struct, frozen=True, forbid_unknown_fields=True):
-    """One of them, by its name in a table."""
+    """The description of one method."""
 
     way: Way
     text: str
@@ -20,10 +23,10 @@ class Method(Struct, frozen=True, forbid_unknown_fields=True):
     """The params of an example, as JSON."""
     kind: Literal["request", "notification"] = "request"
     params: str | None = None
-    """Its type's name; None when ACP says what they are."""
+    """Name of the type of its params; None when ACP defines them."""
     result: str | None = None
     errors: tuple[str, ...] = ()
-    """Slugs of those with a name of their own; any request may end in `internal-error`."""
+    """Slugs of its own errors. Any request may also end in `internal-error`."""
     answer: str = ""
     """The result of the example, as JSON; empty for a notification."""
 
@@ -37,6 +40,6 @@ class Method(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def methods() -> dict[str, Method]:
-    """All of them: ours first, then those of ACP."""
+    """Return all methods by their names: ours first, then those of ACP."""
     text = Path(__file__).with_name("methods.toml").read_text()
     return msgspec.toml.decode(text, type=dict[str, Method])

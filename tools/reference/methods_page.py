@@ -1,4 +1,7 @@
-"""docs/reference/methods.md: every method of ours, and those of ACP that the server answers or changes."""
+"""Write docs/reference/methods.md: our methods, and the methods of ACP that the server changes.
+
+A method of ACP that the server answers is on the page, too.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -17,8 +20,8 @@ _TOP = """\
 # Methods
 
 The JSON-RPC methods of `/v1/rpc`, one by one: [ours](#ours), whose names begin with `_sandboxagent/`, and
-[those of ACP](#those-of-acp) that the server answers or changes. Every other method is passed on as it is, in both
-directions. This page is part of the [contract](../contract.md), which has the rules that hold for all of them.
+[methods of ACP](#methods-of-acp) that the server answers or changes. Every other method is passed on unchanged, in both
+directions. This page is part of the [contract](../contract.md), which has the rules for all methods.
 
 A `sessionId` may always be an alias. An error is a JSON-RPC error with a slug ([errors.md](../errors.md)); any request
 may end in `internal-error` or, where an agent or the disk is needed, with [a status](../contract.md#3-post).
@@ -27,16 +30,16 @@ may end in `internal-error` or, where an agent or the disk is needed, with [a st
 _OURS = """
 ## Ours
 
-`initialize` advertises these, each as a flag and by name. Members that may be absent have a `?`. Clients must expect
-members that are not here.
+`initialize` advertises these, each as a flag and by name. Members that may be absent have a `?`. Clients must accept
+members that are not listed here.
 """
 _ACPS = """
-## Those of ACP
+## Methods of ACP
 
-Params and results are [ACP's own](https://agentclientprotocol.com/protocol/schema), but for what is said here.
+Params and results are [ACP's own](https://agentclientprotocol.com/protocol/schema), except for the differences here.
 """
 LONGEST = 120
-"""Characters of an example on one line."""
+"""Maximum number of characters of an example on one line."""
 _WAYS: dict[Way, str] = {
     "client": "from a client",
     "server": "to clients",
@@ -46,7 +49,7 @@ _WAYS: dict[Way, str] = {
 
 
 def render_methods() -> str:
-    """The whole page."""
+    """Return the whole page."""
     every = methods()
     ours = {name: each for name, each in every.items() if name.startswith("_")}
     acps = {name: each for name, each in every.items() if name not in ours}
@@ -102,7 +105,7 @@ def _members(
 
 
 def _types(schemas: Mapping[str, Schema], elsewhere: Mapping[str, str]) -> Iterable[str]:
-    """Every type that some member has."""
+    """Yield a section for every type that a member refers to."""
     used = {name for schema in schemas.values() for each in schema.properties.values() for name in refs(each)}
     for name in sorted(used - set(elsewhere)):
         yield f"\n### {name}\n\n{schemas[name].description}\n\n"

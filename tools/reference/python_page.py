@@ -1,4 +1,4 @@
-"""docs/reference/python.md: the Python SDK, written from its own source."""
+"""Write docs/reference/python.md, the Python SDK, from its source."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -11,12 +11,12 @@ _TOP = """\
 
 # Python SDK
 
-All that `sandboxagent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
-asking. Types of ACP such as `AgentMessageChunk` are in `sandboxagent.protocol.acp`, with the names and attributes they
-have in the package `acp` ([agent-client-protocol]); a prompt takes content blocks of either.
-`sandboxagent.protocol.decode.to_upstream` turns one of ours into one of that package, which comes with the extra
-`sandboxagent[acp]` and is imported only then: it takes most of a second. `Object` is a JSON object,
-`dict[str, object]`.
+All names that `sandboxagent.client` exports. Calls are async. A value from a server was true when the server answered.
+Types of ACP such as `AgentMessageChunk` are in `sandboxagent.protocol.acp`, with the names and attributes of the
+package `acp` ([agent-client-protocol]). A prompt takes content blocks of either.
+`sandboxagent.protocol.decode.to_upstream` converts one of ours to the type of that package. The package comes with the
+extra `sandboxagent[acp]`. Only this call imports it, because the import takes most of a second. `Object` is a JSON
+object, `dict[str, object]`.
 
 [agent-client-protocol]: https://github.com/agentclientprotocol/python-sdk
 """
@@ -30,16 +30,16 @@ _GROUPS = {
     "Files and directories": ["files", "api"],
     "Errors": ["sandboxagent.protocol.errors", "errors"],
 }
-"""Headings, and the modules whose names stand below them. No heading is also a name: both would be one link."""
+"""Headings, with the modules whose names are below them. No heading may be a name, because both would be one link."""
 
 _LONGEST = 100
-"""Characters of a signature on one line."""
+"""Maximum number of characters of a signature on one line."""
 _SECTION = re.compile(r"^(Args|Raises):\n((?:[ ]{4}.*\n?|\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def render_python() -> str:
-    """The whole page."""
+    """Return the whole page."""
     found = public_names()
     assert sorted(found) == sorted(name for names in _GROUPS.values() for name in names), "a module has no heading"
     groups = {title: _ordered(found[name] for name in names) for title, names in _GROUPS.items()}
@@ -54,7 +54,7 @@ def render_python() -> str:
 
 
 def _ordered(modules: Iterable[list[Public]]) -> list[Public]:
-    """First what does something, then what is only looked at."""
+    """Sort classes with methods before all other names."""
     names = [each for names in modules for each in names]
     return sorted(names, key=lambda each: not (isinstance(each, Class) and (each.methods or each.awaited)))
 
@@ -91,14 +91,14 @@ def _class(each: Class) -> Iterator[str]:
 
 
 def _uses(each: Class) -> Iterator[str]:
-    """What a value is good for, beside its methods."""
+    """Describe how a value is used, beside its methods."""
     uses: list[str] = []
     if each.iterated is not None:
         uses.append(f"`async for` gives `{each.iterated}`")
     if each.awaited is not None:
         uses.append(f"`await` gives `{each.awaited}`")
     if each.entered:
-        uses.append("`async with` begins and ends it")
+        uses.append("`async with` opens and closes it")
     if uses:
         yield f"\n{'; '.join(uses)}.\n"
     kinds = [base for base in each.bases if base.isidentifier() and base != "Struct"]
@@ -129,7 +129,7 @@ def _fence(code: str) -> str:
 
 
 def _prose(text: str) -> Iterable[str]:
-    """A docstring: its paragraphs, then its arguments and errors as tables."""
+    """Format a docstring: its paragraphs, then its arguments and errors as tables."""
     plain = _SECTION.sub("", text).strip()
     if plain:
         yield f"\n{plain}\n"

@@ -1,6 +1,7 @@
-"""The public names of the Python SDK, read from its source: signatures, fields, and what is said of them.
+"""Read the public names of the Python SDK from its source: signatures, fields, and docstrings.
 
-Read and not imported: so the strings below fields are there, too, and every Python finds the same.
+It parses the source instead of importing it. So it also gets the strings below fields, and every version of Python
+gives the same result.
 """
 
 import ast
@@ -29,7 +30,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function or method: `parameters` without self, each as it is written."""
+    """A function or method. `parameters` are as in the source, without self."""
 
     name: str
     awaited: bool
@@ -40,7 +41,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Class:
-    """A class, without what begins with an underscore."""
+    """A class, without names that begin with an underscore."""
 
     name: str
     bases: list[str]
@@ -48,9 +49,9 @@ class Class:
     fields: list[Field]
     methods: list[Function]
     awaited: str | None
-    """What you get when you await it."""
+    """Type of the result of `await`; None if it cannot be awaited."""
     iterated: str | None
-    """What you get when you iterate over it."""
+    """Type of the items of `async for`; None if it cannot be iterated over."""
     entered: bool
     """Whether it can be entered with `async with`."""
 
@@ -68,14 +69,14 @@ Public: TypeAlias = Class | Function | Alias
 
 
 def public_names() -> dict[str, list[Public]]:
-    """What the package exports, by the module where it is defined and in its order there."""
+    """Return the names that the package exports, by the module that defines them and in its order."""
     directory = _directory()
     package = ast.parse((directory / "__init__.py").read_text())
     found: dict[str, list[Public]] = {}
     for node in ast.walk(package):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandboxagent."):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
-            # The root of all errors is the server's, too.
+            # The base class of all errors is in a module of the server.
             shared = module == "sandboxagent.protocol.errors"
             path = directory.parent / "protocol" / "errors.py" if shared else directory / f"{module}.py"
             wanted = {alias.name for alias in node.names}
@@ -86,7 +87,7 @@ def public_names() -> dict[str, list[Public]]:
 
 
 def defined_in(path: Path) -> Iterator[Public]:
-    """All classes, functions and aliases of a module that have a public name."""
+    """Yield all classes, functions and aliases of a module that have a public name."""
     body = ast.parse(path.read_text()).body
     constants = dict(_constants(body))
     for index, node in enumerate(body):
@@ -144,7 +145,7 @@ def _class(node: ast.ClassDef, constants: Mapping[str, ast.expr]) -> Class:
 
 
 def _fields(body: Sequence[ast.stmt]) -> Iterator[Field]:
-    """Those of a dataclass or a struct."""
+    """Yield the fields of a dataclass or a struct."""
     for index, node in enumerate(body):
         match node:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=annotation) if not name.startswith("_"):
@@ -154,7 +155,7 @@ def _fields(body: Sequence[ast.stmt]) -> Iterator[Field]:
 
 
 def _attributes(initial: _Def) -> Iterator[Field]:
-    """What a constructor assigns to itself."""
+    """Yield the attributes that a constructor assigns to `self`."""
     types = {argument.arg: _type(argument.annotation) for argument in (*initial.args.args, *initial.args.kwonlyargs)}
     for index, node in enumerate(initial.body):
         match node:
@@ -169,7 +170,7 @@ def _attributes(initial: _Def) -> Iterator[Field]:
 
 
 def _guessed(value: ast.expr, types: Mapping[str, str]) -> str:
-    """The type of what is assigned, where that can be seen."""
+    """Guess the type of an assigned value; empty if it cannot be seen."""
     match value:
         case ast.Name(id=name):
             return types.get(name, "")
@@ -220,7 +221,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None, constants: Mapping[s
 
 
 class _Unquoted(ast.NodeTransformer):
-    """Types that stand in quotes, because they are defined further down, without these."""
+    """Removes the quotes of types that are defined further down."""
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.value.id == "Literal":
@@ -235,12 +236,12 @@ class _Unquoted(ast.NodeTransformer):
 def _type(annotation: ast.expr | None) -> str:
     if annotation is None:
         return ""
-    # A copy: what is read stays as it is.
+    # A copy, because the transformer changes the tree.
     return _written(_Unquoted().visit(ast.parse(ast.unparse(annotation), mode="eval").body))
 
 
 def _last(annotation: ast.expr | None) -> str:
-    """The last type in brackets; the first of an AsyncGenerator, which gives that."""
+    """Return the last type in brackets, or for AsyncGenerator the first one, which is its item."""
     match annotation:
         case ast.Subscript(value=ast.Name(id=name), slice=ast.Tuple(elts=[first, *rest])):
             return _type(first if name in _ITERATORS and name.startswith("Async") else [first, *rest][-1])
@@ -273,7 +274,7 @@ def _text(node: ast.ClassDef | _Def) -> str:
 
 
 def _below(body: Sequence[ast.stmt], index: int) -> str:
-    """The string below a statement, which says what it means."""
+    """Return the string below a statement, which documents it."""
     match body[index + 1 : index + 2]:
         case [ast.Expr(value=ast.Constant(value=str(text)))]:
             return inspect.cleandoc(text)

@@ -1,4 +1,7 @@
-"""JSON Schema in words, as far as our types need it: what kind a value is, and a table of members."""
+"""Describe JSON Schema in words: the kind of a value, and a table of members.
+
+It knows the parts of JSON Schema that our types use.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -18,11 +21,11 @@ def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[
 
 
 _TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "problems" for each in _named()}
-"""Where errors.md has each."""
+"""The section of errors.md for each slug."""
 
 
 class Schema(Struct, rename={"ref": "$ref", "any_of": "anyOf", "parts": "prefixItems"}):
-    """As much of a schema as the page shows."""
+    """The members of a JSON Schema that the pages use."""
 
     type: str = ""
     description: str = ""
@@ -40,7 +43,7 @@ class Schema(Struct, rename={"ref": "$ref", "any_of": "anyOf", "parts": "prefixI
 
 
 def kind(schema: Schema, elsewhere: Mapping[str, str] = {}) -> str:
-    """What a value is: `string`, `list of` something, or a link to a type; `elsewhere` has the pages of some types."""
+    """Describe the kind of a value: `string`, `list of …`, or a link to a type. `elsewhere` has pages of types."""
     match schema:
         case Schema(ref=ref) if ref:
             name = ref.rpartition("/")[2]
@@ -62,7 +65,7 @@ def kind(schema: Schema, elsewhere: Mapping[str, str] = {}) -> str:
 
 
 def refs(schema: Schema) -> Iterator[str]:
-    """The names of the types that it refers to."""
+    """Yield the names of the types that a schema refers to."""
     if schema.ref:
         yield schema.ref.rpartition("/")[2]
     below = [*schema.any_of, *schema.parts, *([schema.items] if isinstance(schema.items, Schema) else [])]
@@ -71,14 +74,14 @@ def refs(schema: Schema) -> Iterator[str]:
 
 
 def table(schema: Schema, elsewhere: Mapping[str, str] = {}) -> Iterable[str]:
-    """Its members, a row each; what must be there comes first."""
+    """Yield a table of a schema's members, required ones first."""
     yield row("member", "type", "what it means") + "|---|---|---|\n"
     for name, each in sorted(schema.properties.items(), key=lambda item: item[0] not in schema.required):
         yield row(f"`{name}`{'' if name in schema.required else '?'}", kind(each, elsewhere), _text(each))
 
 
 def error_links(slugs: Sequence[str]) -> str:
-    """Slugs, as links to what is said of them."""
+    """Format slugs as links to their descriptions."""
     return ", ".join(f"[`{slug}`](../errors.md#{_TABLES[slug]})" for slug in slugs)
 
 

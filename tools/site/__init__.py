@@ -1,8 +1,8 @@
-"""The site of the docs: the pages of the repository, laid out for Zensical, which makes HTML of them.
+"""Lay out the pages of the repository as a site of docs, and build it with Zensical.
 
-The pages are written for readers of the repository, so their links lead to its files. On the site the pages lie
-elsewhere, and a link to a program leads to a page that shows it. The site loads nothing from another host, and works
-from a folder, search included.
+The pages are written for readers of the repository, so their links lead to files of the repository. On the site, pages
+have other paths, and a link to a program leads to a page that shows the program. The site loads nothing from another
+host. It works from a folder, search included.
 """
 
 import re
@@ -28,11 +28,11 @@ PAGES = {
     "examples/README.md": "examples/index.md",
     "sdks/typescript/README.md": "typescript-package.md",
 }
-"""Where files of the repository are on the site. The rest of docs/ is at its top; everything else keeps its path."""
+"""Paths of files of the repository on the site. Other files of docs/ go to its top; all others keep their path."""
 LANGUAGES = {"dts": "typescript", "caddyfile": "text", "walk": "text"}
-"""Names of languages that the highlighter knows by another name, or not at all."""
+"""The highlighter's names for languages that it knows by another name, or not at all."""
 SHOWN = {".py": "python", ".ts": "typescript", ".html": "html", ".toml": "toml", "": "text"}
-"""Files that get a page of their own when a page links to them."""
+"""Kinds of files that get a page of their own if a page links to them, with their languages."""
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
@@ -41,7 +41,7 @@ _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def place_of(file: Path) -> Path | None:
-    """Where a file of the repository is on the site; None when the site does not have it."""
+    """Return the path of a repository's file on the site; None when it is not on the site."""
     name = file.relative_to(ROOT).as_posix()
     if name in PAGES:
         return Path(PAGES[name])
@@ -53,7 +53,7 @@ def place_of(file: Path) -> Path | None:
 
 
 def lay_out(directory: Path) -> None:
-    """Write the configuration, and all pages with what they link to. Files that are right already stay untouched."""
+    """Write the configuration, all pages and the files that they link to. Unchanged files are not written again."""
     _put(directory / "zensical.toml", (HERE / "zensical.toml").read_bytes())
     pages = directory / "pages"
     for asset in (HERE / "assets").iterdir():
@@ -77,7 +77,7 @@ def lay_out(directory: Path) -> None:
 
 
 def page_of(file: Path, place: Path) -> tuple[str, list[Path]]:
-    """A page as the site needs it, and the files that it links to."""
+    """Return a page as the site needs it, and the files that it links to."""
     linked: list[Path] = []
 
     def moved(link: re.Match[str]) -> str:
@@ -87,11 +87,11 @@ def page_of(file: Path, place: Path) -> tuple[str, list[Path]]:
         meant = (file.parent / target).resolve()
         there = place_of(meant) if meant.is_relative_to(ROOT) else None
         if there is None or not meant.exists():
-            return link[0]  # The build complains about it.
+            return link[0]  # The build reports the broken link.
         source = _source_of(meant, there)
         linked.append(source)
         if _FILE_NAME.fullmatch(words) and (title := _TITLE.search(source.read_text())):
-            words = title[1]  # In the repository a page is called by its file.
+            words = title[1]  # In the repository, a link to a page has the name of its file.
         return f"[{words}]({relpath(there, place.parent)}{anchor or ''})"
 
     text = "".join(
@@ -101,7 +101,7 @@ def page_of(file: Path, place: Path) -> tuple[str, list[Path]]:
 
 
 def build(directory: Path) -> subprocess.CompletedProcess[str]:
-    """Make the site, in `site` of a directory where the pages are laid out. A link that leads nowhere is a failure."""
+    """Build the site, into `site` of a directory with laid out pages. A broken link is a failure."""
     return subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict"],
         cwd=directory,
@@ -113,14 +113,14 @@ def build(directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _source_of(file: Path, place: Path) -> Path:
-    """The file that a page is made of: a folder stands for its page, the front page for that of the docs."""
+    """Return the source of a page: a folder's README, and for the front page that of docs/."""
     if place == Path("index.md"):
         return ROOT / "docs" / "README.md"
     return file / "README.md" if file.is_dir() else file
 
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
-    """A text in pieces: those that are fenced, and those that are not."""
+    """Split a text into fenced blocks and the parts between them."""
     end = 0
     for fence in _FENCE.finditer(text):
         yield False, text[end : fence.start()]
@@ -130,12 +130,12 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _renamed(fence: str) -> str:
-    # Words behind the language are for our tests; the site would take the fence for a line of text.
+    # Text after the language is for our tests. With it, the site would show the fence as a line of text.
     return re.sub(r"^( *```)(\w+)[^\n]*", lambda match: match[1] + LANGUAGES.get(match[2], match[2]), fence, count=1)
 
 
 def _shown(file: Path) -> str:
-    """A page that shows a file."""
+    """Make a page that shows a file."""
     name = file.relative_to(ROOT).as_posix()
     return f"# {name}\n\n````{SHOWN[file.suffix]}\n{file.read_text().rstrip()}\n````\n"
 
@@ -147,5 +147,5 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def clear(directory: Path) -> None:
-    """Remove what an earlier run laid out."""
+    """Remove the directory of an earlier run."""
     shutil.rmtree(directory, ignore_errors=True)

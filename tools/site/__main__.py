@@ -1,4 +1,4 @@
-"""Build the site, or serve it while you write: `python -m tools.site build TO` or `python -m tools.site serve`."""
+"""Build or serve the site: `python -m tools.site build TO`, `python -m tools.site serve`."""
 
 import shutil
 import subprocess
@@ -10,11 +10,11 @@ from tools.site import ROOT, build, clear, lay_out
 
 CACHE = ROOT / ".cache" / "site"
 PAUSE = 0.5
-"""Seconds between two looks at whether a page has changed."""
+"""Seconds between two checks for changed pages."""
 
 
 def main(command: str, *arguments: str) -> int:
-    """Do what the command line says; the result is the exit code."""
+    """Run the command. Return the exit code."""
     if command == "serve":
         return _serve(*arguments)
     return _build(Path(*arguments))
@@ -34,7 +34,7 @@ def _build(to: Path) -> int:
 
 
 def _serve(address: str = "127.0.0.1:8000") -> int:
-    """Serve until you interrupt it. Zensical builds again whenever a laid-out page changes, and so does the browser."""
+    """Serve the site until interrupted. When a page changes, Zensical builds again and the browser reloads."""
     clear(CACHE)
     lay_out(CACHE)
     with subprocess.Popen([sys.executable, "-m", "zensical", "serve", "--dev-addr", address], cwd=CACHE) as server:

@@ -2,8 +2,8 @@
 
 Do not edit.
 
-Attributes are named as in the package `acp`. Read them with `sandboxagent.protocol.decode`, which is lenient where ACP
-wants that.
+Attributes have the names of the package `acp`. Decode these types with `sandboxagent.protocol.decode`, which is lenient
+where ACP requires that.
 """
 
 from abc import ABC
@@ -15,19 +15,19 @@ from sandboxagent.protocol.envelope import Object
 
 
 class Acp(Struct, rename="camel", frozen=True, omit_defaults=True, kw_only=True):
-    """A type of ACP. Members that it does not know are passed over when it is read."""
+    """A type of ACP. Decoding ignores unknown members."""
 
     DEFAULTED: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that are left at their default when what came for them cannot be read."""
+    """Attributes that get their default when their value cannot be decoded."""
     FILTERED: ClassVar[frozenset[str]] = frozenset()
-    """Lists from which items that cannot be read are left out."""
+    """Attributes with lists from which items that cannot be decoded are left out."""
 
     field_meta: Object | None = field(default=None, name="_meta")
     """Extension data, under vendor keys."""
 
 
-class UntaggedResource(ABC):  # noqa: B024 - it is only asked what is one
-    """A text, or bytes. msgspec leaves a type that it does not know to a hook, which `wire.reading` has."""
+class UntaggedResource(ABC):  # noqa: B024 - only for isinstance and msgspec
+    """Resource contents: a text, or bytes. msgspec passes an unknown type to the hook of `protocol.decode`."""
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
@@ -35,7 +35,7 @@ class UntaggedResource(ABC):  # noqa: B024 - it is only asked what is one
 
 
 class UntaggedOptions(list[object]):
-    """Options, or groups of them; likewise."""
+    """Options, or groups of options. msgspec passes an unknown type to the hook of `protocol.decode`."""
 
 
 if TYPE_CHECKING:
