@@ -98,7 +98,7 @@ def install_peer() -> Path:
         raise Unavailable(f"{PEER_PACKAGE} does not run on {sys.platform} {platform.machine()}")
     if not _is_installed():
         _install(PEER_PACKAGE, CACHE)
-        # The package's own install script would do this, but npm no longer runs install scripts unasked.
+        # The package's own install script would do this, but npm does not run install scripts unasked.
         PEER_BINARY.chmod(0o755)
     return PEER_BINARY
 

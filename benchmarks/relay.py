@@ -18,7 +18,7 @@ _waiting: deque[asyncio.Transport] = deque()
 
 
 class Agent(asyncio.SubprocessProtocol):
-    """Passes the agent's responses to clients and drops all other output."""
+    """The agent's pipe. Its responses go to clients, all other output is dropped."""
 
     rest = b""
 

@@ -55,7 +55,7 @@ class Report:
     sdk_clean: bool = True
 
     def text(self) -> str:
-        """The whole report as Markdown."""
+        """Return the whole report as Markdown."""
         parts = ["# Benchmark results", "", *(f"- {line}" for line in self.facts)]
         other = self.other
         if self.other_missing is not None:

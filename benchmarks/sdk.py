@@ -165,7 +165,7 @@ def _sdks(ours: Program, peer: Program | None) -> tuple[list[Sdk], list[str]]:
     return sdks, remarks
 
 
-# What is measured
+# Measurements
 
 
 class Burst(msgspec.Struct, frozen=True):

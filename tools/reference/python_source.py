@@ -221,7 +221,7 @@ def _parameter(argument: ast.arg, default: ast.expr | None, constants: Mapping[s
 
 
 class _Unquoted(ast.NodeTransformer):
-    """Removes the quotes of types that are defined further down."""
+    """A transformer that removes the quotes of types that are defined further down."""
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if isinstance(node.value, ast.Name) and node.value.id == "Literal":

@@ -17,7 +17,7 @@ from sandboxagent.protocol.errors import SettingsError
 
 Pairs = Sequence[tuple[str, str]]
 Values = Callable[[Mapping[str, str], str], Pairs]
-"""Returns values with their descriptions, for the given flags (values by dest) and the start of the value."""
+"""A function that returns values with descriptions, for the given flags (values by dest) and the typed start."""
 
 _FILES = frozenset({"PATH", "FILE", "LOCATION", "LOCAL"})
 _DIRECTORIES = frozenset({"DIR", "DIRECTORY", "FOLDER"})

@@ -189,7 +189,7 @@ class CommandGroup(NamedTuple):
     words: Mapping[str, Subcommand]
     version: str | None = None
     implied: Callable[[list[str]], str | None] | None = None
-    """Returns the subcommand that may be left out before these arguments; None when there is none."""
+    """A function that returns the subcommand that may be left out before these arguments; None if there is none."""
 
     def run(self, argv: list[str]) -> int:
         """Run the subcommand that the first argument names, and return the exit code."""

@@ -192,7 +192,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
 
 Path = Callable[[str], str]
-"""Shortens a path for people."""
+"""A function that shortens a path for people."""
 
 
 @dataclass(slots=True)

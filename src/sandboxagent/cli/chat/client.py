@@ -183,7 +183,7 @@ def _user() -> str | None:
 
 
 class Reports(logging.Handler):
-    """Shows each log message of the SDK on one line, and hides all others."""
+    """A log handler that shows each message of the SDK on one line. All other messages are hidden."""
 
     def __init__(self, say: Say, warn: Say) -> None:
         super().__init__(logging.INFO)

@@ -31,7 +31,7 @@ _CHUNK = 4096
 
 
 Words = Callable[[], Iterable[tuple[str, str]]]
-"""Returns commands that can be typed, with their descriptions."""
+"""A function that returns the commands that can be typed, with their descriptions."""
 MAX_OFFERED = 8
 """Maximum number of commands that are offered at a time."""
 
@@ -373,7 +373,7 @@ def _completer(words: Words) -> "Completer":
     from prompt_toolkit.document import Document
 
     class Commands(Completer):
-        """Completes words that start with the typed text."""
+        """The words that start with the typed text."""
 
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
             typed = document.text

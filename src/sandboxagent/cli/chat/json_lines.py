@@ -16,7 +16,7 @@ from sandboxagent.protocol.envelope import Object, object_at, text_at
 
 
 class JsonLines:
-    """Prints one turn as JSON lines."""
+    """The JSON lines of one turn."""
 
     def __init__(self, client: SandboxAgent, session: Session, own: OwnPrompts) -> None:
         self._client = client

@@ -11,13 +11,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Handles signals that ask the program to end. `on` decides about them, and returns False to end the work."""
+    """A handler of signals that ask the program to end. `on` decides about them, and returns False to end the work."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
         self.on: Callable[[signal.Signals], bool] = lambda _: False
         self.restore: Callable[[], None] = lambda: None
-        """Restores the terminal, for an exit without other cleaning up."""
+        """A function that restores the terminal, for an exit without other cleaning up."""
         self.received: signal.Signals | None = None
         """The signal that ended the work."""
 

@@ -123,7 +123,7 @@ class OpenQuestion:
 
 @dataclass(slots=True)
 class MessageLedger:
-    """Translates the editor's lines to envelopes for the server, and envelopes of the server to lines."""
+    """A translator between lines of an editor and envelopes of a server."""
 
     session: str | None = None
     """The session that the editor gets instead of a new one."""
@@ -239,7 +239,7 @@ async def _bridge(server: "ServerAddress", agent: str | None, session: str | Non
 
 
 class StdioBridge:
-    """Passes envelopes between stdio and a connection to a server."""
+    """A bridge between stdio and a connection to a server."""
 
     def __init__(self, api: "Api", agent: str | None, session: str | None) -> None:
         import asyncio

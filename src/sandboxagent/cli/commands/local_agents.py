@@ -290,7 +290,7 @@ class Failure(Struct):
 
 
 class Outcomes:
-    """Collects the outcomes of several agents, prints them and knows the exit code."""
+    """The outcomes of several agents, to print, with the exit code."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

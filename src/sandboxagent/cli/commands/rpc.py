@@ -44,7 +44,7 @@ Lines = AsyncIterator[tuple[int, bytes]]
 
 
 class PendingOutput:
-    """Prints envelopes, and counts the requests that wait for a response."""
+    """The output of envelopes, with the number of requests that wait for a response."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         import asyncio

@@ -297,7 +297,7 @@ _WRONG = "Correct it: until then, no server starts here."
 
 
 def read_settings(arguments: ParsedArguments, environ: Mapping[str, str]) -> tuple[Settings | None, list[Finding]]:
-    """Load a server's settings; those of `PLACES` if others are invalid, and None if even those are. Also report it."""
+    """Load a server's settings and report mistakes. With a mistake, load only `PLACES`; None if that fails, too."""
     flags = {name: value for name, value in arguments.values.items() if name in FLAGS}
     try:
         found = load(flags, environ)

@@ -74,7 +74,7 @@ def _port(subject: DoctorSubject, target: Found, answer: CallResult, pid: int | 
 
 
 def _without_unknown_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without unknown variables, which another check reports."""
+    """Return the environment without unknown variables, which another check reports."""
     known = {option.variable for option in OPTIONS} | {ENDPOINT_VARIABLE}
     return {name: value for name, value in environ.items() if not name.startswith(PREFIX) or name in known}
 

@@ -18,7 +18,7 @@ NODES = "nodes"
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """Where one NATS server of a cluster listens, for clients and for the other servers."""
+    """The name and ports of one NATS server of a cluster: `port` for clients, `route` for the other servers."""
 
     name: str
     port: int
