@@ -189,6 +189,9 @@ def test_request_without_attached_client_waits_listed_for_the_next_one(server: S
             assert [one["sessionId"] for one in listed] == [session]
             assert listed[0]["envelope"]["params"] == {"sessionId": session, **PERMISSION_PARAMS}
             assert listed[0]["askedAt"]
+            history = await b.result("_sandboxagent/session/events", {"sessionId": session})
+            (logged,) = [one["envelope"] for one in history["events"] if one["envelope"].get("method") == PERMISSION]
+            assert listed[0]["agentRequestId"] == logged["id"]
             view = (await b.http.get(f"/v1/sessions/{session}")).json()
             assert view["pending"] == 1
             assert PERMISSION not in methods(await everything(b, events))

@@ -407,6 +407,8 @@ class PendingView(Struct, rename="camel"):
 
     id: Raw
     """The id under which all clients know the request. No other request ever gets the same id."""
+    agent_request_id: Raw
+    """The agent's own id of the request. The log has the request under it."""
     kind: str
     """`permission`, `question`, `elicitation`, or `request` for any other request."""
     session_id: str

@@ -69,7 +69,7 @@ class Tree:
 
     def __init__(
         self,
-        shelf: TreeStore,
+        store: TreeStore,
         label: str,
         *,
         max_bytes: int,
@@ -77,7 +77,7 @@ class Tree:
         max_depth: int = MAX_DEPTH,
         backslashes: bool = False,
     ) -> None:
-        self._shelf = shelf
+        self._store = store
         self._label = label
         self._max_bytes = max_bytes
         self._max_entries = max_entries
@@ -99,7 +99,7 @@ class Tree:
     def file(self, name: str, mode: int, pieces: Iterable[bytes]) -> None:
         """Write a file. Of its mode only one fact is kept: whether the file can be executed."""
         parts = self._claim(name, "file")
-        with self._disk(name), self._shelf.file(parts, runs=mode & 0o111 != 0) as file:
+        with self._disk(name), self._store.file(parts, runs=mode & 0o111 != 0) as file:
             for piece in pieces:
                 self._bytes += len(piece)
                 if self._bytes > self._max_bytes:
@@ -114,7 +114,7 @@ class Tree:
         parts = tuple(part for part in original.split("/") if part not in ("", ".")) if known else ()
         if self._kinds.get(parts) != "file":
             self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
-        with self._disk(name), self._shelf.read(parts) as file:
+        with self._disk(name), self._store.read(parts) as file:
             self.file(name, os.fstat(file.fileno()).st_mode, iter(lambda: file.read(PIECE), b""))
 
     def link(self, name: str, target: str) -> None:
@@ -136,7 +136,7 @@ class Tree:
             self._follow(parts, target)
         for parts, target in self._links.items():
             with self._disk("/".join(parts)):
-                self._shelf.link(parts, target)
+                self._store.link(parts, target)
 
     def refuse(self, name: str, rule: str, **facts: object) -> NoReturn:
         """Raise UnsafeArchive for an entry, or for the whole archive if the name is empty."""
@@ -185,7 +185,7 @@ class Tree:
         for depth in range(there + 1, len(parts) + 1):
             self._add(name, parts[:depth], "folder")
             with self._disk(name):
-                self._shelf.folder(parts[:depth])
+                self._store.folder(parts[:depth])
 
     def _add(self, name: str, parts: Parts, kind: Kind) -> None:
         if len(self._kinds) >= self._max_entries:
@@ -234,7 +234,7 @@ class Tree:
             yield
         except OSError as error:
             if error.errno in _FULL:
-                raise DiskFull(self._shelf.name) from error
+                raise DiskFull(self._store.name) from error
             if error.errno == errno.EEXIST:
                 self.refuse(name, "has a name that is taken, perhaps but for upper and lower case")
             if error.errno == errno.ENAMETOOLONG:

@@ -112,7 +112,8 @@ class SessionListing:
             pending.asked.add(connection.tag)
         envelope = Raw(connection.render_request(pending))
         kind = kind_of(connection.request_format.method(pending.request))
-        return PendingView(Raw(pending.id), kind, pending.session.id, iso(pending.asked_at), envelope)
+        ids = Raw(pending.id), Raw(pending.agent_id)
+        return PendingView(*ids, kind, pending.session.id, iso(pending.asked_at), envelope)
 
 
 def _activity(session: Session) -> ActivityView:
