@@ -1,1 +1,1 @@
-"""Many machines: the bus, a gateway, and a server as a node."""
+"""Connect many servers to a fleet: the bus, a gateway, and a server as a node."""

@@ -130,7 +130,7 @@ def test_a_node_that_floods_with_anything_is_set_aside_and_everyone_is_told(
             await evil.shout(verb, 2000, body)
             await gateway.until(lambda: bool(other.aside("evil")))
             assert gateway.taken["evil"] <= GREETINGS + 200
-            assert "it is heard again 30 s after g said so" in gateway.aside("evil")
+            assert "it is accepted again 30 s after g noticed" in gateway.aside("evil")
             assert gateway.registry.nodes()[0].set_aside == gateway.aside("evil")
             assert "floods" in gateway.registry.closed()["evil"]
             assert len([each for each in caplog.records if "evil" in each.getMessage()]) <= 3

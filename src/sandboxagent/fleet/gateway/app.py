@@ -1,7 +1,7 @@
 """Route a gateway's HTTP requests: answer them here, or pass them to the node that they are for.
 
-Nodes answer requests about files and agents, and OpenCode's API: which node is meant is found out here. The OpenAPI
-document has these routes as a server has them, with `node`.
+Nodes answer requests about files and agents, and OpenCode's API. This module finds the right node. The OpenAPI document
+has these routes as at a server, with the additional parameter `node`.
 """
 
 import re
@@ -50,29 +50,30 @@ from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.listing import SessionListing
 
 NATS_TIMEOUT = 3.0
-"""Seconds for which requests wait for NATS: so long a lost connection may take to come back, by another server."""
-NODE = "Which node; needed when there are several, and no `sessionId` says it."
+"""Seconds for which requests wait for NATS, because a lost connection may take that long to return at another
+server."""
+NODE = "Name of the node. Required if the fleet has several nodes and there is no `sessionId`."
 
 _FORWARDED = re.compile(r"/v1/(fs|agents)(/.*)?", re.DOTALL)
 _AT_NODE = re.compile(rb"/opencode/@(?P<node>[^/]*)(?P<rest>/.*)?", re.DOTALL)
 _SECRETS = ("auth_token",)
-"""Names in a query whose values are for the gateway alone."""
+"""Names of query parameters that only the gateway may see."""
 
 
 def is_forwarded(path: str) -> bool:
-    """Whether a node answers requests for this path."""
+    """Return whether a node answers requests for this path."""
     return _FORWARDED.fullmatch(path) is not None or is_opencode(path)
 
 
 @dataclass(frozen=True, slots=True)
 class Forwarding:
-    """Knows the nodes and the sessions."""
+    """Passes requests to the right node."""
 
     registry: NodeRegistry
     flows: GatewayTunnels
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Have the node answer that is meant. Raises MissingNode, NoNode, NodeUnreachable, SessionNotFound, TooMany."""
+        """Let the right node answer. Raises MissingNode, NoNode, NodeUnreachable, SessionNotFound or TooMany."""
         query = _without_secrets(scope["query_string"])
         if not is_opencode(scope["path"]):
             node = self._choose(scope)
@@ -99,7 +100,10 @@ class Forwarding:
         return owner
 
     def _choose_for_opencode(self, scope: Scope) -> str:
-        """OpenCode's programs know no nodes: the one that has all sessions of the directory, or the only one."""
+        """Return the node that has all sessions of the directory, or the only node.
+
+        OpenCode's programs know no nodes.
+        """
         if scope["path"] == HEALTH and self.registry.leases:
             return min(self.registry.leases)
         query = read_query(Request(scope))
@@ -120,7 +124,7 @@ class Forwarding:
 
 
 def _read_name(text: str) -> str:
-    """What a client calls a node. Raises NoNode; then the text may hold what UTF-8 cannot."""
+    """Check a node's name. Raises NoNode with an ASCII text, because the name may not be valid UTF-8."""
     if not is_name(text):
         raise NoNode(f"no node can be called {text[:40]!a}")
     return text
@@ -136,8 +140,11 @@ T = TypeVar("T")
 
 
 def describe_forwarded() -> list[Endpoint]:
-    """Endpoints that nodes answer, with `node`: handlers are those of a server that has nothing, and are not called."""
-    # Much to import, for a document that is seldom read.
+    """Return the endpoints that nodes answer, with the parameter `node`.
+
+    Their handlers come from an empty server, and are never called.
+    """
+    # Imported here, because these imports are large and the document is rarely read.
     from sandboxagent.server.file_api.archives import Archives
     from sandboxagent.server.file_api.routes import FileRoutes, Paths
     from sandboxagent.server.file_api.search import SearchRoute
@@ -172,7 +179,7 @@ def describe_forwarded() -> list[Endpoint]:
 
 
 def _absent(kind: type[T]) -> T:
-    """What stands for a part that is not there."""
+    """Return a placeholder for a part that does not exist."""
     return cast("T", object())
 
 
@@ -189,7 +196,7 @@ class GatewayApp(BaseApp):
         ui: Ui,
         cut_off_for: Callable[[], float],
     ) -> None:
-        """`cut_off_for` says for how many seconds NATS cannot be reached."""
+        """Create the app. `cut_off_for` returns for how many seconds NATS has not been reachable."""
         super().__init__(auth)
         self._cut_off_for = cut_off_for
         self._rpc = rpc

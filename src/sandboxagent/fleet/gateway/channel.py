@@ -1,7 +1,7 @@
 """Keep one channel of a gateway's feed: followers, newest chunks, and its position with each node.
 
-Pure, but for futures. A gateway has four channels for each connection, nearly all of them silent: what such a one does
-not need is not made.
+Pure, except for futures. A gateway has four channels for each connection, and nearly all are silent. So a channel
+creates its containers only when it needs them.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ logger = logging.getLogger(__name__)
 
 _OF_A_SESSION = session_channel("")
 _BEGINNING = end_of(0)
-"""Shared by all channels that have no message."""
+"""The end position of an empty channel, shared by all of them."""
 
 
 class Holding:
-    """Keeps a channel followed until its first reader is there."""
+    """A follower that keeps a channel open until its first reader is there."""
 
     def appended(self, chunk: Chunk) -> None:
         pass
 
 
 class Channel(ChunkAssembly):
-    """A session's events, or what is for one connection."""
+    """The events of a session, or the events for one connection alone."""
 
     __slots__ = ("_first", "_others", "complete_after", "held", "is_kept", "sequence", "subject", "tail", "waiting")
 
@@ -38,25 +38,26 @@ class Channel(ChunkAssembly):
         super().__init__(name)
         self.subject = subject_of(name)
         self.is_kept = not subjects.is_attachments(self.subject)
-        """Its chunks are in memory for readers; those about attachments have none: they are taken as they come."""
+        """Whether its chunks are kept in memory for readers. Chunks about attachments are handled at once and not
+        kept."""
         self.tail: deque[Chunk] | tuple[()] = ()
         """The newest chunks."""
         self.complete_after: int | None = None
-        """Everything after this position is in the tail, or was taken; None while the stream's reader does not know of
-        the channel."""
+        """Position after which all events are in the tail, or were handled. None until the stream's reader follows the
+        channel."""
         self.sequence = 0
-        """Of the last message that came."""
+        """Sequence of the last message received."""
         self.held: list[StreamRecord] | tuple[()] = ()
-        """Messages that came before it was known where memory begins."""
+        """Messages that came before `complete_after` was known."""
         self.waiting: list[tuple[int, asyncio.Future[None]]] | tuple[()] = ()
-        """Sequences that are waited for."""
+        """Sequences that callers wait for."""
         self._first: Follower | None = None
         self._others: set[Follower] | None = None
-        """Most channels have one follower."""
+        """Further followers. Most channels have only one."""
 
     @property
     def followers(self) -> tuple[Follower, ...]:
-        """As they are now."""
+        """The current followers."""
         return (*(() if self._first is None else (self._first,)), *(self._others or ()))
 
     @property
@@ -77,18 +78,18 @@ class Channel(ChunkAssembly):
             self._others.discard(follower)
 
     def begin(self, sequence: int) -> None:
-        """The stream's reader knows of it now: everything after a sequence comes by it."""
+        """Note that the stream's reader follows the channel, and delivers everything after a sequence."""
         self.move_on(sequence)
         self.complete_after = end_of(sequence) if sequence else _BEGINNING
 
     def hold(self, record: StreamRecord) -> None:
-        """Keep a message until it is known where memory begins."""
+        """Keep a message until `complete_after` is known."""
         if isinstance(self.held, tuple):
             self.held = []
         self.held.append(record)
 
     def release(self) -> Sequence[StreamRecord]:
-        """Those that were held, which it holds no longer."""
+        """Return the held messages, and hold them no more."""
         held, self.held = self.held, ()
         return held
 
@@ -99,14 +100,14 @@ class Channel(ChunkAssembly):
         self.tail.append(chunk)
 
     def drop_oldest(self) -> None:
-        """Of the tail; nothing when it was emptied meanwhile."""
+        """Drop the oldest chunk of the tail. The tail may have been emptied meanwhile."""
         if self.tail:
             self.tail.popleft()
         if not self.tail:
             self.tail = ()
 
     def reached(self, sequence: int) -> "asyncio.Future[None]":
-        """Done when everything up to a sequence has been handed over."""
+        """Return a future that is done when everything up to a sequence has been handed over."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if sequence <= self.sequence:
             future.set_result(None)
@@ -126,13 +127,13 @@ class Channel(ChunkAssembly):
 
 
 def subject_of(channel: str) -> str:
-    """A session's channel is that of its events; every other one is named after its subject."""
+    """Return the subject of a channel. All channels except sessions' are named after their subjects."""
     session_id = channel.removeprefix(session_channel(""))
     return channel if session_id == channel else subjects.session_events(session_id)
 
 
 def assemble(assembly: ChunkAssembly, record: StreamRecord) -> Chunk | None:
-    """The chunk that is complete with a record; None while there is none, and for what cannot be read."""
+    """Return the chunk that a record completes, or None. An unreadable record is skipped."""
     try:
         chunk = assembly.take(record)
     except NotAChunk as error:
@@ -141,29 +142,30 @@ def assemble(assembly: ChunkAssembly, record: StreamRecord) -> Chunk | None:
     if chunk is None or chunk.request is not None or not chunk.channel.startswith(_OF_A_SESSION):
         return chunk
     if not may_be_read_by_all(chunk.lines):
-        # Not louder: a node could fill the log with it. The history has it, and so names the node.
+        # Logged at debug level, because a node could fill the log with it. The history has the record, with its node.
         logger.debug("record not shown subject=%s sequence=%d", record.subject, record.sequence)
         chunk.channel = NO_CLIENT
     return chunk
 
 
 class Progress:
-    """Of all nodes, as one gateway knows it."""
+    """The progress of all nodes' logs in the stream, as one gateway knows it."""
 
     def __init__(self) -> None:
         self._kept: dict[str, int] = {}
-        """Node → the last of its own positions that is known to be in the stream."""
+        """The last position of each node that is known to be in the stream."""
         self._come: dict[str, int] = {}
-        """Node → the last one up to which everything has come by that is followed here."""
+        """The last position of each node up to which all followed events have arrived here."""
         self._awaited: dict[str, dict[asyncio.Future[None], int]] = {}
-        """Node → those who wait for it, and for which of its positions."""
+        """By node: waiting futures, with the position of the node that each waits for."""
         self._runs: dict[str, str] = {}
-        """Node → the nonce of its run."""
+        """The nonce of each node's run."""
 
     def kept(self, node: str, position: int) -> "asyncio.Future[None]":
-        """Done when the stream has what a node had said up to a position of its own, as far as it is followed here.
+        """Return a future that is done when the stream has a node's events up to one of its positions.
 
-        To be cancelled when it is not wanted any more: what a node says of its positions is not trusted.
+        Only events that are followed here count. Cancel the future if it is not needed, because a node's positions are
+        not trusted.
         """
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._kept.get(node, 0) >= position:
@@ -174,18 +176,21 @@ class Progress:
         return future
 
     def has_come(self, node: str, position: int) -> bool:
-        """Whether all that has also come by here."""
+        """Return whether a node's followed events up to a position have arrived here."""
         return self._come.get(node, 0) >= position
 
     def begin_run(self, node: str, nonce: str) -> None:
-        """A node is there. In another run its positions may begin anew: it may have lost its disk."""
+        """Note the run of a node.
+
+        In another run the node's positions may start again, because the node may have lost its disk.
+        """
         if self._runs.get(node) != nonce:
             self._runs[node] = nonce
             self._kept.pop(node, None)
             self._come.pop(node, None)
 
     def note(self, headers: Mapping[str, str], *, came: bool) -> None:
-        """The stream has a record of a node; it `came` if the reader has brought it, behind all others before it."""
+        """Note a node's record in the stream. With `came`, the reader has delivered it after all earlier records."""
         owner = ownership(headers)
         if came:
             self._come[owner.node] = max(owner.last, self._come.get(owner.node, 0))

@@ -1,8 +1,8 @@
-"""Keep one client's connection at a gateway: what it reads of the stream, and the nodes that know it.
+"""Keep one client's connection at a gateway: its events on the stream, and the nodes that know it.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-What nodes and gateways say about it in the stream, in order, is taken in here, too.
+The module also handles the records of nodes and gateways about the connection in the stream, in order.
 """
 
 import base64
@@ -34,22 +34,23 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 REMEMBERED_REQUESTS = 4096
-"""Of one client: where they went."""
+"""Maximum number of requests of one client whose nodes are remembered."""
 MAX_PENDING = 1024
-"""Of what agents of one node ask one client; as many are remembered that were settled."""
+"""Maximum number of pending requests of one node to one client. The same number of settled ones is remembered."""
 MAX_ATTACHED = 4096
-"""Sessions of one node to which a client can be attached at once."""
+"""Maximum number of sessions of one node that a client can be attached to at the same time."""
 Own = SentTo | StreamOpened | Answered | Attaches | Gone
-"""What gateways say about a connection in the stream."""
+"""Records of gateways about a connection in the stream."""
 _ATTACHED = ("session", "sessionId")
 _WITHDRAWS = methods.CANCEL_REQUEST.encode()
 _NONE: Mapping[str, Never] = MappingProxyType({})
 _NONE_BY_ID: Mapping[bytes, Never] = MappingProxyType({})
-"""What most connections have of most things; all share it. See `to_write`."""
+"""Empty tables, which all connections share that have no entries. `to_write` replaces them by a table of one
+connection."""
 
 
 class Promise(NamedTuple):
-    """A response that comes on the stream: of which node, of which of its runs, and after which position."""
+    """A promise of a response on the stream: by a run of a node, after a position."""
 
     node: str
     run: str
@@ -57,47 +58,49 @@ class Promise(NamedTuple):
 
 
 class FleetConnection(Connection, eq=False):
-    """One client, as a gateway knows it."""
+    """A client's connection, as a gateway knows it."""
 
     initialize: bytes = b"{}"
-    """What its client said of itself."""
+    """The client's `initialize`."""
     home: str | None = None
     remotes: dict[str, str] = field(default_factory=dict[str, str])
-    """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
+    """Nodes that the connection was introduced to. The value is the nonce of the run that knows it, or empty if none
+    does."""
     joining: frozenset[str] = frozenset()
-    """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
+    """Nodes that another gateway has introduced it to, and whose events so far are not known here yet."""
     gone: Mapping[str, list[tuple[int, int]]] = _NONE
-    """Sessions that their node had no longer → when that was known, and the position at which gateways said so; more
-    than once, when ids are used again."""
+    """Sessions that are not at their nodes any more. Each entry has the position when this was known, and the position
+    at which gateways wrote it. There are several entries if ids were used again."""
     attached_again: Mapping[str, int] = _NONE
-    """Sessions to which it is attached, and their nodes have said so once more → where, last. They may be others of the
-    same ids, when gateways are about to say that the first ones were gone."""
+    """Sessions whose nodes have attached the connection once more, with the last position of that. They may be other
+    sessions of the same ids, if gateways are about to write that the first ones are gone."""
     attached_by: dict[str, str] = field(default_factory=dict[str, str])
-    """Sessions to which it is attached → the nodes that have said so."""
+    """Sessions that it is attached to, with the nodes that attached it."""
     unattached: frozenset[str] = frozenset()
-    """Nodes that have learnt of it, and not yet of all sessions that it is attached to."""
+    """Nodes that know the connection, but not yet all sessions that it is attached to."""
     revision: int = 0
-    """Of its record in the fleet's table."""
+    """Revision of its record in the fleet's table."""
     kept_at: float = 0.0
-    """When that was written last, by the monotonic clock."""
+    """Time when its record was last written, by the monotonic clock."""
     unanswered: Mapping[bytes, Promise] = _NONE_BY_ID
-    """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
+    """Requests whose responses come on the stream, by id. Some may have been answered before the connection came to
+    this gateway."""
     announced: str = ""
-    """Its stream here was announced under this id, and that has not come by yet."""
+    """Id under which its stream at this gateway was announced, until the announcement comes back on the stream."""
     attaching: dict[bytes, int] = field(default_factory=dict[bytes, int])
-    """The newest requests to be attached to a session whose responses come on the stream, by id → where they began."""
+    """The newest requests to attach whose responses come on the stream, by id, with the position where they began."""
     asked: dict[bytes, tuple[str, ...]] = field(default_factory=dict[bytes, tuple[str, ...]])
-    """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
+    """The newest requests of the client, by id, with the nodes that got them, as far as gateways have written it."""
 
     requests: Mapping[str, dict[bytes, str | None]] = _NONE
-    """What agents have asked its client, and it may still answer: by node, and by id → the session."""
+    """Agents' requests that the client may still answer: sessions by request id, by node."""
     settled: Mapping[str, dict[bytes, None]] = _NONE
-    """Ids of those that it can no longer answer, by node."""
+    """Ids of requests that the client can not answer any more, by node."""
     unread: frozenset[str] = frozenset()
-    """Nodes of which it is not known here what their agents have asked so far."""
+    """Nodes whose agents' earlier requests are not known here yet."""
 
     def own_channels(self) -> list[str]:
-        """What is for this connection alone."""
+        """Return the channels for this connection alone."""
         return [subjects.connection_events(self.tag, source) for source in (subjects.GATEWAY, *self.remotes)]
 
     def channels(self) -> list[str]:
@@ -105,17 +108,17 @@ class FleetConnection(Connection, eq=False):
 
     def sees(self, chunk: Chunk) -> bool:
         if not chunk.channel:
-            # It is in the session's history alone, and no stream brings it.
+            # The chunk is only in the session's history, not on streams.
             return False
         if chunk.request is not None or chunk.exclude == self.tag:
-            # A request comes to each client by itself, under an id that leads to its node.
+            # Each client gets a request separately, under an id that names its node.
             return False
         if chunk.session_id is None or chunk.channel != session_channel(chunk.session_id):
             return not self._is_forged(chunk)
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
     def note_asked(self, id: bytes, node: str, promised_by: str | None = None, after: int = 0) -> None:
-        """A request goes to a node; its response is promised on the stream when a run of the node is named.
+        """Note that a request goes to a node. If `promised_by` is a run of the node, the response comes on the stream.
 
         `after` is a position before the response.
         """
@@ -128,26 +131,26 @@ class FleetConnection(Connection, eq=False):
             self.note_promise(name, Promise(node, promised_by, after))
 
     def note_promise(self, id: bytes, promise: Promise) -> None:
-        """A response comes on the stream, if that is not known already."""
+        """Note that a response comes on the stream, unless this is known already."""
         self.unanswered = unanswered = to_write(self.unanswered)
         unanswered.setdefault(id, promise)
         drop_oldest(unanswered, REMEMBERED_REQUESTS)
 
     def forget_promises(self, ids: Iterable[bytes]) -> None:
-        """They were answered, or never will be."""
+        """Forget promises of responses that have come, or will never come."""
         if self.unanswered:
             unanswered = to_write(self.unanswered)
             for id in ids:
                 unanswered.pop(id, None)
 
     def note_attaching(self, id: bytes, position: int) -> None:
-        """A request to be attached begins; the response that comes on the stream names a position of its node's."""
+        """Note a request to attach. Its response on the stream will have a position of the node."""
         self.attaching.pop(same_id(id), None)
         self.attaching[same_id(id)] = position
         drop_oldest(self.attaching, REMEMBERED_REQUESTS)
 
     def note_requests(self, asked: Mapping[bytes, str | None]) -> None:
-        """Agents have asked its client."""
+        """Note requests that agents have sent to the client."""
         for id, session_id in asked.items():
             node = asker(id) or ""
             if id not in self.settled.get(node, ()):
@@ -157,7 +160,7 @@ class FleetConnection(Connection, eq=False):
                 drop_oldest(pending, MAX_PENDING)
 
     def note_settled(self, ids: Iterable[bytes]) -> None:
-        """Its client has answered these requests, or they were withdrawn."""
+        """Note requests that the client has answered, or that were withdrawn."""
         for id in map(same_id, ids):
             node = asker(id) or ""
             self.settled = by_node = to_write(self.settled)
@@ -171,12 +174,12 @@ class FleetConnection(Connection, eq=False):
         return self.requests.get(asker(name) or "", {}).get(name)
 
     def is_full(self, node: str) -> bool:
-        """Whether a node has attached it to as many sessions as it may."""
+        """Return whether a node has attached the connection to the maximum number of sessions."""
         attached = self.attached_by
         return len(attached) >= MAX_ATTACHED and Counter(attached.values())[node] >= MAX_ATTACHED
 
     def note_attached(self, session_id: str, node: str, position: int) -> None:
-        """A node has attached it to a session, or says so once more."""
+        """Note that a node has attached the connection to a session, or says so once more."""
         if self.attached(session_id):
             self.attached_again = again = to_write(self.attached_again)
             again[session_id] = position
@@ -185,45 +188,48 @@ class FleetConnection(Connection, eq=False):
             self.attach(session_id, position)
 
     def note_gone(self, session_id: str, known_at: int, position: int) -> None:
-        """A session has ended at its node, which may use the id again later."""
+        """Note that a session has ended at its node, which may use the id again later."""
         self.gone = gone = to_write(self.gone)
         gone.setdefault(session_id, []).append((known_at, position))
         self.apply_gone(session_id, position)
 
     def apply_gone(self, session_id: str, through: int) -> None:
-        """Detach it from a session that was gone, as gateways have said up to a position, since it was attached."""
+        """Detach the connection from a session that ended after it was attached.
+
+        Only records up to the position `through` count.
+        """
         for known_at, position in self.gone.get(session_id, ()):
             if position > through or not self.attached(session_id) or self.windows[session_id][-1].start > known_at:
                 continue
             begun = to_write(self.attached_again).pop(session_id, 0)
             if begun > known_at:
-                # To another one of this id: that stays.
+                # The last attachment is to another session of this id, and stays.
                 self.detach(session_id, begun)
                 self.windows[session_id].append(Window(begun))
             else:
                 self.end_attachment(session_id, position)
 
     def attached_since(self, session_id: str) -> int:
-        """Where its node said last that it is attached to a session; 0 when it is not."""
+        """Return the last position at which a node attached the connection to a session; 0 if it is not attached."""
         if not self.attached(session_id):
             return 0
         return max(self.windows[session_id][-1].start, self.attached_again.get(session_id, 0))
 
     def end_attachment(self, session_id: str, position: int) -> None:
-        """Detach it, and let its node attach it to another session instead."""
+        """Detach the connection from a session, and let the node attach it to another one instead."""
         self.detach(session_id, position)
         to_write(self.attached_again).pop(session_id, None)
         self.attached_by.pop(session_id, None)
 
     def _is_forged(self, chunk: Chunk) -> bool:
-        """Whether a node answers what another one was asked."""
+        """Return whether a node answers a request that went to another node."""
         source = chunk.channel.rpartition(".")[2]
         if source == subjects.GATEWAY or len(self.remotes) < 2:
             return False
         return any(source not in self.asked.get(id, (source,)) for id in answered(chunk))
 
     def frames(self, chunk: Chunk) -> bytes:
-        # Nearly all are of sessions: this is called for each of them, and for each reader.
+        # A fast path for nearly all chunks, because this is called for each chunk and each reader.
         if not self.attaching or not subjects.is_own(chunk.channel):
             return chunk.frames()
         return frames(chunk.first, self.lines(chunk))
@@ -234,9 +240,10 @@ class FleetConnection(Connection, eq=False):
         return [self._translate(line, position) for position, line in enumerate(chunk.lines, chunk.first)]
 
     def _translate(self, line: bytes, position: int) -> bytes:
-        """A response to `attach` names where its client's stream begins, or is by now; all others stay as they are.
+        """Replace the position in a response to `attach` by a position of the client's stream.
 
-        Every gateway finds the same, whenever this is read: its node has said before where that is.
+        Other lines stay unchanged. Every gateway finds the same position, whenever it reads the line, because the node
+        wrote the attachment before.
         """
         with suppress(NotAnEnvelope):
             response = parse_answer(line)
@@ -249,7 +256,7 @@ class FleetConnection(Connection, eq=False):
         return line
 
     def has_read(self, position: int) -> bool:
-        """Whether its stream here, if there is one, has come past a position."""
+        """Return whether its stream at this gateway, if any, has passed a position."""
         return self.stream is None or self.stream.has_sent(position)
 
     def appended(self, chunk: Chunk) -> None:
@@ -277,36 +284,39 @@ class FleetConnection(Connection, eq=False):
         return last if last > after else 0
 
     def remote_id(self, node: str) -> str:
-        """Its id at one node. A credential there, and of no use at another node or at a gateway."""
+        """Return the connection's id at a node.
+
+        It is a credential there, and opens nothing at another node or at a gateway.
+        """
         digest = hashlib.sha256(f"guest\0{node}\0{self.connection_id}".encode()).digest()
         return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
     def is_called(self, connection_id: str) -> bool:
-        """Whether this is its id; takes the same time for every wrong one."""
+        """Return whether this is the connection's id. The comparison takes the same time for every wrong id."""
         return hmac.compare_digest(self.connection_id.encode(), connection_id.encode())
 
     def record(self) -> bytes:
-        """What the fleet's table knows of it, for every gateway: not its id, with which one could use it."""
+        """Return the connection's record for the fleet's table. It does not have the id, which would give access."""
         initialize, nodes = Raw(self.initialize), list(self.remotes)
         digest = _digest(self.connection_id)
         return msgspec.json.encode(Visit(digest, self.opened_at, self.agent, initialize, self.home, nodes))
 
 
 def answered(chunk: Chunk) -> Iterator[bytes]:
-    """The ids of requests to which a chunk has responses."""
+    """Yield the ids of requests that a chunk has responses to."""
     for envelope in _envelopes(chunk):
         if envelope.kind is Kind.RESPONSE and envelope.id is not None:
             yield same_id(envelope.id)
 
 
 def requested(chunk: Chunk) -> dict[bytes, str | None]:
-    """The ids of requests in a chunk → the sessions that they are about."""
+    """Return the ids of requests in a chunk, with their sessions."""
     envelopes = (one for one in _envelopes(chunk) if one.kind is Kind.REQUEST)
     return {same_id(one.id): one.session_id for one in envelopes if one.id is not None}
 
 
 def withdrawn(chunk: Chunk) -> Iterator[bytes]:
-    """The ids of requests that a chunk withdraws."""
+    """Yield the ids of requests that a chunk withdraws."""
     for line in chunk.lines:
         if _WITHDRAWS in line:
             with suppress(NotAnEnvelope):
@@ -317,12 +327,12 @@ def withdrawn(chunk: Chunk) -> Iterator[bytes]:
 
 
 def to_write(table: Mapping[K, T]) -> dict[K, T]:
-    """The table of one connection, which may be written; a new one in the place of what all share."""
+    """Return a connection's own table, which may be changed; a new one in place of the shared empty table."""
     return table if isinstance(table, dict) else {}
 
 
 def drop_oldest(table: dict[bytes, T], most: int) -> None:
-    """Keep the newest entries."""
+    """Delete the oldest entries, so that at most `most` are left."""
     while len(table) > most:
         del table[next(iter(table))]
 
@@ -334,7 +344,7 @@ def _envelopes(chunk: Chunk) -> Iterator[Envelope]:
 
 
 def restore(connection_id: str, record: bytes, revision: int, now: float) -> FleetConnection | None:
-    """A connection of another gateway, from its record; None when that is of another id."""
+    """Restore a connection of another gateway from its record. Return None if the record belongs to another id."""
     visit = msgspec.json.decode(record, type=Visit)
     if not hmac.compare_digest(visit.digest, _digest(connection_id)):
         return None
@@ -359,7 +369,7 @@ def _digest(connection_id: str) -> str:
 
 
 class Taker(Protocol):
-    """What follows from it."""
+    """Handles attachments and opened streams."""
 
     def take_attachment(
         self, connection: FleetConnection, node: str, said: AttachmentChange, position: int
@@ -368,20 +378,23 @@ class Taker(Protocol):
 
 
 class AttachmentLog:
-    """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
+    """The records of one source about a connection, in order.
+
+    The source is a node, which writes attachments, or all gateways, which write about the stream and requests.
+    """
 
     __slots__ = ("_connection", "_early", "_source", "_taker", "attachments", "own")
 
     def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
         self.own = subjects.connection_events(connection.tag, source)
-        """The channel of what its source says to the client."""
+        """The channel of the source's events for the client."""
         self.attachments = subjects.attachments(connection.tag, source)
-        """That of what it says about the client."""
+        """The channel of the source's records about the client."""
         self._taker = taker
         self._connection = connection
         self._source = source
         self._early: list[Chunk] | None = []
-        """What came before it was known what was said before."""
+        """Chunks that came before all earlier records were known."""
 
     def appended(self, chunk: Chunk) -> None:
         if self._early is not None:
@@ -403,14 +416,14 @@ class AttachmentLog:
                     said = msgspec.json.decode(line, type=AttachmentChange)
                     if len(said.session_id) > MAX_SESSION_ID:
                         raise msgspec.ValidationError("no session has an id of this length")
-                    # What was deleted before may be another session of this id by now.
+                    # After an old deletion, there may be another session of this id.
                     said.deleted = said.deleted and not old
                     self._taker.take_attachment(self._connection, self._source, said, position)
             except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
                 logger.warning("attachment not read source=%s reason=%s", self._source, error)
 
     def _take_own(self, said: Own, position: int, *, old: bool) -> None:
-        """What a gateway has said."""
+        """Handle a gateway's record."""
         if isinstance(said, SentTo):
             self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
         elif isinstance(said, Answered):

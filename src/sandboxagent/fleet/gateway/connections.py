@@ -1,9 +1,9 @@
 """Keep all connections at a gateway, from the fleet's table and its stream.
 
-Every gateway serves every connection: the fleet's table knows it.
+Every gateway serves every connection, because all connections are in the fleet's table.
 
-What a connection reads follows from the stream alone: nodes write there to which sessions it is attached, and what is
-for it alone. So it goes on at another gateway where it was.
+The stream alone determines a connection's events. Nodes write there the sessions that it is attached to, and its own
+events. So a connection can continue at another gateway where it was.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from sandboxagent.server.sessions.connection import Connection
 logger = logging.getLogger(__name__)
 
 SESSION_TIMEOUT = 10.0
-"""Seconds that the word of a new session waits for what was said before."""
+"""Seconds that the report of a new session waits for earlier events."""
 MAX_KNOWN_REMOTE = 50_000
-"""How many guests at other gateways are remembered, so that the table is not asked about each."""
+"""Maximum number of introductions by other gateways that are remembered, which saves reads of the table."""
 
 
 class FleetConnections:
-    """The connections of this gateway's clients, and the port to them that transports stand on."""
+    """The connections of this gateway's clients, with the operations that transports need."""
 
     def __init__(
         self, gateway: str, feed: Feed, registry: NodeRegistry, table: Table, own: GatewayEvents, ttl: float
@@ -59,7 +59,7 @@ class FleetConnections:
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
-        """By connection id: a wrong one with the right tag must not get into the way of the right one."""
+        """Loading connections by id. A wrong id with the right tag must not get in the way of the right id."""
         self._known_remote: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._stream_watchers: list[Callable[[FleetConnection], None]] = []
@@ -71,7 +71,7 @@ class FleetConnections:
             self._take_node(node)
 
     async def start(self) -> None:
-        """Follow the fleet's table: another gateway may close a connection, or introduce it to more nodes."""
+        """Follow the fleet's table. Another gateway may close a connection, or introduce it to more nodes."""
         self._watching = await self._table.watch(self._take_entry)
 
     async def close_all(self) -> None:
@@ -81,7 +81,7 @@ class FleetConnections:
     def all(self) -> list[FleetConnection]:
         return list(self._by_tag.values())
 
-    # The port of the transports
+    # Called by transports
 
     @property
     def position(self) -> int:
@@ -97,11 +97,11 @@ class FleetConnections:
         return position <= self._feed.position or position <= await self._feed.refresh()
 
     async def find(self, connection_id: str) -> FleetConnection | None:
-        """Here, or in the fleet's table. Raises LogUnavailable."""
+        """Return a connection from here or from the fleet's table. Raises LogUnavailable."""
         tag, _, _ = connection_id.partition(".")
         connection = self._by_tag.get(tag)
         if connection is None or connection_id in self._loading:
-            # Not before it is known what it reads: a stream would pass over events of its sessions.
+            # Wait until the connection's channels are known. Otherwise a stream would skip events of its sessions.
             connection = await self._load(tag, connection_id)
         if connection is None or not connection.is_called(connection_id):
             return None
@@ -118,7 +118,7 @@ class FleetConnections:
         return connection
 
     async def close(self, connection: Connection, reason: str) -> None:
-        """Close it in the whole fleet."""
+        """Close a connection in the whole fleet."""
         if not isinstance(connection, FleetConnection) or connection.closed:
             return
         self._drop(connection, reason)
@@ -129,29 +129,32 @@ class FleetConnections:
             for source in (subjects.GATEWAY, *connection.remotes):
                 await self._own.purge(connection.tag, source)
         except BusError as error:
-            # The table forgets it by itself, and the stream what is old.
+            # The table forgets the connection after its time to live, and the stream drops old events.
             logger.info("connection not removed connection=%s reason=%s", connection.tag, error)
 
     async def committed(self, position: int) -> None:
-        """Nothing to wait for: what comes from a node is safe."""
+        """Return at once, because everything from a node is stored already."""
 
     def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
-        """As above."""
+        """Call back at once, because everything from a node is stored already."""
         callback(None)
 
     def when_kept(self, connection: Connection, position: int, callback: Callable[[Exception | None], None]) -> None:
-        """As above."""
+        """Call back at once, because everything from a node is stored already."""
         callback(None)
 
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self._own.tell(connection.tag, line, session_id)
 
     def session_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
-        """The response that names a new session has gone out: its node, which holds the updates until then, is told."""
+        """Tell a node that the response with its new session has been sent.
+
+        Until then the node holds the session's updates.
+        """
         self._spawn(self._tell_opened(connection, node, session_id))
 
     async def _tell_opened(self, connection: FleetConnection, node: str, session_id: str) -> None:
-        # On the stream, the updates are to come after it.
+        # On the stream, the updates must come after the response.
         await self._own.all_kept(connection.tag, SESSION_TIMEOUT)
         await self._opened(node, session_id)
 
@@ -162,7 +165,7 @@ class FleetConnections:
     # Opening
 
     async def open(self, connection_id: str, agent: str, envelope: Envelope, home: str | None) -> FleetConnection:
-        """A new one, which every gateway knows from now on. Raises LogUnavailable."""
+        """Open a new connection, which every gateway knows from then on. Raises LogUnavailable."""
         position = await self._feed.refresh()
         connection = FleetConnection(
             connection_id=connection_id,
@@ -185,7 +188,7 @@ class FleetConnections:
         return connection
 
     async def add_node(self, connection: FleetConnection, node: str) -> None:
-        """Let a node speak to it, and hear that. Raises LogUnavailable."""
+        """Let a node send events to a connection, and follow them. Raises LogUnavailable."""
         if node in connection.remotes:
             return
         connection.remotes[node] = ""
@@ -193,13 +196,16 @@ class FleetConnections:
             await self._save(connection)
             await self._follow(connection, node)
         except BaseException:
-            # As if nothing had happened: the next call tries all of it again.
+            # Everything is undone, so that the next call starts again.
             self._unfollow(connection, node)
             connection.remotes.pop(node, None)
             raise
 
     async def _save(self, connection: FleetConnection) -> None:
-        """Write its record; what other gateways have added stays in it. Raises UnknownConnection, LogUnavailable."""
+        """Write a connection's record, and keep additions of other gateways.
+
+        Raises UnknownConnection or LogUnavailable.
+        """
         while True:
             value, expected = connection.record(), connection.revision
             try:
@@ -223,22 +229,22 @@ class FleetConnections:
             raise LogUnavailable.of_fleet(error) from error
 
     async def keep(self, connection: FleetConnection) -> bool:
-        """Keep it in the table for as long as it is used; whether it was time for that. Raises LogUnavailable."""
+        """Renew a connection's record in the table if it is time, and return whether it was. Raises LogUnavailable."""
         overdue = time.monotonic() - connection.kept_at > self._ttl / 3
         if overdue:
             await self._save(connection)
         return overdue
 
     def watch_closed(self, watcher: Callable[[FleetConnection], None]) -> None:
-        """Call back for connections that their clients have closed here."""
+        """Call a function for connections that their clients have closed here."""
         self._watchers.append(watcher)
 
     def watch_opened(self, watcher: Callable[[str, str], Awaitable[None]]) -> None:
-        """Hear of a node's new session whose client has the response that names it. One can."""
+        """Call a function when a client has the response with its new session. There can be only one such function."""
         self._opened = watcher
 
     def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
-        """Call back for connections whose clients begin to read here."""
+        """Call a function for connections whose clients open a stream here."""
         self._stream_watchers.append(watcher)
 
     # Coming from another gateway
@@ -270,10 +276,10 @@ class FleetConnections:
         return connection
 
     async def _follow(self, connection: FleetConnection, *sources: str) -> None:
-        """Hear what nodes and gateways say to it, and to what it is attached there; begin with what was said.
+        """Follow the events of nodes and gateways for a connection, and its attachments, including earlier ones.
 
-        What the first source has said is taken in before all others: gateways say which sessions were gone, and when,
-        which decides what nodes have meant.
+        The first source is read before all others. Gateways write which sessions were gone, and when. This decides how
+        records of nodes are understood.
         """
         if connection.closed:
             return
@@ -281,14 +287,14 @@ class FleetConnections:
         for writer in writers:
             self._feed.follow(writer.own, connection)
             self._feed.follow(writer.attachments, writer)
-        # All at once: the stream's reader learns of them in one step.
+        # All channels at once, so that the stream's reader changes only once.
         await self._feed.complete(name for writer in writers for name in (writer.own, writer.attachments))
         first, *others = writers
         await self._begin(connection, first)
         await asyncio.gather(*(self._begin(connection, each) for each in others))
 
     async def _begin(self, connection: FleetConnection, writer: AttachmentLog) -> None:
-        """Take in what one of them has said so far."""
+        """Read the earlier records of one source."""
         after, through = connection.opened_at, self._feed.reach([writer.attachments])
         while after < through and (chunks := await self._feed.page([writer.attachments], after, through)):
             for chunk in chunks:
@@ -306,14 +312,15 @@ class FleetConnections:
     def _unfollow(self, connection: FleetConnection, source: str) -> None:
         self._feed.unfollow(subjects.connection_events(connection.tag, source), connection)
         if self._by_tag.get(connection.tag, connection) is connection:
-            # One follower alone takes these in. That of a client that has come back meanwhile is not ours.
+            # This channel has only one follower. If the client has returned meanwhile, it belongs to the new
+            # connection.
             self._feed.drop(subjects.attachments(connection.tag, source))
 
     async def _join(self, connection: FleetConnection, node: str) -> None:
         try:
             await self._follow(connection, node)
         except BaseException:
-            # Its client comes back, and it is read anew.
+            # The client reconnects, and the connection is read again.
             self._drop(connection, "it could not be read")
             raise
         finally:
@@ -322,11 +329,17 @@ class FleetConnections:
                 connection.stream.resync()
 
     def is_incomplete(self, connection: Connection) -> bool:
-        """Whether its streams have to wait: they would pass over events of a node that is not heard here yet."""
+        """Return whether a connection's streams have to wait.
+
+        Otherwise they would skip events of a node that is not followed yet.
+        """
         return isinstance(connection, FleetConnection) and bool(connection.joining)
 
     def take_attachment(self, connection: FleetConnection, node: str, said: AttachmentChange, position: int) -> None:
-        """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
+        """Handle a record of a node that it has attached a connection to a session, or detached it.
+
+        From there on, the session's events are meant for the connection, or not.
+        """
         session_id, channel = said.session_id, session_channel(said.session_id)
         owner = self._registry.find(session_id)
         if connection.closed or (owner is not None and owner.node != node):
@@ -334,10 +347,11 @@ class FleetConnections:
         connection.apply_gone(session_id, position)
         if not said.attached:
             if said.deleted:
-                # Its client hears of that now, and must not find the session any more; the list follows.
+                # The client learns of the deletion now, and must not find the session any more. The table changes
+                # later.
                 self._registry.drop(session_id)
             if connection.attached(session_id):
-                # Followed still: its stream may have to read what came before. See `release`.
+                # The session stays followed, because the stream may have to read earlier events. See `release`.
                 connection.end_attachment(session_id, position)
         elif connection.attached(session_id):
             connection.note_attached(session_id, node, position)
@@ -348,13 +362,14 @@ class FleetConnections:
             self._feed.follow(channel, connection)
             self.ordering.begin(connection, channel, position)
             if connection.stream is not None:
-                # What was said since has come by already, or comes by pages.
+                # Events since the attachment may have passed the stream already. It reads them from pages.
                 connection.stream.resync()
 
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
-        """Its client reads at some gateway: a stream at another one is dead, or about to be.
+        """Close a connection's stream here if the client has opened one at another gateway.
 
-        Not one whose own word comes later: this gateway is behind, and the client has come here since.
+        The stream stays if its own announcement is still to come. Then this gateway is behind, and the client has come
+        here since.
         """
         if said.id == connection.announced:
             connection.announced = ""
@@ -362,7 +377,10 @@ class FleetConnections:
             connection.stream.close(REPLACED)
 
     def announce_stream(self, connection: Connection) -> None:
-        """Its client reads here, from wherever it likes: also what came before it was detached from a session."""
+        """Announce a connection's stream here.
+
+        It may start anywhere, even before the connection was detached from a session.
+        """
         assert isinstance(connection, FleetConnection)
         stream, id = connection.stream, secrets.token_hex(8)
 
@@ -379,20 +397,20 @@ class FleetConnections:
             watcher(connection)
 
     def release(self, connection: FleetConnection) -> None:
-        """Stop following sessions that it was detached from, when its stream has come past that."""
+        """Stop following sessions that a connection was detached from, after its stream has passed that position."""
         for session_id, windows in connection.windows.items():
             end = windows[-1].end
             if end is not None and connection.has_read(end):
                 self._feed.unfollow(session_channel(session_id), connection)
 
     def handed_over(self, session_id: str) -> int:
-        """Everything of a session up to here has come to those that follow it here."""
+        """Return the position up to which a session's events have come to its followers here."""
         return self._feed.handed_over(session_channel(session_id))
 
-    # Guests
+    # Remote connections
 
     async def is_remote(self, node: str, tag: str) -> bool:
-        """Whether a connection was introduced to a node. Raises BusError."""
+        """Return whether a connection was introduced to a node. Raises BusError."""
         connection = self._by_tag.get(tag)
         if (node, tag) in self._known_remote or (connection is not None and node in connection.remotes):
             return True
@@ -404,10 +422,10 @@ class FleetConnections:
             self._known_remote.popitem(last=False)
         return True
 
-    # Its end here
+    # Closing
 
     def close_unused(self) -> None:
-        """Forget those that no client uses here; the table keeps them for another gateway, for a while."""
+        """Forget connections that no client uses here. The table keeps them for another gateway, for a while."""
         now = time.monotonic()
         for connection in self.all():
             if connection.stream is None and not connection.busy and now - connection.used_at > self._ttl:
@@ -416,7 +434,10 @@ class FleetConnections:
                 self.release(connection)
 
     def _take_entry(self, entry: TableEntry) -> None:
-        """Of the fleet's table: another gateway may have closed it, or introduced it to another node."""
+        """Handle a change of the fleet's table.
+
+        Another gateway may have closed a connection, or introduced it to another node.
+        """
         connection = self._by_tag.get(entry.key)
         if connection is None or entry.revision <= connection.revision:
             return
@@ -426,7 +447,7 @@ class FleetConnections:
         self._take_visit(connection, entry.value, entry.revision)
 
     def _take_visit(self, connection: FleetConnection, value: bytes, revision: int) -> None:
-        """What other gateways have written of it: hear the nodes to which they have introduced it."""
+        """Follow the nodes that other gateways have introduced a connection to."""
         connection.revision = revision
         for node in msgspec.json.decode(value, type=Visit).nodes:
             if node not in connection.remotes:
@@ -457,7 +478,7 @@ class FleetConnections:
             connection.stream.close(reason)
 
     def _begin_anew(self) -> None:
-        """The feed has missed something. Clients come back by id, and their connections are read again."""
+        """Drop all connections, because the feed has missed events. Clients return by id, and are read again."""
         for connection in self.all():
             self._drop(connection, "the gateway fell behind")
 
@@ -473,4 +494,4 @@ async def _tolerate(work: Coroutine[None, None, None]) -> None:
 
 
 async def _ignore(node: str, session_id: str) -> None:
-    """Until it is known who hears of it."""
+    """Do nothing, until `watch_opened` is called."""

@@ -15,18 +15,18 @@ from sandboxagent.server.log.event import Chunk, Direction, connection_channel
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 0.2
-"""Seconds until what could not be appended is tried again."""
+"""Seconds before a failed append is repeated."""
 MAX_WAITING = 8 << 20
-"""Bytes that may wait for the stream, of all connections; then the newest is dropped."""
+"""Maximum number of bytes that wait for the stream, of all connections. With more, the newest event is dropped."""
 
 Unless = Callable[[], Awaitable[bool]]
-"""Whether something is there already. Raises BusError."""
+"""Returns whether an event is in the stream already. Raises BusError."""
 Kept = asyncio.Future[bool]
-"""Done when an event is in the stream, or need not be; False when it was dropped."""
+"""Done when an event is in the stream, or is not needed. The result is False if it was dropped."""
 
 
 class GatewayEvents:
-    """The way of gateways into the stream."""
+    """Appends a gateway's own events to the stream."""
 
     def __init__(self, events: BusStream) -> None:
         self._events = events
@@ -35,23 +35,24 @@ class GatewayEvents:
         self._tasks = Tasks()
 
     def tell(self, tag: str, line: bytes, session_id: str | None, *, unless: Unless | None = None) -> None:
-        """Send a line to the client of a connection, wherever it reads.
+        """Send a line to the client of a connection, at whichever gateway it reads.
 
-        `unless` is asked before: whether another gateway has said it. Of several that ask at once, one says it.
+        `unless` is called before, and returns whether another gateway has sent the line. If several gateways do this at
+        the same time, one of them sends it.
         """
         self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id, unless)
 
     def announce(self, tag: str, line: bytes, *, unless: Unless | None = None) -> Kept:
-        """Tell all gateways something about a connection."""
+        """Write a record about a connection for all gateways."""
         return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None, unless)
 
     async def all_kept(self, tag: str, patience: float) -> None:
-        """Wait until what was said to a connection so far is in the stream; not for longer than `patience` seconds."""
+        """Wait until all earlier events of a connection are in the stream, for at most `patience` seconds."""
         if waiting := self._waiting.get(tag):
             await asyncio.wait([waiting[-1][3]], timeout=patience)
 
     async def purge(self, tag: str, source: str) -> None:
-        """Drop what a connection was sent. Raises BusError."""
+        """Delete the events and records of a connection from the stream. Raises BusError."""
         await self._events.purge(subjects.connection_events(tag, source))
         await self._events.purge(subjects.attachments(tag, source))
 
@@ -94,7 +95,7 @@ class GatewayEvents:
             while True:
                 last = await self._events.last(subject)
                 if last is not None and last.body == message.body and dict(last.headers) == dict(message.headers):
-                    # It was appended, and the answer was lost.
+                    # The event was appended, and only the answer was lost.
                     break
                 if unless is not None and await unless():
                     return

@@ -1,7 +1,7 @@
 """Read the fleet's stream for clients of this gateway, as a server's streams read its log.
 
-Stands where the log stands at a server: streams follow channels, read the tail in memory, and pages for what is older.
-A channel is complete in memory from the moment on at which the stream's reader has learnt of it.
+The feed takes the place of a server's log: streams follow channels, read the tail from memory, and read pages for older
+events. The tail of a channel is complete after the stream's reader has begun to follow it.
 """
 
 import asyncio
@@ -23,37 +23,38 @@ from sandboxagent.server.log.log import PAGE
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Dropped = Callable[[str], Awaitable[int]]
-"""The sequence up to which events of a session, by their subject, were dropped that has none left. Raises BusError."""
+"""Returns the sequence up to which events of a session without events were dropped, by its subject. Raises BusError."""
 
 RETRY_INTERVAL = 0.05
-"""Seconds until a server that is behind, or does not answer, is asked again."""
+"""Seconds before a server that is behind, or does not answer, is asked again."""
 GATHER = 2
-"""Changes of what is followed are gathered for so many times as long as the last one took …"""
+"""Changes of subjects are gathered for this many times the duration of the last change."""
 MAX_GATHER_TIMEOUT = 0.25
-"""… and for so many seconds at most: one that waited for a new leader of the stream says nothing about the next."""
+"""Maximum number of seconds for which changes are gathered. A change that waited for a new leader says nothing about
+the next one."""
 AT_ONCE = 64
-"""Channels whose ends are asked for at the same time."""
+"""Number of channels whose ends are requested at the same time."""
 MAX_EXACT = 500
-"""Subjects that are followed one by one; more than that, and all are."""
+"""Maximum number of subjects that are followed one by one. With more, the feed follows all subjects."""
 EVERYTHING = 1 << 62
 MAX_UNTAKEN = 32 << 20
-"""Bytes of records that may wait to be handed over; with more, readers begin anew."""
+"""Maximum number of bytes of records that wait to be handed over. With more, all readers start again."""
 ATTACH_TIMEOUT = 5.0
-"""Seconds for which a client that attaches waits until this gateway has what others have shown already."""
+"""Seconds that an attaching client waits until this gateway has the events that other gateways have shown."""
 CHANGE_TIMEOUT = 30.0
-"""Seconds within which the stream's reader has learnt of a channel; NATS does not answer if it takes longer."""
+"""Seconds for the stream's reader to begin to follow a channel. NATS does not answer if it takes longer."""
 BACKWARDS = 64
-"""Messages of the stream that are looked through first for the last one of a channel; then so many times more."""
+"""Number of messages in which the last one of a channel is searched first, and the factor of each next search."""
 MAX_LINE_BYTES = 64 << 20
-"""Bytes of the longest line of a node."""
+"""Maximum number of bytes of a node's line."""
 PART_COST = 256
-"""Bytes that a part takes besides its own."""
+"""Number of bytes that a part takes in memory besides its content."""
 BEHIND_ATTEMPTS = 100
-"""How often a server that is behind is asked again, before its reader has to come back."""
+"""Maximum number of attempts to read from a server that is behind. After that, the reader has to return later."""
 
 
 class Feed:
-    """What one gateway reads of the stream, shared by all its clients."""
+    """The events that one gateway reads from the stream, shared by all its clients."""
 
     def __init__(
         self,
@@ -63,19 +64,20 @@ class Feed:
         longest: int = MAX_LINE_BYTES,
         dropped: "Dropped | None" = None,
     ) -> None:
-        """`longest` is how many bytes a line of a node may have.
+        """Create the feed of a stream.
 
-        `dropped` tells of a session without events whether it had some.
+        `longest` is the maximum number of bytes of a node's line. `dropped` tells whether a session without events had
+        some.
         """
         self.position = 0
-        """The last position that is known to have been given out."""
+        """The last position that is known to have been assigned."""
         self.fell_behind: Callable[[], None] = lambda: None
-        """Called when live readers have missed something: their streams have to begin anew."""
+        """Called when live readers have missed events. Their streams must start again."""
         self.gave_up: Callable[[str], None] = lambda node: None
-        """Called when a line of a node is not put together, because the node has begun too many of them."""
+        """Called when a node's line is not assembled, because the node has begun too many lines."""
         self._unfinished = Unfinished(2 * longest)
         self.trims: dict[str, int] = {}
-        """Channel that is followed → last position that is no longer kept."""
+        """For each followed channel: the last position that was deleted from the stream."""
         self.progress = Progress()
         self._stream = stream
         self._dropped = dropped or _had_none
@@ -84,24 +86,24 @@ class Feed:
         self._tail: deque[tuple[Channel, Chunk]] = deque()
         self._size = 0
         self._channels: dict[str, Channel] = {}
-        """By name. All but sessions' are named after their subjects."""
+        """Channels by name. All channels except sessions' are named after their subjects."""
         self._by_subject: dict[str, Channel] = {}
-        """Those of sessions."""
+        """Channels of sessions by subject."""
         self._filters: Counter[str] = Counter()
-        """What the stream's reader is asked for → how many channels need it."""
+        """The patterns that the stream's reader follows, with the number of channels that need each."""
         self._records: asyncio.Queue[StreamRecord] = asyncio.Queue()
         self._come = 0
-        """The sequence of the last record that the reader has brought."""
+        """Sequence of the last record that the reader has delivered."""
         self._untaken = 0
-        """Bytes of records that have arrived, and are not handed over."""
+        """Number of bytes of records that have arrived and are not handed over yet."""
         self._reader: StreamFollowing | None = None
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        """Of those who wait for channels: another one each time that some of these are complete, or dropped."""
+        """Set when some channels have become complete or were dropped. Each time a new event takes its place."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to read."""
+        """Begin to read the stream."""
         position = await self.refresh()
         self._reader = await self._stream.follow([], sequence_of(position), self._take_in)
         self._tasks = [asyncio.create_task(each) for each in (self._pump(), self._adjust())]
@@ -113,17 +115,17 @@ class Feed:
             await self._reader.close()
 
     async def refresh(self) -> int:
-        """The last position there is, as the stream has it now. Raises LogUnavailable."""
+        """Read the last position of the stream. Raises LogUnavailable."""
         _, last = await _ask(self._stream.ends())
         self.position = max(self.position, end_of(last))
         return self.position
 
-    # What connections and streams do
+    # Called by connections and streams
 
     def follow(self, channel: str, follower: Follower) -> None:
-        """Hear of everything new on a channel: a session's, or a subject of the stream.
+        """Call a follower for new events of a channel: of a session, or of a subject of the stream.
 
-        While the stream's reader has still to learn of it, what is new comes by pages alone.
+        Until the stream's reader follows the channel, new events are only in pages.
         """
         found = self._channels.get(channel)
         if found is None:
@@ -135,13 +137,14 @@ class Feed:
         found.add(follower)
 
     async def complete(self, channels: Iterable[str]) -> None:
-        """Wait until new events of all these come as they happen. Raises LogUnavailable."""
+        """Wait until the stream's reader follows all these channels. Raises LogUnavailable."""
         await self._wait_for([self._channels[name] for name in channels if name in self._channels])
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
-        """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice.
+        """Follow a channel from a position on, without missing or repeating an event, and return the position.
 
-        That position is not before anything that a client has seen at another gateway. Raises LogUnavailable.
+        `begin` gets the position, too. It is not before any event that a client has seen at another gateway. Raises
+        LogUnavailable.
         """
         holding = Holding()
         followed_before = channel in self._channels
@@ -151,7 +154,7 @@ class Feed:
             await self._wait_for([found])
             if followed_before:
                 await self._catch_up(found)
-            # No await from here on: everything up to the last message has been handed over, and not to this follower.
+            # No await from here on, so that the follower gets exactly the events after the last message handed over.
             position = end_of(found.sequence)
             begin(position)
             self.follow(channel, follower)
@@ -160,14 +163,14 @@ class Feed:
         return position
 
     async def catch_up(self, channel: str) -> None:
-        """Wait until this gateway has what the stream has of a channel by now. Raises LogUnavailable."""
+        """Wait until this gateway has all events of a channel that are in the stream. Raises LogUnavailable."""
         found = self._channels.get(channel)
         if found is not None:
             await self._wait_for([found])
             await self._catch_up(found)
 
     async def _catch_up(self, channel: Channel) -> None:
-        """Wait until this gateway has what the stream has by now: another gateway may be ahead of it."""
+        """Wait until this gateway has all events of a channel, because another gateway may be ahead."""
         await self._wait_until_reached(channel, await self._last(channel.subject))
 
     async def _wait_until_reached(self, channel: Channel, sequence: int) -> None:
@@ -188,7 +191,7 @@ class Feed:
             self._drop(channel, found)
 
     def drop(self, channel: str) -> None:
-        """Let nothing follow a channel any more."""
+        """Remove all followers of a channel."""
         found = self._channels.get(channel)
         if found is not None:
             self._drop(channel, found)
@@ -206,17 +209,20 @@ class Feed:
             self._wake()
 
     def reach(self, channels: Iterable[str]) -> int:
-        """Everything after this position is in memory, for these channels."""
+        """Return the position after which memory has all events of these channels."""
         found = [self._channels[name] for name in channels if name in self._channels]
         return max((each.complete_after or 0 for each in found), default=0)
 
     def handed_over(self, channel: str) -> int:
-        """Everything of a channel up to here has come to its followers, or is older than these."""
+        """Return the position up to which a channel's events have come to its followers.
+
+        Events from before these followers count as well.
+        """
         found = self._channels.get(channel)
         return 0 if found is None else end_of(found.sequence)
 
     async def last_meant(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
-        """The position of the last event after `after` that is meant; 0 for none, or without followers.
+        """Return the position of the last event after `after` that is meant. Return 0 for none, or without followers.
 
         Raises LogUnavailable.
         """
@@ -242,11 +248,14 @@ class Feed:
             step *= BACKWARDS
 
     def postpone(self, write: Callable[[], None]) -> bool:
-        """Records come one by one: there is nothing to wait for."""
+        """Return False, because records come one by one, and no more are expected at once."""
         return False
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
-        """Chunks after a position and whether these are all; None when memory does not reach back that far."""
+        """Return chunks after a position, and whether these are all.
+
+        Return None if memory does not reach back that far.
+        """
         found = [self._channels[name] for name in channels if name in self._channels]
         if any(each.complete_after is None or after < each.complete_after for each in found):
             return None
@@ -259,17 +268,18 @@ class Feed:
         return chunks, True
 
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
-        """Chunks after one position and up to another, a page at a time; none when there are no more of them.
+        """Return a page of chunks after one position and up to another; an empty list if there are no more.
 
-        They have everything that the stream has up to there, also what the reader has still to bring.
+        The pages have everything that the stream has up to there, even events that the reader has not delivered yet.
 
-        Raises LogUnavailable.
+        Raises:
+            LogUnavailable: the stream cannot be read.
         """
         found = [self._channels[name] for name in channels if name in self._channels]
         await self._wait_for(found)
         wanted = max(through, self.reach(channels))
         await self._hear_of_attachments(channels, sequence_of(wanted))
-        # Where a new channel begins, as the leader knows it, the reader may not have come yet with the others.
+        # A channel may be new at a sequence that the reader has not reached yet, so the leader is asked for its end.
         behind = [each for each in found if max(each.sequence, self._come) < sequence_of(wanted)]
         ends = {
             each.channel: end.sequence for each, end in zip(behind, await self._find_ends(behind), strict=True) if end
@@ -287,13 +297,13 @@ class Feed:
             meant = [chunk for chunk in merged if chunk.last <= through and chunk.channel]
             if meant or through >= wanted:
                 return meant
-            # A whole page of what clients do not see: what they do see may come after it.
+            # Clients see nothing of this page, but may see events after it.
             after = through
 
     async def _hear_of_attachments(self, channels: Iterable[str], through: int) -> None:
-        """Wait for what nodes have said up to a sequence about sessions that belong to these channels.
+        """Wait for the attachments that nodes have reported for these channels up to a sequence.
 
-        A page that goes past it would leave out what these sessions have said since.
+        Otherwise a page would leave out events of sessions that were attached before its end.
         """
         names = [subjects.attachments_beside(name) for name in channels if subjects.is_own(name)]
         for each in [self._channels[name] for name in names if name in self._channels]:
@@ -304,9 +314,9 @@ class Feed:
                 await self._wait_until_reached(each, record.sequence)
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> tuple[list[Chunk], int]:
-        """Chunks of a session between two positions (both exclusive), about `limit` events.
+        """Return chunks of a session between two positions (both exclusive), with about `limit` events.
 
-        Also gives the last position after `after` that is no longer kept, or 0.
+        The second result is the last position after `after` that was deleted from the stream, or 0.
         """
         found: list[Chunk] = []
         trims: dict[str, int] = {}
@@ -323,15 +333,15 @@ class Feed:
     async def _read(
         self, channel: str, after: int, through: int, needed: int, trims: dict[str, int]
     ) -> tuple[list[Chunk], bool]:
-        """About a page of a channel's whole chunks after a position, and whether there may be more; notes trims.
+        """Read about a page of a channel's complete chunks, and return whether there may be more.
 
-        Pages come from any server of the cluster, which may be behind: reading goes on until it has come to `needed`,
-        the last message of the subject as the leader knows it.
+        Deleted positions are noted in `trims`. A page comes from any server of the cluster, which may be behind. So
+        reading continues until it has reached `needed`, the last message of the subject as the leader knows it.
         """
         subject = subject_of(channel)
         assembly = ChunkAssembly(channel)
         chunks: list[Chunk] = []
-        # A position inside a message: that one is read again, and cut.
+        # If the position is inside a message, that message is read again and cut.
         whole = after == end_of(sequence_of(after))
         cursor = sequence_of(after) if whole else max(0, sequence_of(after) - 1)
         size, first, attempts = 0, True, 0
@@ -354,7 +364,7 @@ class Feed:
                 return chunks, True
             if not records:
                 if await self.next(subject, cursor) is None:
-                    # The server is not behind: what there was has been dropped since.
+                    # The server is not behind: the events were dropped meanwhile.
                     trims[channel] = max(trims.get(channel, 0), end_of(min(needed, sequence_of(through))))
                     return chunks, False
                 attempts += 1
@@ -370,18 +380,18 @@ class Feed:
         return 0 if record is None else record.sequence
 
     async def _find_end(self, subject: str) -> int:
-        """The sequence of a subject's last message, also of one that was dropped. Raises LogUnavailable."""
+        """Return the sequence of a subject's last message, even if it was dropped. Raises LogUnavailable."""
         record = await self.last(subject)
         if record is not None:
             return record.sequence
         return await self._find_end_of_dropped(subject) if subjects.is_session(subject) else 0
 
     async def last(self, subject: str) -> StreamRecord | None:
-        """A subject's last message, as the leader knows it. Raises LogUnavailable."""
+        """Return a subject's last message, as the leader knows it. Raises LogUnavailable."""
         return await _ask(self._stream.last(subject))
 
     async def next(self, subject: str, after: int) -> StreamRecord | None:
-        """A subject's first message after a sequence, likewise. Raises LogUnavailable."""
+        """Return a subject's first message after a sequence, as the leader knows it. Raises LogUnavailable."""
         return await _ask(self._stream.next(subject, after))
 
     async def _wait_for(self, channels: Iterable[Channel]) -> None:
@@ -390,7 +400,7 @@ class Feed:
             async with asyncio.timeout(CHANGE_TIMEOUT):
                 while missing := [each for each in wanted if each.complete_after is None]:
                     if any(self._find(each.subject) is not each for each in missing):
-                        raise LogUnavailable.of_fleet("what was to be read was closed meanwhile")
+                        raise LogUnavailable.of_fleet("the connection was closed while it was read")
                     await self._settled.wait()
         except TimeoutError as error:
             raise LogUnavailable.of_fleet(
@@ -407,7 +417,7 @@ class Feed:
     # New events
 
     async def _adjust(self) -> None:
-        """Follow what is wanted, whenever that has changed."""
+        """Follow the wanted subjects, whenever they have changed."""
         clock = asyncio.get_running_loop().time
         not_before = 0.0
         while True:
@@ -427,12 +437,13 @@ class Feed:
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
-                # Not for long: clients that open a connection wait for it, and the servers may have a leader by now.
+                # The pause is short, because clients wait for their new connections, and the servers may have a leader
+                # by now.
                 await asyncio.sleep(MAX_GATHER_TIMEOUT)
                 continue
             not_before = clock() + min(GATHER * (clock() - began), MAX_GATHER_TIMEOUT)
             for each, last in zip(new, ends, strict=True):
-                # What is newer comes by the reader, which knows of the subject by now.
+                # The reader follows the subject by now, and delivers all newer messages.
                 each.begin(dropped.get(each.subject, 0) if last is None else last.sequence)
                 if last is not None:
                     self.progress.note(last.headers, came=False)
@@ -448,7 +459,7 @@ class Feed:
         return ends
 
     async def _find_dropped(self, channels: Iterable[Channel]) -> dict[str, int]:
-        """Where sessions ended that have no events any more, by their subjects."""
+        """Return the last sequences of sessions that have no events left, by subject."""
         empty = [each.subject for each in channels if subjects.is_session(each.subject)]
         found: dict[str, int] = {}
         for place in range(0, len(empty), AT_ONCE):
@@ -507,14 +518,14 @@ class Feed:
         self._hand_over(channel, record)
 
     async def _fetch_missing(self, channel: Channel, record: StreamRecord, through: int) -> None:
-        """Hand over what the reader has left out before a record."""
+        """Hand over the messages before a record that the reader has left out."""
         while channel.sequence < through:
             missing = await self._stream.page(record.subject, channel.sequence, through, PAGE)
             if not missing:
-                # A page comes from any server, which may be behind; the leader is not.
+                # A page comes from any server, which may be behind. The leader is never behind.
                 found = await self._stream.next(record.subject, channel.sequence)
                 if found is None or found.sequence >= record.sequence:
-                    # It was trimmed before it came here: readers that lack it read pages, and learn of the gap there.
+                    # The missing messages were deleted. Readers that lack them read pages, which report the gap.
                     channel.complete_after = end_of(through)
                     return
                 missing = [found]
@@ -545,7 +556,7 @@ class Feed:
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
 
     def _count_parts(self, channel: Channel, record: StreamRecord) -> None:
-        """A line of a channel is not complete, or was not before this record."""
+        """Count the parts of a channel whose line is incomplete, or was incomplete before this record."""
         if not channel.parts:
             self._unfinished.forget(channel.channel)
             return
@@ -561,7 +572,7 @@ async def _had_none(subject: str) -> int:
 
 
 async def _ask(asked: Awaitable[T]) -> T:
-    """What the stream answers. Raises LogUnavailable."""
+    """Return the stream's answer. Raises LogUnavailable in place of BusError."""
     try:
         return await asked
     except BusError as error:

@@ -1,7 +1,7 @@
 """Serve nodes: append their events, keep their leases, list their sessions.
 
-A node says what it wants under its own name, which the bus vouches for. Everything else that it says is checked: that a
-session is its own, that a message can be read, that it knows where its subject ends.
+The bus guarantees the name under which a node sends. Everything else is checked: that a session belongs to the node,
+that a message can be parsed, and that the node knows the end of its subject.
 """
 
 import asyncio
@@ -50,47 +50,48 @@ from sandboxagent.protocol.json_bounds import excess
 logger = logging.getLogger(__name__)
 
 LEASE_TIMEOUT = 15.0
-"""Seconds for which a node counts as there after its last beat."""
+"""Seconds after its last lease renewal (*beat*) for which a node counts as connected."""
 NODE_RATE = 32 << 20
-"""Bytes a second that are taken of each node."""
+"""Maximum number of bytes per second that are accepted from each node."""
 MAX_REASON = 200
-"""Characters of why an event was dropped; a node chooses some of them."""
+"""Maximum number of characters of the reason for a dropped event. A node determines some of them."""
 MAX_NAMED = 8
-"""Sessions that one message to a client may be about; nodes send one."""
+"""Maximum number of sessions that one message to a client may be about. Nodes send one."""
 MAX_ALIAS = 256
-"""Characters, as at a server."""
+"""Maximum number of characters of an alias, as at a server."""
 SHOWN = 80
-"""Characters of a name that a mark shows."""
+"""Maximum number of characters of a name in a mark."""
 MAX_CORRECTED = 1_000
-"""Revisions of listed sessions that the leader was asked for and that wait to be used."""
+"""Maximum number of revisions of listed sessions that the leader has corrected and that wait to be used."""
 CLAIMS = 5
-"""So many times the sessions that a node may list are granted to it by one gateway, less those deleted there."""
+"""One gateway may grant a node this many times `NodeLimits.sessions`, less the sessions that are deleted there."""
 REMEMBERED = 50_000
-"""Subjects of which the end is remembered."""
+"""Maximum number of subjects whose end is remembered."""
 
 
 IsRemote = Callable[[str, str], Awaitable[bool]]
-"""Whether a node, the first, knows a connection by a gateway's introduction. Raises Unreachable."""
+"""Returns whether a gateway has introduced a connection to a node; the node is the first argument. Raises
+Unreachable."""
 IsThere = Callable[[str, str], Awaitable[bool]]
-"""Whether the run of a node with a nonce may still be there."""
+"""Returns whether the run of a node with this nonce may still be alive."""
 
 
 class _TooManySessions(Exception):
-    """A node claims without end."""
+    """The node has claimed too many sessions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Where a subject ends, and whose it is. Without an owner, it is nobody's yet."""
+    """The end of a subject, and its owner. A subject without an owner belongs to nobody yet."""
 
     sequence: int
     owner: str
     epoch: int
     last: int
     dropped: int = 0
-    """Of a session that has no events any more: the sequence up to which it had some."""
+    """For a session without events: the sequence up to which its events were dropped."""
     is_alias: bool = False
-    """No session has this id: it is the alias of one."""
+    """Whether the id is only an alias of a session."""
 
     def view(self) -> End:
         return End(self.sequence, self.last, self.owner, self.epoch)
@@ -101,12 +102,12 @@ _SLOW: dict[str, Callable[[str], Struct]] = {
     fleet.BEAT: lambda why: BeatReply(failed=why),
     fleet.FACTS: lambda why: FactsReply(failed=why),
 }
-"""What a node gets that asks for too much, with the reason."""
+"""Answers for a node that sends too much, by verb. They contain the reason."""
 _NOTHING = _End(0, "", 0, 0)
 
 
 class Ingest:
-    """Serves all nodes that have chosen this gateway."""
+    """Serves all nodes that use this gateway."""
 
     def __init__(
         self,
@@ -127,7 +128,10 @@ class Ingest:
         orders: Orders | None = None,
         shares: Shares | None = None,
     ) -> None:
-        """`holders` are the nodes that have a lease, `registry` has the list, as far as this gateway has heard."""
+        """Create the service.
+
+        `holders` are the nodes that have a lease, and `registry` has the list, as far as this gateway knows.
+        """
         self._orders = orders or Orders()
         self._limits = limits or NodeLimits()
         self._marks = marks or Marks(time.monotonic)
@@ -140,17 +144,17 @@ class Ingest:
         self._owners = owners
         self._shares = shares
         self._claims: Counter[str] = Counter()
-        """Node → sessions that were granted to it here, and not deleted here."""
+        """Number of sessions that were granted to each node here, less those that were deleted here."""
         self._leases = leases
         self._listed = listed
         self._registry = registry or NodeRegistry()
         self._corrected: dict[str, int] = {}
-        """Revisions that the table's leader was asked for, by key, until they are used."""
+        """Revisions that the table's leader returned, by key, until they are used."""
         self._unheard: dict[str, dict[str, tuple[int, int]]] = {}
-        """Node → key → revision and bytes of what was listed here, until the roster has it."""
+        """By node and key: revision and size of entries written here that are not in the registry yet."""
         self._lease = lease
         self._assembling: set[str] = set()
-        """Nodes of which a long line is put together."""
+        """Nodes with a long line that is being assembled."""
         self._ends: OrderedDict[str, _End] = OrderedDict()
         self._verbs: dict[str, Callable[[str, bytes], Awaitable[Struct]]] = {
             fleet.LOG: self._take_log,
@@ -159,28 +163,28 @@ class Ingest:
         }
 
     async def take(self, subject: str, body: bytes) -> bytes | None:
-        """Answer one request; None for what makes no sense. All of it is counted."""
+        """Answer a request. Return None for an invalid one. Every request is counted."""
         node, verb = subjects.sender(subject)
         if why := self._why_aside(node):
-            # Not logged: that would be a flood, too.
+            # Not logged, because the log would be flooded as well.
             return msgspec.msgpack.encode(BeatReply(failed=why)) if verb == fleet.BEAT else None
         take = self._verbs.get(verb)
         if take is None or not subjects.is_name(node):
-            self._blame(node, "it asks for what no gateway knows")
+            self._blame(node, "it sends requests that no gateway knows")
             return None
         over = self._quotas.begin(node, len(body), verb)
         if over is not None:
-            # Not logged, either. Its node says why, in its own log and health.
+            # Not logged either. The node reports the reason in its own log and health.
             return msgspec.msgpack.encode(_SLOW[verb](over))
         try:
             if node in self._orders.forgotten:
                 return _refuse_forgotten(node, verb)
             return msgspec.msgpack.encode(await take(node, body))
         except (msgspec.DecodeError, records.NotAChunk, UnicodeDecodeError):
-            self._blame(node, "it asks in a form that no gateway reads")
+            self._blame(node, "it sends malformed requests")
             return None
         except Exception:
-            self._blame(node, "what it asks cannot be done, by a fault of this gateway")
+            self._blame(node, "its request failed, by a fault of this gateway")
             raise
         finally:
             self._quotas.end(node)
@@ -189,7 +193,7 @@ class Ingest:
         holder = self._holders.get(node)
         if holder is not None and holder.set_aside:
             return holder.set_aside
-        return f"{node} floods its gateways, and is not heard for a while" if self._quotas.is_aside(node) else ""
+        return f"{node} floods its gateways, so they ignore it for a while" if self._quotas.is_aside(node) else ""
 
     def _blame(self, node: str, reason: str) -> None:
         self._marks.note(node, reason)
@@ -213,7 +217,7 @@ class Ingest:
         except _TooManySessions as error:
             return LogReply(refused=str(error))
         except BusError as error:
-            # Also what the servers refuse: they may be full, or have lost a part of the append on its way. The node
+            # This includes refusals by the servers, which may be full, or may have lost a part of the append. The node
             # keeps its events until they are in the stream.
             return LogReply(slow=str(error))
 
@@ -228,7 +232,7 @@ class Ingest:
 
     def _check(self, node: str, request: LogRequest) -> None:
         if not 0 < len(request.messages) <= MAX_MESSAGES // 2:
-            # As many grants may come with them.
+            # The append may need one grant for each message.
             raise BusRefused(f"a request has 1 to {MAX_MESSAGES // 2} messages")
         for message in request.messages:
             records.check_outgoing(message)
@@ -244,16 +248,17 @@ class Ingest:
                 raise BusRefused(f"{message.subject} is not the subject of session {session_id}")
 
     def _check_part(self, node: str, message: OutgoingMessage) -> None:
-        """Raises BusRefused for a part of a line that is too long: readers put lines together in memory."""
+        """Raise BusRefused for a part of a line that is too long, because readers assemble lines in memory."""
         if message.part and records.read_part(message.part)[1] > self._limits.parts:
             reason = f"a line is longer than the {self._limits.line} bytes that gateways take of a node (--node-line)"
             self._marks.note(node, reason)
             raise BusRefused(reason)
 
     async def _drop_strangers(self, node: str, request: LogRequest) -> dict[str, int]:
-        """A node speaks to those connections that a gateway has introduced to it. What it says to others is dropped.
+        """Remove messages to connections that no gateway has introduced to the node.
 
-        Not refused: a connection may have been closed meanwhile, and everything else has to be published.
+        They are not refused, because a connection may have been closed meanwhile, and all other messages must be
+        published.
         """
         dropped: dict[str, int] = {}
         for message in request.messages:
@@ -308,7 +313,7 @@ class Ingest:
         return reply
 
     async def _drop_forged(self, node: str, request: LogRequest) -> list[OutgoingMessage]:
-        """All but what this node says to a client in another one's name. Raises Conflict."""
+        """Remove messages to a client that the node sends in another node's name. Raises Conflict."""
         fair: list[OutgoingMessage] = []
         for message in request.messages:
             try:
@@ -324,7 +329,7 @@ class Ingest:
         return fair
 
     async def _check_own(self, node: str, message: OutgoingMessage, said: AsyncGenerator[tuple[str, bytes]]) -> None:
-        """`said` is what came before it, the newest first. Raises Forged."""
+        """Check a message to a client. `said` yields the messages before it, the newest first. Raises Forged."""
         meta = records.read_meta(message.meta)
         named: set[str] = set() if meta.session_id is None else {meta.session_id}
         if message.part:
@@ -343,7 +348,10 @@ class Ingest:
     async def _put_together(
         self, node: str, message: OutgoingMessage, number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]
     ) -> list[bytes]:
-        """The line of which this is the last part; none for an earlier part. Raises Forged, and BusError when busy."""
+        """Return the line that this last part completes; an empty list for an earlier part.
+
+        Raises Forged, or BusError while another line of the node is being assembled.
+        """
         if number < of:
             await _earlier_parts(number, of, said)
             return []
@@ -358,9 +366,9 @@ class Ingest:
     async def _backwards(
         self, subject: str, before: list[OutgoingMessage], expected: int
     ) -> AsyncGenerator[tuple[str, bytes]]:
-        """Part and body of what a subject has so far, the newest first; `before` is about to be appended.
+        """Yield part and body of a subject's messages, the newest first.
 
-        Raises Conflict when the stream does not end where it is expected to.
+        `before` are messages that are about to be appended. Raises Conflict if the stream does not end at `expected`.
         """
         for message in reversed(before):
             yield message.part, message.body
@@ -375,7 +383,7 @@ class Ingest:
         try:
             first = await self._events.append(Append(messages, expected))
         except Conflict:
-            # Another gateway was first, or an answer of ours was lost: the node has to know what is there.
+            # Another gateway was first, or an answer was lost. The node needs the current ends.
             return await self._say_ends(expected)
         except BusError:
             for subject in expected:
@@ -391,7 +399,7 @@ class Ingest:
         return LogReply(published=published)
 
     async def _say_ends(self, wanted: Iterable[str]) -> LogReply:
-        """As the stream has them now."""
+        """Return the ends of subjects, as the stream has them."""
         for subject in wanted:
             self._ends.pop(subject, None)
         return LogReply(ends={subject: (await self._end(subject)).view() for subject in wanted})
@@ -411,10 +419,10 @@ class Ingest:
         return end
 
     async def _session_end(self, subject: str) -> _End:
-        """Whose a session is says the table of owners, whatever is left of its events."""
+        """Return the end of a session. The table of owners decides to which node it belongs, even without events."""
         record, owner = await asyncio.gather(self._events.last(subject), self._owners.find(subject))
         if owner is None and record is not None:
-            # It was granted before there was that table.
+            # The session was granted before this table existed.
             owner = await self._owners.claim(subject, records.ownership(record.headers).node)
         if owner is None:
             return _NOTHING
@@ -425,7 +433,10 @@ class Ingest:
         return _End(0, owner.node, owner.epoch, owner.last, await self._owners.dropped(subject))
 
     async def _claim(self, subject: str, node: str) -> Owner:
-        """Grant a session to the node that is first; to the one that lists it, where it was granted before that."""
+        """Grant a session to the first node that publishes it.
+
+        A session that was granted before the table existed goes to the node that lists it.
+        """
         if self._claims[node] >= CLAIMS * self._limits.sessions:
             reason = f"it has got {self._claims[node]} sessions of one gateway (--node-sessions); delete some of them"
             self._marks.note(node, reason)
@@ -438,7 +449,7 @@ class Ingest:
 
     def _remember(self, subject: str, end: _End) -> None:
         if subjects.is_attachments(subject):
-            # There is one for each connection, and it is seldom asked for again.
+            # Each connection has such a subject, which is rarely needed again.
             return
         self._ends[subject] = end
         self._ends.move_to_end(subject)
@@ -468,7 +479,7 @@ class Ingest:
         )
         value = msgspec.json.encode(lease)
         holder = self._holders.get(node)
-        # A copy of a node's disk knows the revision, as does the node itself when it has been started again.
+        # The revision proves nothing: a copy of a node's disk has it, and so has the node itself after a restart.
         if holder is not None and holder.nonce != request.nonce and await self._is_there(node, holder.nonce):
             return _clash(node)
         try:
@@ -479,14 +490,14 @@ class Ingest:
             return BeatReply(failed=str(error))
 
     async def _beat_again(self, node: str, request: BeatRequest, value: bytes) -> BeatReply:
-        """The revision is not the one that is there: a repeat, a node that was away, or another one of this name."""
+        """Handle a wrong revision: a repetition, a node that was away, or another node of this name."""
         try:
             entry = await self._leases.get(node)
             if entry is not None and entry.value is not None:
                 holder = msgspec.json.decode(entry.value, type=fleet.Lease)
                 if holder.set_aside:
                     return BeatReply(failed=holder.set_aside)
-                # A node that comes back without its disk knows no revision.
+                # A node that returns without its disk has no revision.
                 if holder.nonce != request.nonce and await self._is_there(node, holder.nonce):
                     return _clash(node)
             expected = None if entry is None else entry.revision
@@ -506,9 +517,10 @@ class Ingest:
             return FactsReply(failed=str(error))
 
     async def _list(self, node: str, request: FactsRequest) -> dict[str, str]:
-        """Returns which sessions were not listed, and why."""
+        """List sessions. Return the sessions that were refused, with the reasons."""
         refused: dict[str, str] = {}
-        # As they are now: when a write takes so long that the node asks another gateway, that one's entry stays.
+        # The revisions are read first. If a write takes so long that the node uses another gateway, the other gateway's
+        # entry stays.
         revisions = {each: self._revision_of(subjects.token(each)) for each in request.sessions}
         for session_id, view in request.sessions.items():
             subject, key = subjects.session_events(session_id), subjects.token(session_id)
@@ -527,7 +539,7 @@ class Ingest:
                 if reason is not None:
                     refused[session_id] = f"its facts cannot be listed: {reason}"
                     continue
-                # Decoded once, so that nothing gets into the list that is no JSON.
+                # Decoding the view ensures that only valid JSON gets into the list.
                 facts = msgspec.json.decode(view, type=dict[str, msgspec.Raw])
                 if msgspec.json.decode(facts.get("sessionId", b"null")) != session_id:
                     refused[session_id] = "its facts are about another session"
@@ -545,7 +557,7 @@ class Ingest:
         return refused
 
     async def _check_alias(self, node: str, session_id: str, facts: dict[str, msgspec.Raw]) -> None:
-        """Leave an alias out by which clients know another session: the first one keeps it."""
+        """Remove an alias that is a name of another session. The first session keeps it."""
         if "alias" not in facts:
             return
         alias = msgspec.json.decode(facts["alias"])
@@ -555,7 +567,7 @@ class Ingest:
         seen = self._registry.sessions.get(subjects.token(session_id))
         if seen is not None and (seen.node, seen.alias) == (node, alias):
             return
-        # Also one that was granted before there was a table of owners.
+        # This also finds sessions that were granted before the table of owners existed.
         other = await self._end(subjects.session_events(alias))
         is_id = alias != session_id and other.owner not in ("", node)
         if is_id or not await self._owners.claim_alias(subjects.session_events(session_id), node, alias):
@@ -563,7 +575,7 @@ class Ingest:
             self._marks.note(node, f"the alias {alias[:SHOWN]!r} of {session_id[:SHOWN]!r} is another session's name")
 
     def _exceeds(self, node: str, key: str, size: int) -> str | None:
-        """Why an entry of the list is not taken: it is too large, or its node has too much in it already."""
+        """Return why an entry of the list is refused: it is too large, or its node has too many. None if it fits."""
         limits = self._limits
         if size > limits.view:
             return f"its facts have {size} bytes, and gateways take {limits.view} (--session-view)"
@@ -583,18 +595,18 @@ class Ingest:
         return None
 
     def _heard(self, key: str) -> int:
-        """The revision up to which the roster knows an entry."""
+        """Return the revision up to which the registry knows an entry."""
         return self._registry.revisions.get(key, 0)
 
     def _revision_of(self, key: str) -> int:
-        """Of a listed session, as this gateway knows it; as the table's leader has it, if that has proved wrong."""
+        """Return the revision of a listed session: the leader's, if it was corrected, or else the one known here."""
         corrected = self._corrected.pop(key, None)
         return self._heard(key) if corrected is None else corrected
 
     async def _write_listed(self, key: str, value: bytes | None, revision: int) -> int:
-        """List a session, or take it off the list; returns the new revision.
+        """List a session, or remove it from the list, and return the new revision.
 
-        Raises Conflict: its node asks again then.
+        Raises Conflict, after which the node repeats the request.
         """
         try:
             if value is None:
@@ -602,7 +614,7 @@ class Ingest:
                 return 0
             return await self._listed.put(key, value, expected=revision)
         except Conflict:
-            # A table that was restored has revisions that its readers never hear of.
+            # A table that was restored has revisions that its readers never got.
             if len(self._corrected) >= MAX_CORRECTED:
                 self._corrected.clear()
             self._corrected[key] = await self._listed.revision(key)
@@ -615,9 +627,9 @@ def _end_at(record: StreamRecord) -> _End:
 
 
 async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]) -> list[bytes]:
-    """The parts of a line before its last one. Each part has to follow the one before it. Raises Forged.
+    """Return the parts of a line before its last one. Each part has to follow the previous one. Raises Forged.
 
-    They come from the stream: no gateway has to keep them, and a node may change its gateway between two.
+    They are read from the stream, so no gateway has to keep them, and a node may change its gateway between two parts.
     """
     found: list[bytes] = []
     while len(found) < number - 1:
@@ -626,13 +638,13 @@ async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, b
             raise validate.Forged("a part is missing")
         found.append(body)
         if number < of:
-            # Those before it were checked when it came.
+            # Earlier parts were checked when the previous part came.
             break
     return found[::-1]
 
 
 def _refuse_forgotten(node: str, verb: str) -> bytes:
-    """An answer to everything: a node that gets none goes to another gateway."""
+    """Return the answer for a removed node. Without an answer, the node would try another gateway."""
     reason = f"{node} was removed from this fleet; invite it again, or join under another name"
     reply = BeatReply(clash=reason) if verb == fleet.BEAT else _SLOW[verb](reason)
     return msgspec.msgpack.encode(reply)

@@ -1,8 +1,9 @@
 """Subscribe to each node separately, and set aside nodes that send too much.
 
-What waits of a node is bounded in bytes. One that floods is set aside: its subscriptions end, so that its messages do
-not even come here, and all gateways learn of it by its lease. A node that nobody knows is heard by its first beat, of
-which so many are taken between two beacons; a flood of these keeps no node out that is known.
+The number of bytes that wait from one node is limited. A flooding node is set aside. Its subscriptions end, so its
+messages do not even reach this gateway, and all gateways learn of it from its lease. An unknown node is noticed by its
+first lease renewal (*beat*). Between two announcements, a limited number of these is accepted. A flood of them does not
+affect known nodes.
 """
 
 import asyncio
@@ -23,19 +24,19 @@ from sandboxagent.fleet.gateway.validate import ASIDE, Quotas
 logger = logging.getLogger(__name__)
 
 WAITING = 4 << 20
-"""Bytes of one node that may wait here; an honest one has three requests under way."""
+"""Maximum number of bytes of one node that wait here. An honest node has three requests under way."""
 AT_ONCE = 32
-"""Requests of one node that are looked at at the same time."""
+"""Maximum number of requests of one node that are handled at the same time."""
 GREETINGS = 1024
-"""First beats that are taken between two beacons."""
+"""Maximum number of first beats that are accepted between two announcements."""
 TOGETHER = 64
-"""Nodes that begin to be heard at the same time."""
+"""Number of nodes that the gateway subscribes to at the same time."""
 UNKNOWN_TIMEOUT = 60.0
-"""Seconds for which a node without a lease is heard."""
+"""Seconds for which the gateway stays subscribed to a node without a lease."""
 REPORT_INTERVAL = 60.0
-"""Seconds between two reports of floods of first beats."""
+"""Seconds between two log reports of floods of first beats."""
 RENEW_TIMEOUT = 1.0
-"""Seconds that a beacon waits for nodes to be heard."""
+"""Seconds that an announcement waits for new subscriptions."""
 
 
 class Intake:
@@ -52,9 +53,12 @@ class Intake:
         clock: Callable[[], float],
         lease: float,
     ) -> None:
-        """`take` gets the requests. A lease that is given back to a node that was set aside lasts `lease` seconds."""
+        """Create the subscriptions.
+
+        `take` gets the requests. When a node is accepted again after it was set aside, its lease lasts `lease` seconds.
+        """
         self.silenced: Callable[[str], None] = lambda node: None
-        """Called for a node that is not heard any more for a while."""
+        """Called for a node whose messages are ignored for a while."""
         self._gateway = gateway
         self._bus = bus
         self._take = take
@@ -64,25 +68,28 @@ class Intake:
         self._clock = clock
         self._lease = lease
         self._heard: dict[str, asyncio.Task[StopHearing]] = {}
-        """By node."""
+        """Subscriptions by node."""
         self._known_at: dict[str, float] = {}
-        """When a node had a lease last, or was heard first."""
+        """Time when a node last had a lease, or when the gateway subscribed to it first."""
         self._greeting: StopHearing | None = None
         self._greeted = 0
         self._floods, self._report_at = 0, clock()
         self._aside: dict[str, str] = {}
-        """Nodes that this gateway has set aside, and why."""
+        """Reasons why this gateway has set nodes aside, by node."""
         self._renewing: asyncio.Task[None] | None = None
         self._tasks = Tasks()
         quotas.set_aside = self._set_aside
 
     async def start(self) -> None:
-        """Hear all nodes that are there, and whoever comes. Raises BusError."""
+        """Subscribe to all connected nodes, and to the first beats of new ones. Raises BusError."""
         self._registry.watch(self._note_change)
         await self._renew()
 
     async def renew(self) -> None:
-        """Before each beacon: hear new nodes again, and those that are no longer set aside."""
+        """Subscribe to new nodes, and again to nodes that are not set aside any more.
+
+        Called before each announcement.
+        """
         if self._renewing is None or self._renewing.done():
             self._renewing = self._tasks.run(self._renew(), "hearing nodes")
         await asyncio.wait({self._renewing}, timeout=RENEW_TIMEOUT)
@@ -94,7 +101,7 @@ class Intake:
         now = self._clock()
         for node in [each for each in self._aside if not self._quotas.is_aside(each)]:
             reason = self._aside.pop(node)
-            logger.info("node heard again node=%s reason=%s", node, reason)
+            logger.info("node accepted again node=%s reason=%s", node, reason)
             with suppress(BusError):
                 await self._write_lease(node, "")
         leases = dict(self._registry.leases)
@@ -124,21 +131,21 @@ class Intake:
             self._greeting = None
             self._floods += 1
             if self._clock() >= self._report_at:
-                logger.warning("first beats come in floods, and are not taken for a second count=%d", self._floods)
+                logger.warning("too many first beats, ignored for a second count=%d", self._floods)
                 self._floods, self._report_at = 0, self._clock() + REPORT_INTERVAL
             await greeting()
             return None
         node, _ = subjects.sender(subject)
         hearing = self._heard.get(node)
         if not subjects.is_name(node) or (hearing is not None and hearing.done()):
-            # The last one is taken where it is heard by itself.
+            # A node with a subscription of its own is handled there.
             return None
         if not self._is_aside(node):
             await self._hear(node)
         return await self._take(subject, body)
 
     async def _hear(self, node: str) -> None:
-        """Hear what a node asks, from now on. Raises BusError."""
+        """Subscribe to a node's requests. Raises BusError."""
         hearing = self._heard.get(node)
         if hearing is None:
             self._known_at.setdefault(node, self._clock())
@@ -148,7 +155,7 @@ class Intake:
                 answers=_inbox_of_sender,
                 waiting=WAITING,
                 at_once=AT_ONCE,
-                lost=lambda subject: self._quotas.blame(node, "it sends more than can be looked at"),
+                lost=lambda subject: self._quotas.blame(node, "it sends more than a gateway can read"),
             )
             hearing = self._heard[node] = asyncio.create_task(serving)
         try:
@@ -173,7 +180,7 @@ class Intake:
             self._tasks.run(self._hear_quietly(node), "hearing a node")
 
     async def _hear_quietly(self, node: str) -> None:
-        # If it fails, it is tried again before the next beacon.
+        # If this fails, it is repeated before the next announcement.
         with suppress(BusError):
             await self._hear(node)
 
@@ -186,10 +193,13 @@ class Intake:
         await self._stop(node)
         self.silenced(node)
         with suppress(BusError):
-            await self._write_lease(node, f"{reason}; it is heard again {ASIDE:.0f} s after {self._gateway} said so")
+            await self._write_lease(node, f"{reason}; it is accepted again {ASIDE:.0f} s after {self._gateway} noticed")
 
     async def _write_lease(self, node: str, why: str) -> None:
-        """Tell all gateways that a node is set aside, or no longer. It keeps its lease meanwhile. Raises BusError."""
+        """Tell all gateways that a node is set aside, or not any more.
+
+        The node keeps its lease meanwhile. Raises BusError.
+        """
         while True:
             entry = await self._leases.get(node)
             if entry is None or entry.value is None:
@@ -208,4 +218,4 @@ def _inbox_of_sender(subject: str) -> str:
 
 
 def _ignore(subject: str) -> None:
-    """A first beat that found no room is sent again at the next beacon."""
+    """Do nothing: a dropped first beat is sent again after the next announcement."""

@@ -1,9 +1,9 @@
 """Limit how much a gateway takes of one node, and note what it did not take.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-A node that comes to a limit hurts itself alone: what goes beyond is left out, its operators are told, and all else goes
-on.
+A node that exceeds a limit affects only itself. The excess is left out, operators are told, and everything else
+continues.
 """
 
 import logging
@@ -17,58 +17,58 @@ from sandboxagent.fleet.bus.interface import MAX_BODY_BYTES
 logger = logging.getLogger(__name__)
 
 KEEP_TIMEOUT = 60.0
-"""Seconds for which a node is marked after the last thing that was not taken of it, and between two reports of one."""
+"""Seconds for which a node is marked after its last excess, and between two log reports of one node."""
 MAX_MARKED = 1_000
-"""Nodes that are marked at once."""
+"""Maximum number of nodes that are marked at the same time."""
 MAX_DESCRIPTION = 16 << 10
-"""Bytes in which a node describes itself: its version, labels and agents."""
+"""Maximum number of bytes in which a node describes itself: its version, labels and agents."""
 
 
 class NodeLimits(Struct, frozen=True):
-    """What one node may have, at most."""
+    """The limits of one node."""
 
     sessions: int = 20_000
-    """In the list."""
+    """Maximum number of sessions in the list."""
     views: int = 32 << 20
-    """Bytes of what the list shows of all of them."""
+    """Maximum number of bytes of all its sessions' views in the list."""
     view: int = 256 << 10
-    """Bytes of what it shows of one."""
+    """Maximum number of bytes of one session's view in the list."""
     line: int = 64 << 20
-    """Bytes of one line."""
+    """Maximum number of bytes of one line."""
 
     @property
     def parts(self) -> int:
-        """Parts that such a line has; one more, because ids in it may have become longer."""
+        """The maximum number of parts of a line, plus one, because ids in a line may become longer."""
         return self.line // MAX_BODY_BYTES + 2
 
 
 class Usage:
-    """What a node has in the list."""
+    """The part of the list that a node uses."""
 
     __slots__ = ("sessions", "views")
 
     def __init__(self) -> None:
         self.sessions = 0
         self.views = 0
-        """Bytes."""
+        """Number of bytes of its sessions' views."""
 
 
 class Unfinished:
-    """Lines of which the last part has not come, by name.
+    """Incomplete lines, by name.
 
-    An honest node writes one line after another. Of one that begins many, those that it began last are kept.
+    An honest node writes one line after another. If a node begins many lines, only the newest ones are kept.
     """
 
     def __init__(self, most: int) -> None:
-        """`most` is how many bytes are kept of one node."""
+        """Create the table. It keeps up to `most` bytes of each node."""
         self._most = most
         self._sizes: dict[str, dict[str, int]] = {}
         self._totals: Counter[str] = Counter()
         self._nodes: dict[str, str] = {}
-        """Whose a line is."""
+        """The node of each line."""
 
     def note(self, node: str, line: str, size: int) -> list[str]:
-        """Of a line so many bytes wait for the rest; returns those that have to be given up for it."""
+        """Note the number of bytes of an incomplete line. Return the lines that have to be given up for it."""
         self.forget(line)
         self._sizes.setdefault(node, {})[line] = size
         self._totals[node] += size
@@ -80,7 +80,7 @@ class Unfinished:
         return given_up
 
     def forget(self, line: str) -> None:
-        """It is complete, or nobody wants it."""
+        """Forget a line, because it is complete or nobody needs it."""
         node = self._nodes.pop(line, None)
         if node is None:
             return
@@ -95,20 +95,20 @@ class _Mark:
     def __init__(self) -> None:
         self.reason = ""
         self.count = 0
-        """Since the last report."""
+        """Number of excesses since the last report."""
         self.noted_at = 0.0
         self.reported_at: float | None = None
 
 
 class Marks:
-    """What was not taken of nodes lately: counted, shown with the node, and reported once a minute for each."""
+    """The recent excesses of nodes: counted, shown with the node, and logged once a minute for each node."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._marks: dict[str, _Mark] = {}
 
     def note(self, node: str, reason: str) -> None:
-        """Something of a node is not taken."""
+        """Note that something from a node was refused."""
         now = self._clock()
         mark = self._marks.get(node)
         if mark is None:
@@ -118,10 +118,10 @@ class Marks:
         mark.reason, mark.noted_at = reason, now
         mark.count += 1
         if mark.reported_at is None or now - mark.reported_at >= KEEP_TIMEOUT:
-            logger.warning("not taken of a node node=%s count=%d reason=%s", node, mark.count, reason)
+            logger.warning("refused from a node node=%s count=%d reason=%s", node, mark.count, reason)
             mark.reported_at, mark.count = now, 0
 
     def of(self, node: str) -> str:
-        """Why something of a node was not taken in the last minute; empty when all was."""
+        """Return why something from a node was refused in the last minute; empty if nothing was."""
         mark = self._marks.get(node)
         return mark.reason if mark is not None and self._clock() - mark.noted_at < KEEP_TIMEOUT else ""

@@ -53,11 +53,11 @@ ANNOUNCE_INTERVAL = 1.0
 CLEAN_INTERVAL = 10.0
 UI_THREADS = 2
 MAX_ANSWERED = 64 << 20
-"""Bytes of a node's answer to one envelope."""
+"""Maximum number of bytes of a node's answer to one envelope."""
 
 
 def run(settings: Settings) -> int:
-    """Serve until stopped; returns the exit code."""
+    """Serve until stopped, and return the exit code."""
     if not settings.join:
         raise SettingsError("a gateway needs --join, the address of a NATS server of the fleet")
     set_up_logging(settings)
@@ -174,7 +174,7 @@ async def _serve_on(
     try:
         await asyncio.wait([lost, told], return_when=asyncio.FIRST_COMPLETED)
         if lost.done():
-            # Its supervisor starts it again, and has the reason.
+            # The error ends the process, so that a supervisor restarts it and logs the reason.
             raise BusRefused(lost.result())
     finally:
         lost.cancel()
@@ -193,7 +193,7 @@ async def _serve_on(
 
 
 async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
-    """Tell nodes once a second that this gateway is there."""
+    """Announce this gateway to all nodes once a second."""
     announcement = msgspec.msgpack.encode(messages.GatewayAnnouncement(name, messages.OLDEST, messages.PROTOCOL))
     while True:
         await intake.renew()
@@ -203,7 +203,7 @@ async def _show(bus: NatsBus, name: str, intake: Intake) -> None:
 
 
 async def _keep(connections: FleetConnections, node_calls: NodeCalls) -> None:
-    """Keep what is used, and forget the rest."""
+    """Keep used connections alive, and forget unused ones."""
     while True:
         await asyncio.sleep(CLEAN_INTERVAL)
         connections.close_unused()

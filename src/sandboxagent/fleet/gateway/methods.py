@@ -1,7 +1,7 @@
 """Answer lists and history at a gateway, from the fleet's tables and its stream.
 
-They answer for nodes that are lost, too. Turns are named after the positions of their prompts in the log of their node:
-these are found in the stream, by what each message says of them.
+These answers also cover lost nodes. A turn is named after the position of its prompt in its node's log. The prompt is
+found in the stream, because each message has its node's position.
 """
 
 from collections.abc import Awaitable, Callable
@@ -25,14 +25,14 @@ from sandboxagent.server.sessions.extensions import MAX_PAGE, MAX_WAIT_TIMEOUT, 
 from sandboxagent.server.sessions.session import iso
 
 ONE = 2
-"""Between the ends of a range that has one position. Clients ask so for the prompt of a turn, which is named after its
-prompt's position: that is one of its node's own, where there is no such event here."""
+"""Distance between the ends of a range with one position. Clients request such a range for the prompt of a turn. If the
+stream has no event there, the position is one of the node's own."""
 
 Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 
 
 class GatewayMethods:
-    """The methods, and what they read."""
+    """The methods that a gateway answers itself."""
 
     def __init__(self, feed: Feed, registry: NodeRegistry, owners: Owners) -> None:
         self._feed = feed
@@ -49,11 +49,11 @@ class GatewayMethods:
         }
 
     def table_without_node(self) -> dict[str, Method]:
-        """What is answered here when the node of a session is not there."""
+        """Return the methods that are answered here if a session's node is not connected."""
         return {methods.GET_SESSION: self._get, methods.ATTACH: self._attach, methods.DETACH: self._detach}
 
     async def owner(self, session_id: str) -> str | None:
-        """The node that a session belongs to: as it is listed, else as it was granted. Raises LogUnavailable."""
+        """Return the node of a session: as it is listed, or else as it was granted. Raises LogUnavailable."""
         seen = self._registry.find(session_id)
         if seen is not None:
             return seen.node
@@ -64,7 +64,7 @@ class GatewayMethods:
             raise LogUnavailable.of_fleet(error) from error
         if owner is not None:
             return owner.node
-        # It may have been granted before the table of owners was kept.
+        # The session may have been granted before the table of owners existed.
         record = await self._feed.last(subject)
         return None if record is None else ownership(record.headers).node
 
@@ -94,7 +94,7 @@ class GatewayMethods:
         return {"session": self._registry.session(envelope.session_id).view}
 
     async def _attach(self, connection: FleetConnection, envelope: Envelope) -> object:
-        """To a session whose node is lost: it can be read, and what its node says when it is back comes, too."""
+        """Attach to a session whose node is lost. The client can read it, and gets its events when the node is back."""
         seen = self._registry.session(envelope.session_id)
         channel = session_channel(seen.session_id)
 
@@ -139,7 +139,7 @@ class GatewayMethods:
 
 
 def _entry(view: Object) -> Object:
-    """A session as ACP's `session/list` shows it, from its view."""
+    """Convert a session's view to the form of ACP's `session/list`."""
     kept = ("agent", "createdAt", "ended", "resumable", "running", "eventCount", "pending", "node")
     ours = object_at(view, "metadata") | {name: view.get(name) for name in kept}
     return {
@@ -149,7 +149,7 @@ def _entry(view: Object) -> Object:
 
 
 def is_prompt(line: bytes) -> bool:
-    """Whether an envelope begins a turn."""
+    """Return whether an envelope starts a turn."""
     try:
         return parse(line).method == methods.PROMPT
     except NotAnEnvelope:
@@ -157,7 +157,7 @@ def is_prompt(line: bytes) -> bool:
 
 
 async def find_prompt(feed: Feed, session_id: str, position: int) -> Chunk | None:
-    """The prompt at a position of its node's own, as a chunk of one event. Raises LogUnavailable."""
+    """Return the prompt at one of its node's positions, as a chunk of one event. Raises LogUnavailable."""
     record = await _find_record(feed, session_id, position)
     if record is None:
         return None
@@ -172,7 +172,7 @@ async def find_prompt(feed: Feed, session_id: str, position: int) -> Chunk | Non
 
 
 async def _find_record(feed: Feed, session_id: str, position: int) -> StreamRecord | None:
-    """The first message of a session that reaches a position of its node's, by halves: each names its last one."""
+    """Find the first message of a session that reaches one of its node's positions, by binary search."""
     subject = subjects.session_events(session_id)
     found = await feed.last(subject)
     if found is None or ownership(found.headers).last < position:
@@ -191,7 +191,7 @@ async def _find_record(feed: Feed, session_id: str, position: int) -> StreamReco
 
 
 async def _first_part(feed: Feed, record: StreamRecord) -> int:
-    """The sequence at which the line of a message begins: a long one comes in parts."""
+    """Return the sequence at which a message's line begins. A long line has several parts."""
     part = record.headers.get(PART)
     number = read_part(part)[0] if part else 1
     while number > 1 and record.predecessor:

@@ -1,6 +1,7 @@
 """Call nodes for the connections of clients, and introduce each connection to the nodes it uses.
 
-A guest's id at a node is of no use elsewhere. A node that has forgotten it, or was started again, gets it again.
+A connection's id at a node is valid only there. A node that has forgotten the connection, or was restarted, gets it
+again.
 """
 
 import asyncio
@@ -37,13 +38,13 @@ from sandboxagent.server.http.asgi import JSON
 logger = logging.getLogger(__name__)
 
 NODE_TIMEOUT = 60.0
-"""Seconds for which a node is tried that has a lease and does not answer."""
+"""Seconds for which a call to a node is repeated that has a lease and does not answer."""
 RETRY_INTERVAL = 0.25
 _TYPE = (b"content-type", JSON.encode())
 
 
 class Refusal(SandboxAgentError):
-    """A problem that a node has answered with, as it came."""
+    """A problem from a node, passed on unchanged."""
 
     def __init__(self, answer: NodeAnswer) -> None:
         problem = _decode(answer.body)
@@ -58,7 +59,7 @@ class NodeCalls:
     """All calls to nodes that are made for a connection."""
 
     def __init__(self, connections: FleetConnections, caller: Caller, registry: NodeRegistry, most: int) -> None:
-        """`most` is how many bytes an answer may have."""
+        """Create the calls. `most` is the maximum number of bytes of an answer."""
         self._connections = connections
         self._caller = caller
         self._registry = registry
@@ -73,7 +74,7 @@ class NodeCalls:
     # Introductions
 
     async def introduce(self, connection: FleetConnection, node: str, *, greet: bool = False) -> Introduced:
-        """Make it known to a node; with `greet`, the node answers its `initialize`.
+        """Introduce a connection to a node. With `greet`, the node answers the connection's `initialize`.
 
         Raises NodeUnreachable, Refusal or LogUnavailable.
         """
@@ -103,7 +104,7 @@ class NodeCalls:
             greet,
         )
         try:
-            # A greeting may have to start an agent first, which has limits of its own.
+            # The node may first have to start the agent, which has limits of its own.
             async with asyncio.timeout(None if greet else NODE_TIMEOUT):
                 introduced = await self._say_who(node, said)
                 await self._attach_again(connection, node, known=introduced.known)
@@ -121,10 +122,13 @@ class NodeCalls:
         try:
             return read_answer(answer.body, Introduced)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            raise NodeUnreachable(node, "sends what makes no sense") from None
+            raise NodeUnreachable(node, "sends invalid data") from None
 
     async def _attach_again(self, connection: FleetConnection, node: str, *, known: bool) -> None:
-        """Attach it at a node that did not know it; what an earlier attempt did not come to is not forgotten."""
+        """Attach a connection to its sessions at a node that did not know it.
+
+        This also completes an earlier attempt that was not finished.
+        """
         if known and node not in connection.unattached:
             return
         connection.unattached |= {node}
@@ -136,7 +140,7 @@ class NodeCalls:
             if answer.status != 200:
                 raise Refusal(answer)
             if text_at(_decode(answer.body), "error", "data", "type") == UnknownSession.slug:
-                # It has lost its disk.
+                # The node has lost its disk.
                 self._connections.endings.tell_gone(connection, session_id, known_at)
         connection.unattached -= {node}
 
@@ -155,10 +159,15 @@ class NodeCalls:
         *,
         repeatable: bool,
     ) -> NodeAnswer:
-        """Send an envelope for a connection, and wait for what comes of it, hours if need be.
+        """Send an envelope for a connection, and wait for the answer, for hours if necessary.
 
-        What is `repeatable` is sent again for as long as the node has its lease. Raises NodeUnreachable when the node
-        has not got it, NodeLost when the node went away while it worked on it, Refusal and LogUnavailable.
+        A `repeatable` envelope is sent again for as long as the node has its lease.
+
+        Raises:
+            NodeUnreachable: the node has not got the envelope.
+            NodeLost: the node was lost while it worked on the envelope.
+            Refusal: the node refuses.
+            LogUnavailable: the fleet's table or its stream does not work.
         """
         clock = asyncio.get_running_loop().time
         failing_since, sent, forgotten = clock(), False, 0
@@ -174,7 +183,7 @@ class NodeCalls:
                 answer = await self._call(node, self._asked(connection, node, more), body)
             except NodeUnreachable:
                 if clock() - began > NODE_TIMEOUT:
-                    # It worked on it for long: only the time for which it cannot be reached counts.
+                    # The node has worked on it for long. Only the time for which it cannot be reached counts.
                     failing_since = clock()
                 if sent and not repeatable:
                     if await self._is_lost(lease):
@@ -194,28 +203,28 @@ class NodeCalls:
             await asyncio.sleep(0 if forgotten == 1 and not sent else RETRY_INTERVAL)
 
     async def _is_lost(self, lease: Lease) -> bool:
-        """Whether a run of a node that does not answer has ended: its lease says so, after a while."""
+        """Return whether a node's run that does not answer has ended. Its lease shows this after a while."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LEASE_TIMEOUT):
                 await self._registry.until(lambda: self._has_ended(lease))
         return self._has_ended(lease)
 
     def _has_ended(self, lease: Lease) -> bool:
-        """Whether this run of a node has its lease no longer."""
+        """Return whether this run of a node does not have its lease any more."""
         now = self._registry.leases.get(lease.node)
         return now is None or now.nonce != lease.nonce
 
     async def _tell_opened(self, node: str, session_id: str) -> None:
-        """Its client has the response that names a new session: the node waits for that before it sends updates."""
+        """Tell a node that the client has the response with its new session. Before that, the node sends no updates."""
         asked = NodeRequest("POST", OPENED.encode(), headers=[_TYPE])
         try:
             await self._call(node, asked, msgspec.json.encode(Opened(session_id)))
         except SandboxAgentError as error:
-            # It goes on by itself after a while.
+            # The node continues by itself after a while.
             logger.info("new session not announced session=%s node=%s reason=%s", session_id, node, error.slug)
 
     def _forget_remotes(self, connection: FleetConnection) -> None:
-        """Its client has closed it: no node need keep it."""
+        """Tell nodes to forget a connection that its client has closed."""
         for node in connection.remotes:
             if node in self._registry.leases:
                 asked = self._asked(connection, node, [], "DELETE")
@@ -225,7 +234,7 @@ class NodeCalls:
         try:
             await self._call(node, asked, b"")
         except SandboxAgentError as error:
-            logger.info("guest not forgotten node=%s reason=%s", node, error.slug)
+            logger.info("remote connection not removed node=%s reason=%s", node, error.slug)
 
     def _asked(
         self, connection: FleetConnection, node: str, more: list[tuple[bytes, bytes]], method: str = "POST"
@@ -234,7 +243,10 @@ class NodeCalls:
         return NodeRequest(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
 
     async def _call(self, node: str, asked: NodeRequest, body: bytes) -> NodeAnswer:
-        """Raises NodeUnreachable also when the node loses its lease meanwhile, or another run of it gets one."""
+        """Send a request to a node.
+
+        Raises NodeUnreachable also if the node loses its lease meanwhile, or another run of it gets one.
+        """
         lease = self._registry.leases.get(node)
         calling = asyncio.create_task(self._caller.call(node, asked, body, most=self._most))
         gone = asyncio.create_task(self._registry.until(lambda: lease is None or self._has_ended(lease)))
@@ -250,7 +262,10 @@ class NodeCalls:
     # Nodes that come and go
 
     def _take_change(self, node: str) -> None:
-        """A node is gone, or was started again: what waits on the old run ends, and the new one gets its guests."""
+        """Handle a node that is lost or was restarted.
+
+        Calls to the old run end, and the new run gets its connections.
+        """
         lease = self._registry.leases.get(node)
         for connection in self._connections.all():
             known = connection.remotes.get(node)
@@ -263,7 +278,10 @@ class NodeCalls:
                 self._spawn(self._introduce_again(connection, node))
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
-        """Its client reads here: a node that was started again meanwhile has to know that it can ask here."""
+        """Introduce a connection with a new stream to nodes that were restarted meanwhile.
+
+        These nodes have to know that they can send requests to its client.
+        """
         for node, known in connection.remotes.items():
             self._give_up(connection, node)
             lease = self._registry.leases.get(node)
@@ -271,7 +289,7 @@ class NodeCalls:
                 self._spawn(self._introduce_again(connection, node))
 
     def _give_up(self, connection: FleetConnection, node: str) -> None:
-        """Runs of a node may have ended: withdraw what their agents asked, then answer in their place."""
+        """Withdraw requests of a node's ended runs, and then respond in their place."""
         if self._connections.withdrawals.may_have(connection, node):
             self._spawn(self._withdraw_and_fail(connection, node))
         else:
@@ -282,7 +300,7 @@ class NodeCalls:
         self.fail_unanswered(connection, node)
 
     def fail_unanswered(self, connection: FleetConnection, node: str) -> None:
-        """Answer in the place of runs of a node that have ended, and had promised responses."""
+        """Respond in the place of a node's ended runs that had promised responses."""
         lease = self._registry.leases.get(node)
         run = None if lease is None else lease.nonce
         lost = {id: each for id, each in connection.unanswered.items() if each.node == node and each.run != run}
@@ -291,7 +309,7 @@ class NodeCalls:
             self._connections.promises.tell_lost(connection, lost, node)
 
     async def keep_all(self) -> None:
-        """Keep connections in the fleet's table, and at the nodes that know them: both forget what is not used."""
+        """Renew connections in the fleet's table and at the nodes that know them. Both forget unused connections."""
         for connection in self._connections.all():
             try:
                 overdue = await self._connections.keep(connection)
@@ -301,11 +319,11 @@ class NodeCalls:
             for node in list(connection.remotes) if overdue else ():
                 is_there = node in self._registry.leases
                 if is_there or node in self._registry.orders.forgotten:
-                    # A run publishes what the one before it has asked, after it got its lease; and another gateway may
-                    # have heard later that a node was forgotten.
+                    # A new run publishes requests of the previous run after it got its lease. And another gateway may
+                    # have learned later that a node was forgotten.
                     self._give_up(connection, node)
                 if is_there:
-                    # Not waited for: a node that does not answer must not keep the others' connections from being kept.
+                    # Not awaited, because a silent node must not delay the renewal of other connections.
                     self._spawn(self._introduce_again(connection, node))
 
     async def _introduce_again(self, connection: FleetConnection, node: str) -> None:

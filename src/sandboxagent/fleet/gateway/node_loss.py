@@ -1,8 +1,8 @@
 """Settle the requests, sessions and questions of a lost node, and tell each client once.
 
-A request that the node had accepted is answered in its place. A session that it lost with its disk has ended. What its
-agents had asked is withdrawn when it was started anew or forgotten; until then it stays, for a node that is merely away
-may come back in the same run, and takes the answers then.
+A gateway answers each request that the node had accepted, in its place. A session that the node lost with its disk has
+ended. Requests of its agents are withdrawn after the node was restarted or forgotten. Until then they stay, because a
+node that is only cut off may return in the same run and accept answers.
 """
 
 import asyncio
@@ -39,42 +39,43 @@ from sandboxagent.server.log.event import Chunk
 logger = logging.getLogger(__name__)
 
 ACCEPT_TIMEOUT = 10.0
-"""Seconds that the word of an accepted request waits until all gateways can know of it."""
+"""Seconds to store in the stream that a request was accepted."""
 RETRY_INTERVAL = 0.5
-"""Seconds until a stream that could not be read is read again."""
+"""Seconds before the stream is read again after a failure."""
 _OUTCOME = {META: {"outcome": "cancelled", "answeredBy": None}}
 
 
 class Promises:
-    """What gateways tell each other about requests, by the stream."""
+    """The records in the stream by which gateways tell each other about requests."""
 
     def __init__(self, feed: Feed, own: GatewayEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
-        """`fetch_run` says which run of a node has its lease. Raises LogUnavailable."""
+        """Create the records. `fetch_run` returns the run of a node that has its lease, or raises LogUnavailable."""
         self._feed = feed
         self._own = own
         self._fetch_run = fetch_run
         self._tasks = Tasks()
 
     def note_asked(self, connection: FleetConnection, id: bytes, node: str) -> None:
-        """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
+        """Note that a client's request goes to a node, so that no other node may answer it. All gateways learn of it.
 
-        Where a single node can speak to it, they know already.
+        If the connection has only one node, nothing has to be told.
         """
         connection.note_asked(id, node)
         if connection.remotes.keys() - {node}:
             self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
 
     async def note_attaching(self, connection: FleetConnection, id: bytes) -> None:
-        """The response to a request of its client names a position: all gateways know that before it comes.
+        """Tell all gateways, before the response comes, that the response to a request contains a position.
 
         Raises LogUnavailable.
         """
         await self._announce(connection, Attaches(same_id(id).decode()))
 
     async def note_accepted(self, connection: FleetConnection, id: bytes, promise: Promise) -> None:
-        """A run of a node has promised a response on the stream. When it is lost, any gateway says so.
+        """Note that a run of a node has promised a response on the stream.
 
-        All of them can know that before the client learns that its request is accepted. Raises LogUnavailable.
+        If the run is lost, any gateway responds in its place. All gateways can know this before the client learns that
+        its request is accepted. Raises LogUnavailable.
         """
         if self._has_come(connection, same_id(id), promise):
             return
@@ -88,13 +89,13 @@ class Promises:
             raise LogUnavailable.of_fleet("the fleet's stream does not take the word that this request was accepted")
 
     def _has_come(self, connection: FleetConnection, id: bytes, promise: Promise) -> bool:
-        """Whether the response was quicker than the word that it is promised."""
+        """Return whether the response came before the promise was noted."""
         channel = subjects.connection_events(connection.tag, promise.node)
         chunks, _ = self._feed.in_memory([channel], promise.after, EVERYTHING) or ((), False)
         return any(id in answered(chunk) for chunk in chunks)
 
     def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
-        """Answer in the place of a node that is lost; of several gateways that do, the first."""
+        """Respond in the place of a lost node. If several gateways do so, the first one counts."""
         self._tasks.run(self._tell_lost(connection, lost, node), f"tell what {node} lost")
 
     async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
@@ -107,7 +108,7 @@ class Promises:
                 continue
             for id, promise in lost.items():
                 if promise.run == run:
-                    # It is there: this gateway does not know it yet.
+                    # The run is alive, although this gateway does not know it yet.
                     connection.note_promise(id, promise)
                 elif known.get(id, 0) <= promise.after:
                     unless = partial(self._is_answered, connection, node, id, promise.after)
@@ -119,11 +120,14 @@ class Promises:
             known = await self._answered(connection, node)
         except LogUnavailable as error:
             raise Unreachable(str(error)) from error
-        # What was closed meanwhile could not be read.
+        # If the connection was closed meanwhile, its channels could not be read.
         return connection.closed or known.get(id, 0) > after
 
     async def _answered(self, connection: FleetConnection, node: str) -> dict[bytes, int]:
-        """Requests of its client that a node has answered on the stream, or a gateway in its place; and where, last."""
+        """Return the requests that a node, or a gateway in its place, has answered on the stream.
+
+        The values are the positions of the last answers.
+        """
         found: dict[bytes, int] = {}
 
         def note(chunk: Chunk) -> bool:
@@ -139,21 +143,22 @@ class Promises:
 
 
 class Endings:
-    """What clients learn of sessions that a node lost with its disk."""
+    """Tells clients about sessions that a node lost with its disk."""
 
     def __init__(self, feed: Feed, own: GatewayEvents) -> None:
         self._feed = feed
         self._own = own
 
     async def catch_up(self, connection: FleetConnection, node: str) -> int:
-        """Learn what a node has said of its attachments so far, and up to which position. Raises LogUnavailable."""
+        """Read a node's attachments so far, and return the position of the feed. Raises LogUnavailable."""
         await self._feed.catch_up(subjects.attachments(connection.tag, node))
         return self._feed.position
 
     def tell_gone(self, connection: FleetConnection, session_id: str, known_at: int) -> None:
-        """Tell a client that a session cannot go on; of several gateways that find out, the first does.
+        """Tell a client that a session has ended. If several gateways do so, the first one counts.
 
-        `known_at` is what `catch_up` gave before the node said so: what the node attaches later is another session.
+        `known_at` is the result of `catch_up` before the node said so. A session that the node attaches later is
+        another one.
         """
         ended = {
             "sessionId": session_id,
@@ -165,7 +170,7 @@ class Endings:
         if not 0 < begun <= known_at:
             return
         gone = msgspec.json.encode(Gone(session_id, known_at))
-        # First what its client hears: if this gateway ends in between, another one says the rest.
+        # The client is told first. If this gateway ends before the second record, another gateway writes it.
         self._own.tell(
             connection.tag,
             notification(methods.ENDED, ended),
@@ -175,7 +180,7 @@ class Endings:
         self._own.announce(connection.tag, gone, unless=partial(self._is_gone, connection, session_id, begun))
 
     async def _knows(self, connection: FleetConnection, session_id: str, after: int, known_at: int) -> bool:
-        """Whether its client has been told since it was attached, or has another session of this id by now.
+        """Return whether the client was told since it was attached, or is attached to another session of this id.
 
         Raises Unreachable.
         """
@@ -188,7 +193,7 @@ class Endings:
         return connection.closed or told > 0 or connection.attached_since(session_id) > known_at
 
     async def _is_gone(self, connection: FleetConnection, session_id: str, after: int) -> bool:
-        """Whether gateways know it since a position. Raises Unreachable."""
+        """Return whether gateways have noted the end since a position. Raises Unreachable."""
         try:
             await self._feed.catch_up(subjects.attachments(connection.tag, subjects.GATEWAY))
         except LogUnavailable as error:
@@ -209,31 +214,38 @@ def _is_ending(line: bytes) -> bool:
 
 
 class Withdrawals:
-    """What clients learn of requests that they can no longer answer."""
+    """Tells clients about requests that they can not answer any more."""
 
     def __init__(self, feed: Feed, own: GatewayEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
-        """`fetch_run` says which run of a node has its lease, None while one may come back. Raises LogUnavailable."""
+        """Create the object.
+
+        `fetch_run` returns the run of a node that has its lease, or None while a run may return. It raises
+        LogUnavailable.
+        """
         self._feed = feed
         self._own = own
         self._fetch_run = fetch_run
         self._reading = asyncio.Lock()
 
     def note_answered(self, connection: FleetConnection, id: bytes) -> None:
-        """Its client has answered a request; all gateways learn of it."""
+        """Note that a client has answered a request. All gateways learn of it."""
         connection.note_settled([id])
         self._own.announce(connection.tag, msgspec.json.encode(Answered(id.decode())))
 
     def may_have(self, connection: FleetConnection, node: str) -> bool:
-        """Whether its client may have been asked by agents of a node, and not have answered yet."""
+        """Return whether a node's agents may have open requests at a client."""
         return node in connection.unread or bool(connection.requests.get(node))
 
     async def withdraw(self, connection: FleetConnection, node: str) -> None:
-        """Another run of a node may have its lease, or none ever: withdraw what others have asked this client."""
+        """Withdraw the requests that earlier runs of a node have sent to a client.
+
+        Called when another run may have the node's lease, or when no run will ever have it again.
+        """
         while not connection.closed:
             try:
                 await self._read(connection, node)
                 asked = dict(connection.requests.get(node, {}))
-                # In this order: what comes in meanwhile may have been asked by a later run.
+                # The requests are read before the run: a request that arrives later may be from a later run.
                 run = await self._fetch_run(node)
             except LogUnavailable as error:
                 logger.info("requests not withdrawn yet connection=%s reason=%s", connection.tag, error)
@@ -245,16 +257,16 @@ class Withdrawals:
             return
 
     def _withdraw_one(self, connection: FleetConnection, node: str, id: bytes, session_id: str | None) -> None:
-        """It counts as withdrawn when the stream has brought that, from here or from another gateway."""
+        """Withdraw a request. It counts as withdrawn when the stream delivers the withdrawal, from any gateway."""
         line = notification(methods.CANCEL_REQUEST, {"requestId": Raw(id), "_meta": _OUTCOME})
         unless = partial(self._is_settled, connection, node, id)
         self._own.tell(connection.tag, line, session_id, unless=unless)
 
     async def _read(self, connection: FleetConnection, node: str) -> None:
-        """Find out what its client was asked before the connection came to this gateway. Raises LogUnavailable."""
+        """Read the requests that a client got before its connection came to this gateway. Raises LogUnavailable."""
         if node not in connection.unread:
             return
-        # One at a time: it may take many pages, and clients that have come to this gateway at once wait for theirs.
+        # One connection at a time, because each may take many pages, and many clients may come at once.
         async with self._reading:
             if node in connection.unread and not connection.closed:
                 await self._read_pages(connection, node)
@@ -279,7 +291,7 @@ class Withdrawals:
         connection.note_requests(asked)
 
     async def _is_settled(self, connection: FleetConnection, node: str, id: bytes) -> bool:
-        """Whether another gateway has withdrawn a request. Raises Unreachable."""
+        """Return whether another gateway has withdrawn a request. Raises Unreachable."""
         try:
             await self._feed.catch_up(subjects.connection_events(connection.tag, subjects.GATEWAY))
         except LogUnavailable as error:
@@ -288,7 +300,7 @@ class Withdrawals:
 
 
 def _answered(chunk: Chunk) -> Iterator[bytes]:
-    """The ids of requests that a client has answered, of what gateways tell each other."""
+    """Yield the ids of requests that a client has answered, from the records of gateways."""
     for line in chunk.lines:
         with suppress(msgspec.DecodeError, UnicodeDecodeError):
             said = msgspec.json.decode(line, type=Own)

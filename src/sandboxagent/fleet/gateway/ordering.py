@@ -13,14 +13,14 @@ ORDER_TIMEOUT = 10.0
 
 
 class Ordering:
-    """Connections whose last event is looked for."""
+    """The searches for the last event of each connection."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._tasks: dict[FleetConnection, set[asyncio.Task[None]]] = {}
 
     def begin(self, connection: FleetConnection, channel: str, after: int) -> None:
-        """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
+        """Search a channel for the last event that was meant for a connection, among events that are not in memory."""
 
         async def find() -> None:
             last = await self._feed.last_meant(channel, after, connection.sees)
@@ -38,19 +38,19 @@ class Ordering:
                 del self._tasks[connection]
 
     def drop(self, connection: FleetConnection) -> None:
-        """It is closed here."""
+        """Cancel the searches for a connection that is closed here."""
         for task in self._tasks.pop(connection, ()):
             task.cancel()
 
     async def settled(self, connection: FleetConnection) -> None:
-        """Wait until it is known which event is the last one that was meant for it. Raises LogUnavailable."""
+        """Wait until the last event that was meant for a connection is known. Raises LogUnavailable."""
         while tasks := self._tasks.get(connection):
             await asyncio.gather(*tasks)
 
     async def wait_sent(self, connection: FleetConnection, node: str, position: int, session_id: str | None) -> None:
-        """Wait until what a node has said to it up to a position of its own, or in a session, has come by here.
+        """Wait until a node's events for a connection, up to one of the node's positions, have arrived here.
 
-        Raises LogUnavailable.
+        With a session, its events count as well. Raises LogUnavailable.
         """
         try:
             async with asyncio.timeout(ORDER_TIMEOUT):
@@ -62,7 +62,7 @@ class Ordering:
             raise LogUnavailable.of_fleet(f"events of {node} have not come by in time") from None
 
     async def _catch_up(self, connection: FleetConnection, node: str, session_id: str | None) -> None:
-        """The stream has it all, as the end of a channel shows that is new here; the reader may be behind that."""
+        """Wait until the channels are complete here. The stream has all events, but its reader may be behind."""
         await self._feed.catch_up(subjects.attachments(connection.tag, node))
         await self._feed.catch_up(subjects.connection_events(connection.tag, node))
         if session_id is not None:

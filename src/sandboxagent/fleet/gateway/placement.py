@@ -1,7 +1,7 @@
 """Choose the node on which a session opens, and probe whether a node's run is still alive.
 
-The choice is pure, but for the one among equals. A run of a node is asked: a copy of a node's disk knows all that the
-node knew; and a node that was frozen or cut off keeps its lease for a while.
+The choice is pure, except for the random choice among equal nodes. A run of a node is probed for two reasons: a copy of
+a node's disk knows everything that the node knew, and a frozen or cut-off node keeps its lease for a while.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from sandboxagent.protocol.errors import InvalidParams, NoNode
 
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
-    """What a client says about the node that it wants."""
+    """A client's requirements for the node of a session."""
 
     agent: str | None = None
     node: str | None = None
@@ -30,7 +30,7 @@ class PlacementRequest:
 
     @classmethod
     def read(cls, params: Object, agent: str | None) -> "PlacementRequest":
-        """From `_meta["sandboxagent.dev"]` of `initialize` or `session/new`. Raises InvalidParams."""
+        """Read the requirements from `_meta["sandboxagent.dev"]` of the params. Raises InvalidParams."""
         ours = object_at(params, "_meta", META)
         labels = object_at(ours, "labels")
         if "labels" in ours and (not labels or not all(isinstance(value, str) for value in labels.values())):
@@ -42,7 +42,7 @@ class PlacementRequest:
 
     @property
     def is_particular(self) -> bool:
-        """Whether not every node will do."""
+        """Whether the client requires certain nodes."""
         return self.node is not None or bool(self.labels)
 
 
@@ -53,10 +53,11 @@ def place(
     choose: random.Random,
     silent: Collection[str] = (),
 ) -> str:
-    """Of two random nodes that fit, the one with fewer running turns. Raises NoNode.
+    """Choose two random nodes that fit, and return the one with fewer running turns. Raises NoNode.
 
-    `closed` are those that get no new sessions, with the reason. Nodes that have the agent come first; when there is
-    none, any other may install it, or say why it does not. One that is `silent` is chosen when there is no other.
+    `closed` are the nodes that get no new sessions, with the reasons. Nodes that have the agent come first. Without
+    any, another node may install the agent, or explain why it does not. A `silent` node is chosen only if there is no
+    other.
     """
     fitting = [lease for lease in leases.values() if _fits(lease, request) and lease.node not in closed]
     if not fitting:
@@ -88,34 +89,34 @@ def _describe(request: PlacementRequest, closed: Mapping[str, str]) -> str:
 
 
 PROBE_TIMEOUT = 0.5
-"""Seconds in which a run of a node answers. The one that waits has one second in all."""
+"""Seconds for a run of a node to answer a probe. The node that waits for the result waits one second in all."""
 ANSWER_TIMEOUT = 1.0
-"""Seconds in which a node answers that is to have a new session."""
+"""Seconds for a node to answer before it gets a new session."""
 
 
 class Presence:
-    """Asks nodes, from one gateway."""
+    """Probes nodes from one gateway."""
 
     def __init__(self, gateway: str, bus: Bus) -> None:
         self._gateway = gateway
         self._bus = bus
 
     async def is_there(self, node: str, nonce: str) -> bool:
-        """False when that run has left the bus. One that does not answer may be frozen: it counts as there."""
+        """Return False if a run has left the bus. A run that does not answer may be frozen, and counts as alive."""
         return await self._probe(node, nonce, PROBE_TIMEOUT) is not False
 
     async def answers(self, node: str, nonce: str) -> bool:
-        """Whether it can be asked for something right now."""
+        """Return whether a run answers at the moment."""
         return await self._probe(node, nonce, ANSWER_TIMEOUT) is True
 
     async def _probe(self, node: str, nonce: str, patience: float) -> bool | None:
-        """Whether that run has heard it; None when nothing is known."""
+        """Return whether a run has received a probe; None if this is unknown."""
         id = secrets.token_urlsafe(16)
         back = subjects.flow_to_gateway(node, self._gateway, id)
         heard: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def take(_: str, body: bytes) -> None:
-            # When nothing hears it, the bus itself sends an empty message.
+            # If nobody subscribes to the subject, the bus itself sends an empty message.
             if not heard.done():
                 heard.set_result(bool(body))
 

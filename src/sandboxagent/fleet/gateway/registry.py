@@ -23,33 +23,34 @@ logger = logging.getLogger(__name__)
 
 PAGE = 200
 MAX_GONE = 10_000
-"""Sessions that are gone of which the revision is remembered. Listing one again takes a node two requests, else."""
+"""Maximum number of deleted sessions whose revision is remembered. Without it, a node needs two requests to list one
+again."""
 NO_RUN = "."
-"""In the place of a run: its node was forgotten, and none of its runs comes back. No nonce in an id has this form."""
+"""Stands for the run of a forgotten node, none of whose runs returns. No nonce in an id has this form."""
 ORDERS = "fleet"
-"""The table that has an operator's orders, each under one key."""
+"""Name of the table of operators' orders, each under one key."""
 _DRAIN, _FORGET, _PIN = "drain.", "forget.", "pin."
 
 
 def drain_key(node: str) -> str:
-    """The key that is there while a node drains."""
+    """Return the key that exists while a node drains."""
     return f"{_DRAIN}{node}"
 
 
 def forget_key(node: str) -> str:
-    """The key that is there once a node was forgotten."""
+    """Return the key that exists after a node was forgotten."""
     return f"{_FORGET}{node}"
 
 
 def pin_key(node: str) -> str:
-    """The key that has what an operator says of a node, in the place of its own word."""
+    """Return the key of an operator's settings for a node, which override the node's own report."""
     return f"{_PIN}{node}"
 
 
 class Orders:
-    """What an operator has said of nodes: one that drains gets no new sessions, one that was forgotten gets nothing.
+    """Operators' orders about nodes: a draining node gets no new sessions, and a forgotten one gets nothing.
 
-    A pinned one has the labels and agents that the operator gives it.
+    A pinned node has the labels and agents that the operator has set.
     """
 
     def __init__(self) -> None:
@@ -70,15 +71,15 @@ class Orders:
             await self._watching.close()
 
     def watch_forgotten(self, watcher: Callable[[str], None]) -> None:
-        """Call back for each node that is forgotten."""
+        """Call a function for each node that is forgotten."""
         self._watchers.append(watcher)
 
     def watch_pins(self, watcher: Callable[[str], None]) -> None:
-        """Call back for each node that is pinned, or no longer."""
+        """Call a function for each node whose pin is set or removed."""
         self._pin_watchers.append(watcher)
 
     def describe(self, lease: messages.Lease) -> messages.Lease:
-        """A node that is there, with what counts of what it says of itself."""
+        """Return a node's lease, in which a pin overrides the node's own report."""
         pin = self.pins.get(lease.node)
         if pin is None:
             return lease
@@ -87,13 +88,13 @@ class Orders:
         return replace(lease, labels=pin.labels, agents=agents, pinned=True, allowed=allowed)
 
     async def fetch_forgotten(self, node: str) -> bool:
-        """Whether a node is forgotten, as the table says now: it may have been invited again. Raises BusError."""
+        """Read from the table whether a node is forgotten, because it may have been invited again. Raises BusError."""
         if self._table is None:
             return node in self.forgotten
         return await self._table.get(forget_key(node)) is not None
 
     def take(self, entry: TableEntry) -> None:
-        """Note an order that was given or taken back."""
+        """Note an order that was given or withdrawn."""
         for prefix, nodes in ((_DRAIN, self.draining), (_FORGET, self.forgotten)):
             if entry.key.startswith(prefix):
                 node = entry.key.removeprefix(prefix)
@@ -130,29 +131,30 @@ class _Facts(Struct, rename="camel"):
 
 
 class Seen(Struct, frozen=True):
-    """A session of the fleet."""
+    """A session in the fleet's list."""
 
     session_id: str
     node: str
     cwd: str
     order: tuple[str, str]
-    """By which the list is sorted, newest first."""
+    """Sort key of the list, newest first."""
     view: Raw
-    """As its node shows it, with the node's name."""
+    """The session's view from its node, with the node's name."""
     alias: str | None = None
     pending: int = 0
-    """Requests of its agent that wait for people."""
+    """Number of its agent's requests that wait for people."""
     size: int = 0
-    """Bytes that its entry has in the table."""
+    """Number of bytes of its entry in the table."""
 
 
 class NodeRegistry:
-    """The two lists."""
+    """The lists of nodes and sessions."""
 
     def __init__(self, orders: Orders | None = None, *, require_pins: bool = False, most: int | None = None) -> None:
-        """With `require_pins`, a node that no operator has pinned gets no new sessions.
+        """Create the lists.
 
-        `most` is how many sessions of a node are listed, None for any number.
+        With `require_pins`, a node without a pin gets no new sessions. `most` is the maximum number of listed sessions
+        of a node; None for no limit.
         """
         self._most = most
         self.orders = orders or Orders()
@@ -160,23 +162,23 @@ class NodeRegistry:
         self.orders.watch_pins(self._apply_pin)
         self._require_pins = require_pins
         self.leases: dict[str, messages.Lease] = {}
-        """Nodes that are there, by name; with an operator's word in the place of their own."""
+        """Connected nodes by name. Pins override their own reports."""
         self._announced: dict[str, messages.Lease] = {}
-        """The same, as they describe themselves."""
+        """Connected nodes by name, as they describe themselves."""
         self.revisions: dict[str, int] = {}
-        """Of the entries of sessions in their table, also of the newest that are gone, by key."""
+        """Revisions of sessions' entries in the table, by key. The newest deleted entries are included."""
         self.changes = Changes()
-        """Of sessions, in the order in which this gateway learned of them."""
+        """Changes of sessions, in the order in which this gateway learned of them."""
         self.sessions: dict[str, Seen] = {}
-        """Those that are listed, by key."""
+        """Listed sessions by key."""
         self.usage: dict[str, Usage] = {}
-        """What nodes have in the list, by name."""
+        """The part of the list that each node uses."""
         self._aliases: dict[str, set[str]] = {}
-        """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
+        """Keys of the sessions that have an alias. There may be several, because nodes choose aliases independently."""
         self._gone: dict[str, None] = {}
-        """Keys of sessions that are gone, of which the revision is known; oldest first."""
+        """Keys of deleted sessions whose revision is remembered, oldest first."""
         self._dropped: dict[str, tuple[str, str]] = {}
-        """Key → the order of a session that was deleted, while the table may still say otherwise."""
+        """Sort keys of deleted sessions, while the table may still list them."""
         self._watchers: list[Callable[[str], None]] = []
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._sorted: list[Seen] | None = []
@@ -184,7 +186,7 @@ class NodeRegistry:
         self._table: Table | None = None
 
     async def start(self, leases: Table, listed: Table) -> None:
-        """Read both tables, and follow them from then on."""
+        """Read both tables, and follow their changes."""
         self._table = leases
         self._watching = [await leases.watch(self._take_lease), await listed.watch(self._take_session)]
 
@@ -194,9 +196,9 @@ class NodeRegistry:
             await each.close()
 
     async def fetch_run(self, node: str) -> str | None:
-        """The run of a node that has its lease, by its nonce, as the tables say now. Raises LogUnavailable.
+        """Read from the tables the nonce of the run that has a node's lease. Raises LogUnavailable.
 
-        NO_RUN for a node that was forgotten. What this gateway has heard may be old, when it was away itself.
+        Return NO_RUN for a forgotten node. The facts in memory may be old if this gateway was cut off itself.
         """
         try:
             if await self.orders.fetch_forgotten(node):
@@ -214,11 +216,11 @@ class NodeRegistry:
 
     @property
     def count(self) -> int:
-        """How many sessions there are."""
+        """Number of sessions."""
         return len(self.sessions)
 
     def nodes(self) -> list[NodeView]:
-        """By name."""
+        """Return the connected nodes, by name."""
         nothing = Usage()
         return [
             NodeView(
@@ -238,7 +240,7 @@ class NodeRegistry:
         ]
 
     def closed(self) -> dict[str, str]:
-        """Nodes that get no new sessions, with the reason."""
+        """Return the nodes that get no new sessions, with the reasons."""
         nothing, most = Usage(), self._most
         full = [node for node in self.leases if most is not None and self.usage.get(node, nothing).sessions >= most]
         closed = dict.fromkeys(full, f"has {self._most} sessions, as many as gateways list of a node (--node-sessions)")
@@ -250,15 +252,15 @@ class NodeRegistry:
         return closed
 
     def owners(self, cwd: str) -> set[str]:
-        """Nodes that have sessions in a directory."""
+        """Return the nodes that have sessions in a directory."""
         return {seen.node for seen in self.sessions.values() if seen.cwd == cwd}
 
     def nodes_with_pending(self) -> set[str]:
-        """Those where an agent waits for people."""
+        """Return the nodes where an agent waits for people."""
         return {seen.node for seen in self.sessions.values() if seen.pending}
 
     def find(self, name: str) -> Seen | None:
-        """A session by its id, or by an alias that one session has."""
+        """Return a session by its id, or by an alias that only one session has; None if there is none."""
         seen = self.sessions.get(subjects.token(name))
         if seen is not None and seen.session_id == name:
             return seen
@@ -266,19 +268,22 @@ class NodeRegistry:
         return self.sessions[next(iter(named))] if len(named) == 1 else None
 
     def session(self, name: str | None) -> Seen:
-        """The same. Raises UnknownSession."""
+        """Return a session by its id, or by an alias that only one session has. Raises UnknownSession."""
         seen = None if name is None else self.find(name)
         if seen is None:
             raise UnknownSession(name or "")
         return seen
 
     def view(self, name: str) -> dict[str, object]:
-        """What the list shows of a session; nothing of one that it does not have."""
+        """Return a session's view from the list; empty if there is none."""
         seen = self.find(name)
         return {} if seen is None else msgspec.json.decode(seen.view, type=dict[str, object])
 
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Seen], str | None]:
-        """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
+        """Return a page of sessions, newest first, and the cursor of the next page.
+
+        Raises InvalidParams for an invalid cursor.
+        """
         before = None if cursor is None else _decode_cursor(cursor)
         fitting = (each for each in self._in_order() if cwd is None or each.cwd == cwd)
         page: list[Seen] = []
@@ -291,7 +296,10 @@ class NodeRegistry:
         return page, None
 
     def list_sessions(self, cursor: str | None, cwd: str | None, changed_after: str | None) -> dict[str, object]:
-        """A page of sessions; what has changed since a moment instead, if this gateway named it and still knows."""
+        """Return a page of sessions, or the sessions that have changed since a moment.
+
+        The moment must be one that this gateway gave out and still knows. Otherwise the first page is returned.
+        """
         now = self.changes.cursor
         changed = None if changed_after is None or cursor is not None else self.changes.after(changed_after)
         if changed is None:
@@ -308,7 +316,7 @@ class NodeRegistry:
         return self._sorted
 
     def drop(self, session_id: str) -> None:
-        """Its node has deleted a session, and is about to say so in the table."""
+        """Remove a session that its node has deleted, before the table says so."""
         key = subjects.token(session_id)
         gone = self._forget(key)
         if gone is not None:
@@ -320,11 +328,11 @@ class NodeRegistry:
             self._wake()
 
     def watch(self, watcher: Callable[[str], None]) -> None:
-        """Call back for each node that comes, goes, starts again, or is forgotten."""
+        """Call a function for each node that comes, goes, restarts, or is forgotten."""
         self._watchers.append(watcher)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is true of nodes or sessions."""
+        """Wait until a condition about nodes or sessions is true."""
         if condition():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -335,7 +343,7 @@ class NodeRegistry:
             del self._waiting[future]
 
     def _forget_node(self, node: str) -> None:
-        """It may be away already, and clients may still have what its agents have asked."""
+        """Handle a forgotten node. It may be away already, and clients may still have its agents' requests."""
         self.leases.pop(node, None)
         self._announced.pop(node, None)
         self._tell(node)
@@ -347,7 +355,7 @@ class NodeRegistry:
 
     def _take_lease(self, entry: TableEntry) -> None:
         before = self.leases.get(entry.key)
-        # A gateway that has not heard yet that a node was forgotten may renew its lease.
+        # A gateway that does not know yet that a node was forgotten may renew its lease.
         if entry.value is None or entry.key in self.orders.forgotten:
             if before is not None:
                 del self.leases[entry.key]
@@ -430,7 +438,10 @@ class NodeRegistry:
 
 
 def _read_listed(value: bytes) -> tuple[str, dict[str, Raw]]:
-    """The node of a listed session, and its facts: without those that an earlier gateway let in, and are too deep."""
+    """Return the node and the facts of a listed session.
+
+    Facts that an earlier gateway accepted and that are too deeply nested are left out.
+    """
     if excess_of_answer(value) is None:
         listed = msgspec.json.decode(value, type=messages.Listed)
         return listed.node, msgspec.json.decode(listed.session, type=dict[str, Raw])

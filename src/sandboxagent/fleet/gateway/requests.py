@@ -1,7 +1,7 @@
 """Take requests, notifications and answers of a gateway's clients, and answer or forward them.
 
-The node that has a session decides everything about it: which prompt runs, which answer came first, what was asked for
-before under the same key. Gateways find that node, and keep nothing.
+The node of a session makes all decisions about it: which prompt runs, which answer came first, and which outcome
+belongs to an idempotency key. Gateways find that node, and store nothing.
 """
 
 import asyncio
@@ -60,23 +60,23 @@ from sandboxagent.server.sessions.reply import Answer, AnsweredOnStream, Reply
 logger = logging.getLogger(__name__)
 
 LIST_TIMEOUT = 2.0
-"""Seconds that the answer to a request which changes what lists show waits for the fleet's list."""
+"""Seconds that the response to a request which changes the list waits until the fleet's list has the change."""
 MAX_SILENT_NODES = 4
-"""Nodes that may be found silent before one is taken as it is."""
+"""Maximum number of silent nodes that are skipped. After that, a node is used without a check."""
 PROBE_INTERVAL = 0.25
-"""Seconds after which a node that has not greeted a client yet is asked whether it is there, again and again."""
+"""Seconds between two probes of a node that has not yet answered a client's `initialize`."""
 MANY_TIMEOUT = 10.0
-"""Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
+"""Seconds that each node has for a request to several nodes. A silent node does not delay the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
 _FINISHED_HERE = (methods.NEW, methods.FORK)
-"""Requests whose response waits for the fleet's list, which no node sees."""
+"""Requests whose response waits for the fleet's list, which nodes do not see."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
 class FleetRequests:
-    """The way in for envelopes from clients of a gateway."""
+    """The entry point for envelopes from a gateway's clients."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class FleetRequests:
         keys_ttl: float,
         default_agent: str | None,
     ) -> None:
-        """`answers` says whether a run of a node answers at the moment."""
+        """Create the entry point. `answers` says whether a run of a node answers at the moment."""
         self._gateway = gateway
         self._connections = connections
         self._node_calls = node_calls
@@ -110,9 +110,9 @@ class FleetRequests:
     async def open(
         self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
     ) -> tuple[FleetConnection, Answer]:
-        """`initialize`: a connection, with a home among the nodes. Without any node, it is good for reading.
+        """Handle `initialize`: open a connection, with a home among the nodes. Without nodes it can only read.
 
-        Raises what becomes an HTTP problem.
+        Raises errors that become HTTP problems.
         """
         assert envelope.id is not None
         check_size(envelope)
@@ -136,7 +136,7 @@ class FleetRequests:
     async def _settle(
         self, connection: FleetConnection, home: str, request: PlacementRequest
     ) -> tuple[str, Introduced]:
-        """Find a node that greets its client. One that falls silent keeps no client waiting, unless no other fits."""
+        """Find a node that answers `initialize`. A silent node is replaced, unless no other node fits."""
         silent: set[str] = set()
         while home not in silent and len(silent) < MAX_SILENT_NODES:
             try:
@@ -147,7 +147,10 @@ class FleetRequests:
         return home, await self._node_calls.introduce(connection, home, greet=True)
 
     async def _greet(self, connection: FleetConnection, node: str) -> Introduced:
-        """Raises NodeUnreachable also when the node falls silent: a greeting may take long, an answer may not."""
+        """Let a node answer `initialize`.
+
+        The node may need long for it, but must answer probes meanwhile. Raises NodeUnreachable if it does not.
+        """
         greeting = asyncio.create_task(self._node_calls.introduce(connection, node, greet=True))
         try:
             while not (await asyncio.wait([greeting], timeout=PROBE_INTERVAL))[0]:
@@ -173,9 +176,9 @@ class FleetRequests:
     def submit(
         self, connection: Connection, envelope: Envelope, key: str | None = None, *, on_stream: bool = False
     ) -> Reply:
-        """Take a request; its answer comes from here or from a node, and the bus has to be asked for it.
+        """Take a request, which this gateway or a node will answer.
 
-        With `on_stream`, a node puts the response there, whatever becomes of this gateway.
+        With `on_stream`, a node puts the response on the stream, even if this gateway ends.
         """
         assert isinstance(connection, FleetConnection)
         reply = Reply()
@@ -244,7 +247,7 @@ class FleetRequests:
         return await self._node_calls.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
 
     async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
-        """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
+        """Let a node accept a request whose response comes on the stream. Return False if it is answered here."""
         assert envelope.id is not None
         if envelope.method in self._own or envelope.method in _FINISHED_HERE or _is_about_all(envelope):
             return False
@@ -253,7 +256,8 @@ class FleetRequests:
             return False
         if envelope.method == methods.ATTACH:
             if connection.is_full(node):
-                # It may be attached to no more; that is found out here.
+                # The connection has the maximum number of attachments. The check is made when the request is answered
+                # here.
                 return False
             await self._connections.promises.note_attaching(connection, envelope.id)
         after = self._connections.position
@@ -264,19 +268,22 @@ class FleetRequests:
             promise = Promise(node, answer.run, after)
             await self._connections.promises.note_accepted(connection, envelope.id, promise)
         finally:
-            # That run may have ended before its promise was noted.
+            # The node's run may have ended before its promise was noted.
             self._node_calls.fail_unanswered(connection, node)
         return True
 
     async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:
-        """What waits anywhere in the fleet, of nodes that are there."""
+        """List the pending requests of all connected nodes."""
         assert envelope.id is not None
         nodes = (self._registry.nodes_with_pending() | set(connection.remotes)) & set(self._registry.leases)
         found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
         return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
 
     async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[Object]:
-        """What waits at one node; nothing of one that does not answer in time, or not with a list."""
+        """List the pending requests of one node.
+
+        The list is empty if the node does not answer in time, or answers without a list.
+        """
         try:
             async with asyncio.timeout(MANY_TIMEOUT):
                 answer = await self._request(connection, node, envelope, None)
@@ -288,12 +295,12 @@ class FleetRequests:
         return [each for each in pending if self._may_name(node, text_at(each, "sessionId"))]
 
     def _may_name(self, node: str, session_id: str | None) -> bool:
-        """Whether a session may be one of a node: it is listed as that, or not at all."""
+        """Return whether a session may belong to a node: it is listed for that node, or not listed."""
         seen = None if session_id is None else self._registry.find(session_id)
         return seen is None or seen.node == node
 
     async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
-        """Clients find what they have changed in the lists of this gateway; or, if its node is slow, a moment later."""
+        """Wait, for a limited time, until this gateway's list shows a client's change."""
         made = text_at(response.result(), "sessionId") if envelope.method in _LISTING else None
         is_listed = self._listing_of(envelope, response, made)
         if is_listed is not None:
@@ -301,11 +308,11 @@ class FleetRequests:
                 async with asyncio.timeout(LIST_TIMEOUT):
                     await self._registry.until(is_listed)
         if made is not None and await self._methods.owner(made) not in (node, None):
-            # Some agents count their sessions, the same on every machine.
+            # Some agents number their sessions, so that ids are the same on every machine.
             raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
 
     def _listing_of(self, envelope: Envelope, response: Envelope, made: str | None) -> Callable[[], bool] | None:
-        """Tells whether the list shows what a request has changed; None when it changes nothing of that."""
+        """Return a function that tells whether the list shows the effect of a request; None if there is no effect."""
         name = made or envelope.session_id or ""
         match envelope.method:
             case methods.NEW | methods.FORK | methods.LOAD | methods.RESUME:
@@ -321,7 +328,7 @@ class FleetRequests:
                 return None
 
     def _with_lost_alias(self, envelope: Envelope, response: Envelope) -> bytes:
-        """The answer to `session/new`; it says so when another session of the fleet was quicker to get its alias."""
+        """Return the response to `session/new`, with a warning if another session has got the requested alias first."""
         alias = _alias_of(envelope)
         seen = None if alias is None else self._registry.find(text_at(response.result(), "sessionId") or "")
         if seen is None or seen.alias == alias:
@@ -334,10 +341,10 @@ class FleetRequests:
         return with_result(response.line, "_meta", meta | {META: ours | {"warnings": warnings}})
 
     def _with_position(self, connection: FleetConnection, node: str, attached: bool, response: Envelope) -> bytes:
-        """A node's positions are its own: its clients here know others.
+        """Replace a node's position in the response to `attach` by a position of the stream.
 
-        A stream brings what comes after the beginning of the window, so that is where pages end; for a client that was
-        `attached` before, where its stream is by now.
+        A stream brings the events after the start of the window, so pages have to end there. A client that was
+        `attached` before gets the current position of its stream.
         """
         session_id = text_at(response.result(), "session", "sessionId") or ""
         if not connection.attached(session_id) and connection.is_full(node):
@@ -347,12 +354,15 @@ class FleetRequests:
         position = max(start, self._connections.handed_over(session_id)) if attached else start
         return with_result(response.line, "position", position)
 
-    # Where to
+    # Choice of the node
 
     async def node_for(self, connection: FleetConnection, envelope: Envelope, key: str | None = None) -> str:
-        """The node that an envelope is for: its session's, the one that fits a new session, else the home.
+        """Return the node of an envelope's session, the node for a new session, or else the connection's home.
 
-        Raises NoNode, NodeUnreachable or LogUnavailable.
+        Raises:
+            NoNode: no node fits.
+            NodeUnreachable: the node does not answer.
+            LogUnavailable: the fleet's tables or its stream cannot be read.
         """
         if envelope.method == methods.NEW:
             return await self._place(connection, envelope, key)
@@ -365,14 +375,11 @@ class FleetRequests:
         return connection.home
 
     def _pick(self, request: PlacementRequest, silent: set[str]) -> str:
-        """Raises NoNode."""
+        """Choose a node. Raises NoNode."""
         return place(self._registry.leases, self._registry.closed(), request, self._random, silent)
 
     async def _choose(self, request: PlacementRequest) -> str:
-        """A node that answers: one that is frozen, or cut off, keeps its lease for a while, and nobody else waiting.
-
-        Raises NoNode.
-        """
+        """Choose a node that answers, because a frozen or cut-off node keeps its lease for a while. Raises NoNode."""
         silent: set[str] = set()
         while True:
             node = self._pick(request, silent)
@@ -387,7 +394,7 @@ class FleetRequests:
         if key is None:
             await self._check_alias(envelope)
             return await self._choose(request)
-        # The same key leads to the same node, through every gateway: that node knows what came of it.
+        # The same key leads to the same node through every gateway, because that node knows the outcome.
         name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
         try:
             kept = await self._keys.get(name)
@@ -401,24 +408,24 @@ class FleetRequests:
         except BusError as error:
             raise LogUnavailable.of_fleet(error) from error
         if kept is None or kept.value is None:
-            raise LogUnavailable.of_fleet("the table of keys has lost one")
+            raise LogUnavailable.of_fleet("the table of idempotency keys has lost a key")
         return kept.value.decode()
 
     async def _check_alias(self, envelope: Envelope) -> None:
-        """A node knows its own sessions alone. Raises InvalidParams, as a server does."""
+        """Check that an alias is free in the whole fleet; a node knows only its own sessions. Raises InvalidParams."""
         alias = _alias_of(envelope)
         if alias is not None and await self._methods.owner(alias) is not None:
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
 
-    # What has no response
+    # Envelopes without a response
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Pass a notification on. Errors are only logged: a notification has no response."""
+        """Pass a notification on. Errors are only logged, because a notification has no response."""
         assert isinstance(connection, FleetConnection)
         try:
             if envelope.method == methods.CANCEL_REQUEST:
                 check_size(envelope)
-                # Which node works on it, only nodes know.
+                # Only nodes know which of them works on the request.
                 nodes = [node for node in connection.remotes if node in self._registry.leases]
                 await asyncio.gather(*(self._notify_one_of_many(connection, node, envelope) for node in nodes))
             else:
@@ -435,7 +442,7 @@ class FleetRequests:
             logger.info("notification dropped method=%s node=%s reason=%s", envelope.method, node, error)
 
     async def answer(self, connection: Connection, envelope: Envelope) -> None:
-        """Bring an answer to the node whose agent asked. That node takes the first one, and refuses all others."""
+        """Send an answer to the node whose agent asked. That node accepts the first answer, and refuses all others."""
         assert isinstance(connection, FleetConnection)
         assert envelope.id is not None
         node = asker(envelope.id)
@@ -444,7 +451,7 @@ class FleetRequests:
         try:
             answer = await self._node_calls.post(connection, node, envelope.line, [], repeatable=True)
         except RpcError as error:
-            # The node has gone while it may have taken it: the same again, when it is back, changes nothing.
+            # The node may have accepted the answer before it was lost. Sending it again later does no harm.
             raise NodeUnreachable(node, "is gone") from error
         if answer.status != 202:
             raise Refusal(answer)
@@ -452,25 +459,25 @@ class FleetRequests:
 
 
 def _alias_of(envelope: Envelope) -> str | None:
-    """The alias that a new session is to have."""
+    """Return the requested alias of a new session."""
     if envelope.method != methods.NEW:
         return None
     return text_at(object_at(envelope.params(), "_meta", META), "requestedSessionId")
 
 
 def _is_about_all(envelope: Envelope) -> bool:
-    """Whether every node has a part of the answer."""
+    """Return whether every node has a part of the answer."""
     return envelope.method == methods.PENDING and envelope.session_id is None
 
 
 def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:
-    """What a node has answered, if it is a response to this request. Raises NodeUnreachable."""
+    """Parse a node's answer as the response to a request. Raises NodeUnreachable if it is not one."""
     assert envelope.id is not None
     with suppress(NotAnEnvelope):
         response = parse_answer(line)
         if response.kind is Kind.RESPONSE and response.id is not None and same_id(response.id) == same_id(envelope.id):
             return response
-    raise NodeUnreachable(node, "sends what makes no sense")
+    raise NodeUnreachable(node, "sends invalid data")
 
 
 def _position(answer: NodeAnswer) -> int:

@@ -1,8 +1,8 @@
 """Count each node's share of the stream, and free room at the node that has most.
 
-The stream by itself drops what is oldest, whosever it is: one node that publishes much would drop the history of all
-others. So gateways drop before that. What nodes have published is in a table, in pieces of some size: a piece says how
-large it is, how far it goes and on which subjects it is, so that any gateway can drop it.
+The stream itself drops its oldest events, whichever node they are from. So one busy node would drop the history of all
+others. Gateways drop events before the stream does. A table has the published events of each node, as pieces of limited
+size. A piece has its size, its end and its subjects, so that any gateway can drop it.
 """
 
 import asyncio
@@ -22,48 +22,49 @@ logger = logging.getLogger(__name__)
 
 TABLE = "usage"
 SHARE_INTERVAL = 1.0
-"""Seconds between two looks at what has changed."""
+"""Seconds between two checks for changes."""
 PIECES = 1024
-"""Into so many a full stream is divided …"""
+"""Number of pieces in a full stream."""
 LEAST_PIECE = 64 << 10
-"""… none of which has fewer bytes."""
+"""Minimum number of bytes of a piece."""
 MAX_SUBJECTS = 256
-"""Of one piece."""
+"""Maximum number of subjects of one piece."""
 SUBJECT = 4 << 10
-"""Bytes that each subject of a piece counts besides, because to drop it costs as much as to drop these."""
+"""Number of bytes that each subject adds to a piece's size, because dropping a subject costs as much as dropping
+these."""
 MESSAGE = 192
-"""Bytes that a message takes in the stream beside its subject, its body and our headers."""
+"""Number of bytes that a message takes in the stream besides its subject, its body and the fleet's headers."""
 KEPT = 7 / 8
-"""Of the stream's room. With more, the node that has most loses its oldest events …"""
+"""Share of the stream's room above which the largest node loses its oldest events."""
 PRESSING = 15 / 16
-"""… and with so much, it also has to wait."""
+"""Share of the stream's room above which the largest node also has to wait."""
 SHOWN_AFTER = 10
-"""A piece that is not complete is shown to other gateways when it has grown by half, or every so many looks."""
+"""Number of checks after which an incomplete piece is written to the table, if it has not grown by half before."""
 GONE_TIMEOUT = 60.0
 """Seconds for which the table remembers that a piece was dropped."""
 
 
 class Piece(Struct):
-    """In the table, as JSON."""
+    """A piece in the table, as JSON."""
 
     node: str
     size: int
     through: int
-    """The sequence of its last message."""
+    """Sequence of the last message of the piece."""
     subjects: list[str]
 
 
 class _Open:
-    """A piece that is being published by this gateway."""
+    """A piece that this gateway is publishing."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.through = 0
         self.size = 0
         self.shown = 0
-        """Its size, as the table has it."""
+        """Size of the piece in the table."""
         self.waits = 0
-        """For so many looks."""
+        """Number of checks since the piece was written to the table."""
         self.subjects: dict[str, None] = {}
 
     @property
@@ -72,7 +73,7 @@ class _Open:
 
 
 class _Known(Struct):
-    """A piece, as far as it is kept in memory."""
+    """The facts about a piece that are kept in memory."""
 
     node: str
     size: int
@@ -80,12 +81,12 @@ class _Known(Struct):
 
 
 class Shares:
-    """What one gateway knows of it."""
+    """All nodes' shares, as one gateway knows them."""
 
     def __init__(
         self, gateway: str, table: Table, events: BusStream, owners: Owners, *, most: int, max_age: float
     ) -> None:
-        """The stream takes `most` bytes, and keeps each event for `max_age` seconds."""
+        """Create the shares. The stream holds `most` bytes, and keeps each event for `max_age` seconds."""
         self._gateway = gateway
         self._table = table
         self._events = events
@@ -94,20 +95,20 @@ class Shares:
         self._max_age = max_age
         self._piece = max(most // PIECES, LEAST_PIECE)
         self._pieces: dict[str, _Known] = {}
-        """By key; also those that are open here."""
+        """Pieces by key, including those that are open here."""
         self._sizes: Counter[str] = Counter()
-        """Of nodes."""
+        """Number of bytes of each node."""
         self._open: dict[str, _Open] = {}
-        """By node."""
+        """Open pieces by node."""
         self._complete: list[tuple[str, _Open]] = []
-        """Those that are not in the table yet."""
+        """Complete pieces that are not in the table yet."""
         self._number = 0
         self._pressed: str | None = None
         self._wanted = asyncio.Event()
         self._watching: StreamFollowing | None = None
 
     async def start(self) -> None:
-        """Read the table, and follow it from then on."""
+        """Read the table, and follow its changes."""
         self._watching = await self._table.watch(self._take)
 
     async def close(self) -> None:
@@ -115,17 +116,17 @@ class Shares:
             await self._watching.close()
 
     def size_of(self, node: str) -> int:
-        """Bytes that a node has published and that may still be kept."""
+        """Return the number of bytes that a node has published and that may still be in the stream."""
         return self._sizes[node]
 
     def pressing(self, node: str) -> str | None:
-        """Why a node has to wait; None when it need not."""
+        """Return why a node has to wait, or None."""
         if node != self._pressed:
             return None
         return f"the fleet's stream is full, and {node} has most of it: it goes on when its oldest events are dropped"
 
     def note(self, node: str, first: int, messages: Iterable[StreamMessage]) -> None:
-        """These messages of a node are in the stream, from a sequence on."""
+        """Note a node's messages in the stream, which begin at the sequence `first`."""
         piece = self._open.get(node)
         if piece is None:
             self._number += 1
@@ -148,7 +149,7 @@ class Shares:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Keep the table up to date, and the stream from being full, until cancelled."""
+        """Keep the table up to date, and keep the stream from being full, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(SHARE_INTERVAL):
@@ -163,7 +164,7 @@ class Shares:
                 await asyncio.sleep(SHARE_INTERVAL)
 
     async def look(self) -> None:
-        """Show what has grown, and drop what is too much. Raises BusError."""
+        """Write pieces that have grown, and drop events if the stream is too full. Raises BusError."""
         await self._show_complete()
         for node, piece in list(self._open.items()):
             piece.waits += 1
@@ -173,7 +174,7 @@ class Shares:
             size = await self._events.size()
             self._pressed = None
             if size <= KEPT * self._most:
-                # Sessions were deleted, whose pieces count until they are dropped or too old.
+                # The pieces of deleted sessions count until they are dropped or too old.
                 return
             node, _ = self._sizes.most_common(1)[0]
             if size > PRESSING * self._most:
@@ -193,7 +194,7 @@ class Shares:
         piece.shown, piece.waits = size, 0
 
     async def _drop_oldest(self, node: str) -> None:
-        """Drop the oldest piece of a node. Its other pieces may lose what is as old."""
+        """Drop the oldest piece of a node. The node's other pieces may lose events of the same age."""
         own = self._open.pop(node, None)
         if own is not None:
             self._complete.append((node, own))
@@ -223,7 +224,7 @@ class Shares:
             self._forget(entry.key)
             return
         if any(piece.key == entry.key for piece in self._open.values()):
-            # It has grown since.
+            # The piece here is newer than the entry.
             return
         piece = msgspec.json.decode(entry.value, type=Piece)
         self._forget(entry.key)
@@ -241,5 +242,5 @@ class Shares:
             del self._sizes[known.node]
         open_here = self._open.get(known.node)
         if open_here is not None and open_here.key == key:
-            # Another gateway has dropped it.
+            # Another gateway has dropped the open piece.
             del self._open[known.node]

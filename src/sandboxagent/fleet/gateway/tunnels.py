@@ -1,7 +1,7 @@
 """Send HTTP requests from a gateway into nodes, and check the answers.
 
-A node is not trusted: what it answers is checked before a client gets it, and it sees nothing of a request but what the
-routes need. Knows nothing of routes.
+A node is not trusted: its answer is checked before a client gets it. The node sees only those parts of a request that
+the routes need. The module knows no routes.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from sandboxagent.server.http.downloads import STALL_TIMEOUT
 logger = logging.getLogger(__name__)
 
 SHARE = 4
-"""One node may have the fourth part of a gateway's flows."""
+"""Divisor of a gateway's flows: one node may use a quarter of them."""
 ANSWERS = 4
-"""All answers of one node that come at the same time have together so many times the bytes that one may have."""
+"""All simultaneous answers of one node may together have this many times the maximum size of one answer."""
 INLINE = 32 << 10
-"""Bytes of a body that go with the opening."""
+"""Maximum number of bytes of a body that are sent together with the opening."""
 MAX_HEADERS, MAX_HEADER_BYTES = 200, 64 << 10
 
 _ASKED = {
@@ -42,15 +42,15 @@ _ASKED = {
     *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range"),
     *map(headers.raw, (headers.PREFER, headers.IDEMPOTENCY_KEY, headers.RESUME_AFTER, headers.OPENCODE_DIRECTORY)),
 }
-"""Headers of a request that a node sees. A token is not among them, nor what a proxy may have added."""
+"""Headers of a request that a node sees. They exclude tokens, and headers that a proxy may have added."""
 _ANSWERED = {
     *(b"content-type", b"content-length", b"content-encoding", b"content-range", b"content-disposition"),
     *(b"etag", b"last-modified", b"accept-ranges", b"cache-control", b"allow", b"retry-after", b"x-accel-buffering"),
     *map(headers.raw, (headers.PREFERENCE_APPLIED, headers.LAST_EVENT)),
 }
-"""Headers of an answer that a client sees: none that tells a browser something about the gateway's origin."""
+"""Headers of an answer that a client sees. They exclude headers that affect the gateway's origin in a browser."""
 _CONFINED = [(b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff")]
-"""An answer comes from a sandbox, and has no rights at the gateway's origin."""
+"""Headers for every answer. It comes from a sandbox, and gets no rights at the gateway's origin."""
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
 _LENGTH = re.compile(rb"[0-9]{1,19}")
@@ -58,8 +58,8 @@ _LENGTH = re.compile(rb"[0-9]{1,19}")
 _REASONS = {
     Reason.ABSENT: "is not connected",
     Reason.SILENT: "does not answer",
-    Reason.LOST: "could not be heard without a gap",
-    Reason.ILL_BEHAVED: "sends what makes no sense",
+    Reason.LOST: "did not get or send every part of this request",
+    Reason.ILL_BEHAVED: "sends invalid data",
     Reason.FULL: "has as many requests under way as it takes",
     Reason.STOPPED: "is stopping",
     Reason.ABORTED: "has broken off its answer",
@@ -70,7 +70,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class NodeRequest:
-    """A request for a node, but for its body."""
+    """A request for a node, without its body."""
 
     method: str
     target: bytes
@@ -81,43 +81,44 @@ class NodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """A whole answer of a node."""
+    """A complete answer of a node."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
     run: str
-    """The run of the node that gave it, by its nonce."""
+    """Nonce of the node's run that answered."""
 
 
 Seen = Callable[[str, int], "asyncio.Future[None]"]
-"""Done when the fleet's stream has brought what a node has said up to a position of its own."""
+"""Returns a future that is done when the fleet's stream has delivered a node's events up to one of the node's
+positions."""
 
 
 class Caller(Protocol):
-    """The way to nodes."""
+    """Sends requests to nodes."""
 
     async def call(self, node: str, asked: NodeRequest, body: bytes = b"", *, most: int) -> NodeAnswer:
-        """Raises NodeUnreachable or TooMany."""
+        """Send a request, and return the answer. Raises NodeUnreachable or TooMany."""
         ...
 
 
 class _Early(NamedTuple):
-    """An answer that came before what it speaks of is safe."""
+    """An answer that came before the events that it refers to are in the stream."""
 
     length: int
     safe_at: int
 
 
 class GatewayTunnels:
-    """Requests to nodes that are under way; at most so many."""
+    """The open requests to nodes, up to a maximum number."""
 
     def __init__(
         self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int, seen: Seen | None = None
     ) -> None:
-        """`leases` are the nodes that are there."""
+        """Create the tunnels. `leases` are the connected nodes."""
         self.stray: Callable[[str], None] = lambda node: None
-        """Called for each message of a node into a flow that is not there."""
+        """Called for each message of a node into a flow that does not exist."""
         self._seen = seen
         self._gateway = gateway
         self._bus = bus
@@ -126,14 +127,14 @@ class GatewayTunnels:
         self.table = FlowTable()
         self._under_way: Counter[str] = Counter()
         self._answered: Counter[str] = Counter()
-        """Node → bytes of its answers that are not yet whole."""
+        """Number of bytes of each node's incomplete answers."""
         self._flows: dict[str, Flow] = {}
-        """By the subject on which its node sends."""
+        """Flows by the subject on which the node sends."""
         self._heard: dict[str, asyncio.Task[StopHearing]] = {}
-        """Nodes whose flows are heard: each by one subscription, so that none gets into the way of the others."""
+        """Subscriptions to nodes' flows. Each node has its own, so that no node affects the others."""
 
     async def run(self) -> None:
-        """Notice nodes that are gone. Ends all flows when it is cancelled."""
+        """Detect nodes that are gone. End all flows when the task is cancelled."""
         try:
             await self.table.run()
         finally:
@@ -143,9 +144,9 @@ class GatewayTunnels:
     async def open(
         self, node: str, asked: NodeRequest, body: bytes = b"", *, more: bool = False
     ) -> AsyncGenerator["NodeExchange"]:
-        """A request, and what comes of it; leaving the block before the end of the answer cancels it at the node.
+        """Send a request, and yield the exchange. Leaving the block before the end of the answer cancels the request.
 
-        `body` has at most INLINE bytes; with `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
+        `body` has at most INLINE bytes. With `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
         """
         lease = self._leases.get(node)
         if lease is None:
@@ -178,7 +179,7 @@ class GatewayTunnels:
                 del self._flows[subject]
 
     async def _hear(self, node: str) -> None:
-        """Hear what a node sends into flows, from now on. Raises BusError."""
+        """Subscribe to a node's flows. Raises BusError."""
         hearing = self._heard.get(node)
         if hearing is None:
             self._stop_hearing_lost()
@@ -194,7 +195,7 @@ class GatewayTunnels:
             raise
 
     def _stop_hearing_lost(self) -> None:
-        """Done when another node comes, so that there are not many of them."""
+        """End subscriptions to lost nodes. Called when another node comes, so that there are never many."""
         for node in [each for each in self._heard if each not in self._leases and not self._under_way[each]]:
             self.table.spawn(_stop(self._heard.pop(node)))
 
@@ -206,7 +207,7 @@ class GatewayTunnels:
             self.stray(subjects.sender(subject)[0])
 
     def silence(self, node: str) -> None:
-        """Hear a node no more, until it is needed again, and break off what is under way with it."""
+        """End the subscription to a node until it is needed again, and all flows with it."""
         hearing = self._heard.pop(node, None)
         if hearing is not None:
             self.table.spawn(_stop(hearing))
@@ -227,11 +228,14 @@ class GatewayTunnels:
                 del self._under_way[node]
 
     async def call(self, node: str, asked: NodeRequest, body: bytes = b"", *, most: int) -> NodeAnswer:
-        """A request and its whole answer, which may take hours. To cancel this cancels it at the node.
+        """Send a request, and return its complete answer, which may take hours. Cancelling this cancels it at the node.
 
-        An answer that comes early waits here until the stream has brought what it speaks of, or the node says so.
+        An early answer waits here until the stream has the events that it refers to, or until the node says so.
 
-        Raises NodeUnreachable or TooMany; also for an answer of more than `most` bytes, or several that are too large.
+        Raises:
+            NodeUnreachable: the node does not answer, or sends an answer of more than `most` bytes, or too much in
+                total.
+            TooMany: there are too many requests.
         """
         inline = len(body) <= INLINE
         async with self.open(node, asked, body if inline else b"", more=not inline) as exchange:
@@ -258,7 +262,7 @@ class GatewayTunnels:
                     await _end(sending)
 
     async def _wait_until_safe(self, exchange: "NodeExchange", position: int) -> bytes | None:
-        """Wait until an early answer may be passed on; returns the problem that keeps it from that."""
+        """Wait until an early answer may be passed on. Return the problem that prevents it, or None."""
         if self._seen is None:
             return await exchange.next()
         seen = self._seen(exchange.node, position)
@@ -269,9 +273,9 @@ class GatewayTunnels:
             seen.cancel()
 
     async def proxy(self, node: str, scope: Scope, receive: Receive, send: Send, query: bytes | None = None) -> None:
-        """Have a node answer a client's request; `query` in place of its own.
+        """Let a node answer a client's request. `query` replaces the request's own query.
 
-        Raises NodeUnreachable or TooMany, before anything was answered.
+        Raises NodeUnreachable or TooMany, before anything was sent to the client.
         """
         asked = NodeRequest(
             scope["method"],
@@ -296,14 +300,14 @@ class GatewayTunnels:
 
 
 class NodeExchange:
-    """One request at a node, and its answer. Nothing that a node sends is passed on unchecked."""
+    """A request at a node, with its answer. All data from the node is checked before it is passed on."""
 
     def __init__(self, node: str, run: str, flow: Flow) -> None:
         self.node = node
         self.run = run
-        """Of the node: every other one leaves the request alone."""
+        """Nonce of the node's run. Other runs ignore the request."""
         self.cancelled = False
-        """From our side."""
+        """Whether this side has cancelled the request."""
         self._flow = flow
         self._whole = False
         self._first = b""
@@ -313,14 +317,14 @@ class NodeExchange:
         return NodeUnreachable(self.node, _REASONS[reason])
 
     async def begin(self, opening: Opening) -> None:
-        """Raises NodeUnreachable."""
+        """Send the opening. Raises NodeUnreachable."""
         try:
             await self._flow.put(FlowKind.OPENING, msgspec.msgpack.encode(opening))
         except FlowBroken as error:
             raise self.unreachable(error.reason) from None
 
     async def send(self, body: bytes, *, last: bool) -> None:
-        """More of the body, as fast as the node takes it. Raises FlowBroken; then `next` knows why."""
+        """Send more of the body, as fast as the node takes it. Raises FlowBroken, for which `next` knows the reason."""
         pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)] or [b""]
         for place, piece in enumerate(pieces, 1):
             ending = last and place == len(pieces)
@@ -328,12 +332,12 @@ class NodeExchange:
                 await self._flow.put(FlowKind.LAST if ending else FlowKind.BODY, piece)
 
     def cancel(self) -> None:
-        """The answer is not wanted any more."""
+        """Cancel the request, because the answer is not needed any more."""
         self.cancelled = True
         self._flow.break_off(Reason.ABORTED)
 
     async def head(self) -> AnswerHead:
-        """Status and headers of the answer, when they come. Raises NodeUnreachable."""
+        """Wait for status and headers of the answer. Raises NodeUnreachable."""
         piece = await self._take()
         assert piece is not None
         try:
@@ -348,18 +352,18 @@ class NodeExchange:
         return head
 
     def settle(self) -> None:
-        """There is nothing more to come."""
+        """Note that the answer is complete."""
         self._whole = True
         self._flow.finish()
 
     def take_early(self) -> None:
-        """Take the answer without its end, and tell the node, which need not put it on the stream then."""
+        """Take the answer without its end, and tell the node, which then need not put it on the stream."""
         if self._flow.broken is None:
             self._whole = True
             self._flow.break_off(Reason.FINISHED)
 
     async def next(self) -> bytes | None:
-        """More of the answer's body, and with that the word that the last one is dealt with; None at its end.
+        """Return more of the answer's body; None at its end. This confirms the previous part to the node.
 
         Raises NodeUnreachable.
         """
@@ -379,7 +383,7 @@ class NodeExchange:
         return piece.body
 
     async def _take(self) -> Piece | None:
-        """None when it was settled meanwhile."""
+        """Return the next piece; None if the answer was settled meanwhile."""
         try:
             return await self._flow.take()
         except FlowBroken as error:
@@ -408,7 +412,10 @@ def _is_sound(head: AnswerHead) -> bool:
 
 
 async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
-    """What goes with the opening, and whether more follows. Of a large body nothing: the node may not want it."""
+    """Return the part of the body that goes with the opening, and whether more follows.
+
+    Nothing of a large body goes with it, because the node may not want the body.
+    """
     length = header(scope, b"content-length")
     if length is None and header(scope, b"transfer-encoding") is None:
         return b"", False
@@ -421,7 +428,7 @@ async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
 
 
 async def _pump(receive: Receive, exchange: NodeExchange, first: bytes, *, more: bool) -> None:
-    """The rest of a client's body, as fast as the node takes it; then notice that the client leaves."""
+    """Send the rest of a client's body, as fast as the node takes it. Then wait until the client leaves, and cancel."""
     with suppress(FlowBroken):
         if first:
             await exchange.send(first, last=not more)
@@ -452,7 +459,7 @@ async def _end(task: "asyncio.Task[None]") -> None:
 
 
 async def _relay(exchange: NodeExchange, scope: Scope, send: Send) -> None:
-    """The node's answer, as far as it makes sense. Half of one does not look like a whole one."""
+    """Send the node's valid answer to the client. A partial answer must not look like a complete one."""
     head = await exchange.head()
     answered = {name.lower(): value for name, value in head.headers if name.lower() in _ANSWERED}
     length = answered.get(b"content-length")

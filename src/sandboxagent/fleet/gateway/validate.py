@@ -1,8 +1,8 @@
 """Limit what a gateway accepts from a node, in size and in what it may say to one client.
 
-Pure.
+Pure: it uses no event loop, no clock and no files.
 
-A node asks under its own name, and speaks of its own sessions. One that floods costs no other one anything.
+A node sends under its own name, and only about its own sessions. A flooding node does not affect the other nodes.
 """
 
 import re
@@ -16,38 +16,38 @@ from sandboxagent.protocol.errors import NotAnEnvelope
 from sandboxagent.protocol.request_ids import asker
 
 MAX_ID = 256
-"""Bytes of a request's id; those that nodes make have at most some 80."""
+"""Maximum number of bytes of a request's id. Ids of nodes have at most about 80."""
 MAX_SESSION_ID = 1024
 BURST = 2.0
-"""Seconds' worth that a node may send at once."""
+"""Seconds of the allowed rate that a node may use at once."""
 LEAST = 1024
-"""Bytes that the smallest request counts as."""
+"""Minimum number of bytes that a request counts."""
 MAX_OPEN = 16
-"""Requests of one node that are under way at once; an honest one has three."""
+"""Maximum number of simultaneous requests of one node. An honest node has three."""
 REQUESTS = {messages.LOG: 1000.0, messages.BEAT: 5.0, messages.FACTS: 100.0}
-"""Requests of each kind that a node may send in a second; an honest one waits for each answer."""
+"""Maximum number of requests per second of one node, by verb. An honest node waits for each answer."""
 BURSTS = 5.0
-"""Seconds' worth of them that it may send at once."""
+"""Seconds of the allowed number of requests that a node may use at once."""
 NUISANCES = 100.0
-"""Messages that make no sense, or come although their node has to wait, that a node may send at once …"""
+"""Maximum number of invalid messages, or messages in spite of a wait, that a node may send at once."""
 FORGIVEN = 10.0
-"""… and in a second. With more it floods."""
+"""Maximum number of such messages that a node may send per second. With more, it is flooding."""
 STRAYS = 200.0
-"""Pieces of flows that are not there that a node may send in a second."""
+"""Maximum number of pieces per second that a node may send into flows that do not exist."""
 ASIDE = 30.0
-"""Seconds for which a node that floods is set aside."""
+"""Seconds for which a flooding node is set aside."""
 MAX_NODES = 10_000
-"""Nodes that are remembered."""
+"""Maximum number of nodes that are remembered."""
 _ASCII_ESCAPE = re.compile(rb"\\u00[0-7]")
-"""One that may stand for a letter of a name that we look for."""
+"""Matches an escape that may stand for a letter of a name that is searched for."""
 
 
 class Forged(Exception):
-    """A node says what only another one could, or what no honest one would."""
+    """The node sends a message that only another node may send, or that no honest node sends."""
 
 
 def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
-    """The sessions that lines are about: the node must have all of them. Raises Forged for what no node may say."""
+    """Return the sessions that lines are about, all of which must belong to the node. Raises Forged."""
     named: set[str] = set()
     for line in lines:
         try:
@@ -69,13 +69,13 @@ def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
 
 
 def may_be_read_by_all(lines: Iterable[bytes]) -> bool:
-    """Whether lines may be on the channel of a session: notifications alone.
+    """Return whether lines may be on the channel of a session. Only notifications may.
 
-    What asks a client, answers it, or withdraws something comes to that client by itself, and is checked on its way
-    into the stream: else a node could ask under an id that leads to another one.
+    A request, an answer or a withdrawal comes to each client separately, and is checked on its way into the stream.
+    Otherwise a node could use a request id that belongs to another node.
     """
     for line in lines:
-        # Nearly no line goes further than this: it is looked at for every update.
+        # A fast check, because it runs for every update. Hardly any line needs to be parsed.
         names = b'"id"' in line or b"cancel_request" in line or (b"\\u00" in line and _ASCII_ESCAPE.search(line))
         if names and not _is_plain(line):
             return False
@@ -91,7 +91,7 @@ def _is_plain(line: bytes) -> bool:
 
 
 class _Bucket:
-    """So many a second, and more at once after a rest."""
+    """A token bucket: a rate per second, and a maximum that can be used at once after a rest."""
 
     __slots__ = ("at", "left", "most", "rate")
 
@@ -102,13 +102,13 @@ class _Bucket:
         self.at = now
 
     def fill(self, now: float) -> float:
-        """What is left."""
+        """Refill the bucket, and return its content."""
         self.left = min(self.most, self.left + (now - self.at) * self.rate)
         self.at = now
         return self.left
 
     def take(self, now: float, cost: float = 1.0) -> bool:
-        """Whether something was left before this was taken."""
+        """Take from the bucket if it is not empty. Return whether it was not."""
         is_there = self.fill(now) > 0
         self.left -= cost if is_there else 0
         return is_there
@@ -132,21 +132,21 @@ def _tell_nobody(node: str, reason: str) -> None:
 
 @dataclass(slots=True)
 class Quotas:
-    """Buckets for each node, filled at one rate. One that goes on although it has to wait is set aside."""
+    """Token buckets for each node, all with the same rate. A node that ignores its limits is set aside."""
 
     rate: int
-    """Bytes a second."""
+    """Number of bytes per second."""
     clock: Callable[[], float]
     set_aside: Callable[[str, str], None] = _tell_nobody
-    """Called for a node that floods, with the reason."""
+    """Called for a flooding node, with the reason."""
     _accounts: dict[str, _Account] = field(default_factory=dict[str, _Account])
 
     def begin(self, node: str, size: int, verb: str = messages.LOG) -> str | None:
-        """Count a request; returns why it has to wait, or None, and then `end` has to follow."""
+        """Count a request. Return why it has to wait, or None; then the caller must call `end` afterwards."""
         account, now = self._account(node), self.clock()
         why = self._refuse(node, account, verb, now)
         if why is not None:
-            self.blame(node, "it sends on although it has to wait")
+            self.blame(node, "it continues to send although it has to wait")
             return why
         account.bytes.left -= max(size, LEAST)
         account.open += 1
@@ -162,11 +162,11 @@ class Quotas:
         return None
 
     def end(self, node: str) -> None:
-        """A request that was counted is answered."""
+        """Note that a counted request was answered."""
         self._accounts[node].open -= 1
 
     def blame(self, node: str, reason: str) -> None:
-        """Count a message that an honest node sends seldom, or never."""
+        """Count a message that an honest node sends rarely or never."""
         account, now = self._account(node), self.clock()
         if now >= account.aside_until and not account.blame.take(now):
             account.aside_until = now + ASIDE
@@ -174,12 +174,15 @@ class Quotas:
             self.set_aside(node, reason)
 
     def stray(self, node: str) -> None:
-        """Count a piece of a flow that is not there: an honest node sends some for each that a client gives up."""
+        """Count a piece for a flow that does not exist.
+
+        An honest node sends some after a client has given up a request.
+        """
         if not self._account(node).strays.take(self.clock()):
             self.blame(node, "it sends into flows that are not there")
 
     def is_aside(self, node: str) -> bool:
-        """Whether a node is set aside."""
+        """Return whether a node is set aside."""
         account = self._accounts.get(node)
         return account is not None and self.clock() < account.aside_until
 

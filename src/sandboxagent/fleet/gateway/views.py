@@ -1,6 +1,6 @@
 """Answer health, nodes and sessions at a gateway.
 
-Its endpoints are a table, as a server has one.
+The endpoints are a table, as at a server.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ FACTS_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GatewayViews:
-    """The handlers. `trouble` says why the bus is not well."""
+    """The handlers. `trouble` returns why the bus does not work, or None."""
 
     gateway: str
     registry: NodeRegistry
@@ -53,13 +53,17 @@ class GatewayViews:
         page = {
             "cursor": "`nextCursor` of the page before.",
             "cwd": "Only sessions of this directory.",
-            "changedAfter": "`changes` of an earlier list: only what has changed since, if this gateway still knows.",
+            "changedAfter": "`changes` of an earlier list: only sessions changed since, if this gateway still knows them.",
         }
         return [
             Endpoint(
-                "GET", "/v1/health", self.get_health, "Whether the gateway is well, and what it sees.", GatewayHealth
+                "GET",
+                "/v1/health",
+                self.get_health,
+                "The gateway's health, with its numbers of nodes, sessions and running turns.",
+                GatewayHealth,
             ),
-            Endpoint("GET", "/v1/nodes", self.get_nodes, "The nodes that are there.", NodesView),
+            Endpoint("GET", "/v1/nodes", self.get_nodes, "The connected nodes.", NodesView),
             Endpoint("GET", "/v1/nodes/{node}", self.get_node, "One node.", NodeView, problems=(NotFound,)),
             Endpoint(
                 "GET",
@@ -116,7 +120,7 @@ class GatewayViews:
         return json_response(found)
 
     async def get_session(self, request: Request) -> Response:
-        """As its node has it now; as it is listed while the node is away, or answers with nothing of use."""
+        """Answer with a session's view from its node, or from the list if the node gives no useful answer."""
         try:
             seen = self.registry.session(request.path_params["id"])
         except UnknownSession:

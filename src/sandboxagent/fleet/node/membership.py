@@ -83,7 +83,7 @@ class Memory:
         except FileNotFoundError:
             return
         except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
-            logger.warning("what was kept of the fleet is not readable reason=%s", error)
+            logger.warning("state of the fleet cannot be read reason=%s", error)
             return
         if kept.node == node:
             self._kept = kept
@@ -147,7 +147,7 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
         temporary.replace(path)
     except OSError as error:
-        logger.warning("where the fleet has our log is not kept reason=%s", error)
+        logger.warning("state of the fleet cannot be saved reason=%s", error)
 
 
 @dataclass(slots=True)
