@@ -254,9 +254,9 @@ class Health(Struct, rename="camel", kw_only=True, frozen=True):
     """The health of a server."""
 
     status: str
-    """`ok` or `degraded`. A server is degraded while it cannot write its log, while a damage of the log is not
-    acknowledged, or while its log does not reach the fleet. A gateway is degraded while it cannot reach NATS, or has no
-    nodes."""
+    """`ok` or `degraded`. A server is degraded if its log cannot be written, or was damaged and nobody has acknowledged
+    this. A node of a fleet is also degraded if its log does not reach the fleet. A gateway is degraded if it cannot
+    reach NATS, or has no nodes."""
     version: str = ""
     """Version of sandbox-agent."""
     uptime_ms: int = 0
@@ -285,11 +285,11 @@ class _Listed(Struct):
 
 
 class Install(AsyncIterator[Progress | InstallResult]):
-    """A running install: iterate over its progress, or await its result.
+    """An install: iterate over its progress, or await its result.
 
     The last item of the iteration is the result, an `InstallResult`. The install begins when you first iterate or
-    await. If you stop early, the server continues, and the next request for the same agent joins the running install. A
-    failure is raised as a ServerProblem.
+    await. If you stop early, the server continues, and the next request for the same agent joins the install. A failure
+    is raised as a ServerProblem.
     """
 
     def __init__(self, api: Api, agent: str, asked: Object, where: Params) -> None:

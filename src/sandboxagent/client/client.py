@@ -122,7 +122,7 @@ class SandboxAgent:
         Args:
             url: address of the server, such as `http://127.0.0.1:2468`.
             token: the token that the server requires.
-            agent: the agent of sessions that are created without one.
+            agent: agent of the sessions that are created without `agent`.
             on_permission: handler that answers agents' requests for permission; without it, other clients have to
                 answer.
             on_question: handler that answers agents' questions; without it, other clients have to answer.
@@ -172,7 +172,7 @@ class SandboxAgent:
         a time.
 
         Args:
-            agent: the agent of sessions that are created without one.
+            agent: agent of the sessions that are created without `agent`.
             on_permission: handler that answers agents' requests for permission; without it, they are rejected.
             on_question: handler that answers agents' questions; without it, they are rejected.
             on_elicitation: handler that fills in agents' forms; without it, forms come as questions.

@@ -316,7 +316,9 @@ class Session:
         attachments: Sequence[str | PurePath | Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
-        """Send a prompt and return its turn, which runs at once. Iterate over the turn, or await its end.
+        """Send a prompt, and return its turn at once.
+
+        The turn runs whether you read it or not. Iterate over it for its updates, or await its end.
 
         Args:
             prompt: a text, or a list of content blocks.
@@ -339,9 +341,10 @@ class Session:
     # Following
 
     def updates(self) -> "Updates":
-        """Return everything that happens in the session from this call on, no matter which client causes it.
+        """Return all events of the session from this call on, no matter which client causes them.
 
-        `Updates` says when the iteration ends.
+        The iteration continues when the agent crashes or the connection breaks. It ends when the session is terminated
+        or deleted, or when you detach.
         """
         log = self._connection.open_log(self.id)
         return Updates(self._connection.open_feed(self.id, log), log)
@@ -457,7 +460,10 @@ class Session:
         await self._call(methods.CLOSE)
 
     async def terminate(self) -> Object:
-        """End the session for good: its turn is cancelled, and it cannot be resumed. Its log stays."""
+        """End the session for good: its turn is cancelled, and it cannot be resumed. Its log stays.
+
+        The result is the server's answer as JSON, with `reason` and `terminatedBy`.
+        """
         return await self._call(methods.TERMINATE)
 
     async def detach(self) -> None:

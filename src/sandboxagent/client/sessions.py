@@ -134,7 +134,10 @@ class Sessions:
         return await (await self.attach(session_id)).fork(cwd)
 
     async def terminate(self, session_id: str) -> Object:
-        """End a session for good: its turn is cancelled, and it cannot be resumed. Its log stays."""
+        """End a session for good: its turn is cancelled, and it cannot be resumed. Its log stays.
+
+        The result is the server's answer as JSON, with `reason` and `terminatedBy`.
+        """
         return await self._call(methods.TERMINATE, await self.get(session_id))
 
     async def delete(self, session_id: str) -> None:

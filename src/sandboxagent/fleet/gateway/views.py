@@ -53,7 +53,7 @@ class GatewayViews:
         page = {
             "cursor": "`nextCursor` of the page before.",
             "cwd": "Only sessions of this directory.",
-            "changedAfter": "`changes` of an earlier list: only sessions changed since, if this gateway still knows them.",
+            "changedAfter": "`changes` of an earlier list: only sessions changed since, if this gateway knows them.",
         }
         return [
             Endpoint(
