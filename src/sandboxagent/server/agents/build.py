@@ -1,6 +1,6 @@
 """Construct the catalog, the starter of processes and the installer from the settings.
 
-For the server, and for a command line beside it. Also installs an agent on first use where that is allowed.
+The server uses them, and so does the command line. Also installs an agent on first use where that is allowed.
 """
 
 from collections.abc import Collection, Mapping
@@ -21,7 +21,7 @@ from sandboxagent.server.processes.children import ProcessTrees
 
 
 def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
-    """All agents, installed or not; raises SettingsError when agents.toml is wrong."""
+    """Return all agents, installed or not. Raises SettingsError when agents.toml is wrong."""
     registry = Registry(settings.acp_registry_url, settings.agents_dir / ".registry")
     return Catalog(load_manifest(settings.agents_file), Store(settings.agents_dir), registry, environ)
 
@@ -29,13 +29,13 @@ def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
 def open_starter(
     settings: Settings, children: ProcessTrees, environ: Mapping[str, str], secrets: Collection[str] = ()
 ) -> AgentStarter:
-    """What starts agents; none of the `secrets` gets into their environment."""
+    """Return the starter of agents. None of the `secrets` gets into their environment."""
     limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace)
     return AgentStarter(children, environ, secrets, limits, settings.data_dir / "logs")
 
 
 def open_installer(settings: Settings, children: ProcessTrees, catalog: Catalog, starter: AgentStarter) -> Installer:
-    """What installs agents of the catalog, and starts each once to see that it works."""
+    """Return the installer of the catalog's agents, which starts each agent once to see that it works."""
     return Installer(
         catalog.store,
         catalog.registry,
@@ -48,14 +48,14 @@ def open_installer(settings: Settings, children: ProcessTrees, catalog: Catalog,
 
 
 class InstallOnUse(Struct, frozen=True):
-    """Gives the way to start an agent."""
+    """A callable that returns how to start an agent, and installs the agent first where that is allowed."""
 
     catalog: Catalog
     installer: Installer
     may_install: bool
 
     async def __call__(self, agent: Agent) -> Launch:
-        """Raises AgentNotInstalled, or what hinders the install."""
+        """Return how to start an agent. Raises AgentNotInstalled, or the error of the install."""
         launch = self.catalog.launch(agent)
         if launch is not None:
             return launch

@@ -1,6 +1,6 @@
-"""Ask each version of an agent once what it offers, in a throw-away session, and keep the answer.
+"""Ask each version of an agent once for its offers, in a throw-away session, and keep the answer.
 
-Only `ask` starts a process, for a client that wants to know; everything else reads what is kept.
+Only `ask` starts a process, for a client that needs the offers. Everything else reads the kept answers.
 """
 
 import asyncio
@@ -41,32 +41,32 @@ from sandboxagent.server.agents.start import AgentStarter, describe_exit
 logger = logging.getLogger(__name__)
 
 FILE = "offers.json"
-"""In the data directory."""
+"""Name of the file in the data directory."""
 KEPT_BYTES = 1 << 20
-"""Of one agent's answer; a larger one is passed on, and not kept."""
+"""Maximum bytes of an agent's answer that is kept. A larger answer is only passed on."""
 MAX_AT_ONCE = 4
-"""Agents that are asked at the same time; further ones wait."""
+"""Maximum number of agents that are asked at the same time. Further ones wait."""
 CLOSE_TIMEOUT = 5.0
 """Seconds that an agent gets to delete its throw-away session."""
 
 
 class Capabilities(Struct, rename="camel", frozen=True):
-    """What one edition of an agent answered."""
+    """The answer of one edition of an agent."""
 
     edition: list[str]
     offers: Object
     capabilities: Object
 
     def models(self) -> Object:
-        """`availableModels` and `currentModelId`, whichever shape the agent uses."""
+        """Return `availableModels` and `currentModelId`, whichever shape the agent uses."""
         return listing(self.offers, MODEL)
 
     def modes(self) -> Object:
-        """`availableModes` and `currentModeId`, whichever shape the agent uses."""
+        """Return `availableModes` and `currentModeId`, whichever shape the agent uses."""
         return listing(self.offers, MODE)
 
     def config_options(self) -> list[Object]:
-        """All options, those for mode and model among them, whichever shape the agent uses."""
+        """Return all options, including those for mode and model, whichever shape the agent uses."""
         return list_options(self.offers)
 
 
@@ -100,16 +100,16 @@ class AgentCapabilities:
         return bool(self._asking)
 
     def find(self, agent: Agent) -> Capabilities | None:
-        """What this version of an agent answered; None when it was not asked yet."""
+        """Return the answer of this edition of an agent; None when it was not asked yet."""
         kept = self._kept.get(agent.id)
         return kept if kept is not None and kept.edition == self._edition(agent) else None
 
     async def ask(self, agent: Agent) -> Capabilities:
-        """The same, but asks the agent if that is needed. All callers share one process.
+        """Return the answer of this edition of an agent, and ask it if needed. All callers share one process.
 
         Raises:
             AgentNotInstalled, AgentBootFailed, AgentTimeout: there is no process to ask.
-            OffersUnknown: it opens no session, most often for want of credentials.
+            OffersUnknown: the agent opens no session, most often for want of credentials.
         """
         if (kept := self.find(agent)) is not None:
             return kept
@@ -117,7 +117,7 @@ class AgentCapabilities:
         if task is None:
             task = self._asking[agent.id] = asyncio.create_task(self._ask(agent), name=f"offers of {agent.id}")
             task.add_done_callback(lambda done: self._asked(agent.id, done))
-        # Shielded: a caller that goes away must not take the answer from the others.
+        # Shielded: a caller that is cancelled must not cancel the question for others.
         return await asyncio.shield(task)
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class AgentCapabilities:
         return offer
 
     async def _ask_in_directory(self, agent: Agent) -> Capabilities:
-        # Of before the question: what is installed meanwhile is another edition.
+        # Read before the question: an install meanwhile makes another edition.
         edition = self._edition(agent)
         directory = Path(await self._pool.run(lambda: tempfile.mkdtemp(prefix="sandbox-agent-offers-")))
         try:
@@ -178,7 +178,7 @@ class AgentCapabilities:
         return OffersUnknown(message, agent=agent.id, error=error, credentials=names)
 
     def _edition(self, agent: Agent) -> list[str]:
-        """What the answer depends on: the version, and the names of credentials that are there."""
+        """Return the values that the answer depends on: the version, and the names of credentials that are there."""
         record, program = self._catalog.record(agent), self._catalog.program(agent)
         if record is not None:
             version = [record.version, record.native_version or ""]
@@ -195,12 +195,12 @@ class AgentCapabilities:
                 file.write(msgspec.json.encode(kept))
             Path(file.name).replace(self._path)
         except OSError as error:
-            # They are asked again after the next start.
+            # The agents are asked again after the next start.
             logger.warning("offers not kept path=%s reason=%s", self._path, error.strerror)
 
 
 class _Probe:
-    """Listens to a process that is only asked what it offers. It gets nothing that it asks for."""
+    """The listener of a process that is only asked for its offers. Requests of the process are refused."""
 
     def __init__(self, agent: str) -> None:
         self._agent = agent
@@ -208,7 +208,7 @@ class _Probe:
         self._waiting: dict[bytes, asyncio.Future[Envelope]] = {}
 
     async def call(self, running: RunningAgent, method: str, params: Object, patience: float) -> Envelope:
-        """Its answer. Raises OffersUnknown and AgentTimeout."""
+        """Send a request, and return its answer. Raises OffersUnknown and AgentTimeout."""
         id = b'"offers-%d"' % next(self._ids)
         answered = self._waiting[id] = asyncio.get_running_loop().create_future()
         try:
@@ -247,7 +247,7 @@ class _Probe:
 
 
 async def _leave(trial: _Probe, running: RunningAgent, session_id: str | None) -> None:
-    """Let the agent forget the session, where it can."""
+    """Have the agent delete or close the session, where it can."""
     offered = running.handshake.offers
     ways = [
         method
@@ -255,13 +255,13 @@ async def _leave(trial: _Probe, running: RunningAgent, session_id: str | None) -
         if offered("sessionCapabilities", name)
     ]
     if session_id is not None and ways:
-        # It has said what was to be known: however it takes this, its process ends next.
+        # The offers are known. However the agent answers, its process ends next.
         with suppress(SandboxAgentError):
             await trial.call(running, ways[0], {"sessionId": session_id}, CLOSE_TIMEOUT)
 
 
 def _state(program: str | None) -> list[str]:
-    """What tells one version of a program that we did not install from another."""
+    """Return values that distinguish the versions of a program that the server did not install."""
     try:
         about = Path(program or "").stat()
     except OSError:

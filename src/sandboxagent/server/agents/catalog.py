@@ -1,7 +1,7 @@
 """Find which agents there are, and which of them can start now.
 
-The same facts for the server and the command line, without any process of an agent. Of credentials it says names and
-paths, never a value. Instructions, for people, are made from the manifest.
+The server and the command line get the same facts, without any process of an agent. Credentials appear by name and
+path, never with a value. Instructions for people are made from the manifest.
 """
 
 import json
@@ -34,12 +34,12 @@ class Catalog(Struct, frozen=True):
     environ: Mapping[str, str]
 
     def agents(self) -> list[Agent]:
-        """Those that we know, the user's own, and whatever else is installed."""
+        """Return the agents of the manifest, the user's own agents, and all others that are installed."""
         known = {name for agent in self.manifest.agents for name in (agent.id, *agent.registry)}
         return [*map(self._as_installed, self.manifest.agents), *map(_installed, self.store.records(known))]
 
     async def all(self) -> list[Agent]:
-        """The same and all that the ACP registry has, as far as it can be read."""
+        """Return all known agents, and all agents of the ACP registry, if it can be read."""
         known = self.agents()
         try:
             entries = (await self.registry.snapshot()).entries
@@ -49,7 +49,7 @@ class Catalog(Struct, frozen=True):
         return known + [_listed(entry) for slug, entry in entries.items() if slug not in taken]
 
     def agent(self, id: str) -> Agent:
-        """The agent of that name or registry slug; raises UnknownAgent, which lists those that we know."""
+        """Return the agent with an id or a registry slug. Raises UnknownAgent, which lists the known agents."""
         agent = self._known(id)
         if agent is None and (entry := self._kept_entry(id)) is not None:
             agent = _listed(entry)
@@ -58,7 +58,10 @@ class Catalog(Struct, frozen=True):
         return agent
 
     async def find(self, id: str) -> Agent:
-        """The same, but also looks up unknown names in the registry."""
+        """Return the agent with an id or a registry slug. Look up unknown names in the registry.
+
+        Raises UnknownAgent.
+        """
         if self._known(id) is not None or not is_id(id):
             return self.agent(id)
         try:
@@ -71,26 +74,26 @@ class Catalog(Struct, frozen=True):
         return _listed(entry)
 
     def record(self, agent: Agent) -> Record | None:
-        """Its installation, if there is one."""
+        """Return the agent's installation, if there is one."""
         record = self.store.record(agent.id) if agent.installable else None
         return record if record is not None and record.is_of(agent) else None
 
     def launch(self, agent: Agent) -> Launch | None:
-        """How it would be started now; None when it has to be installed first."""
+        """Return how the agent would be started now; None when it has to be installed first."""
         if not agent.installable:
             return Launch(agent.command)
         record = self.record(agent)
         return None if record is None else self.store.launch(record, agent, self.environ)
 
     def program(self, agent: Agent) -> str | None:
-        """The program that would run now; None when there is none."""
+        """Return the program that would run now; None when there is none."""
         if not agent.installable:
             return Launch(agent.command).program(agent.env.get("PATH") or self.environ.get("PATH"))
         record = self.record(agent)
         return None if record is None else record.artifacts[0].path
 
     def artifacts(self, agent: Agent) -> list[Artifact]:
-        """Its artifacts: as installed, or the program of an agent that we did not install."""
+        """Return the agent's artifacts: as installed, or the program of an agent that the server did not install."""
         record, path = self.record(agent), self.program(agent)
         if record is not None or path is None:
             return record.artifacts if record else []
@@ -98,24 +101,30 @@ class Catalog(Struct, frozen=True):
         return [Artifact(kind="agent_process", name=Path(path).name, version=version, path=path, source=agent.source)]
 
     def source(self, agent: Agent) -> Source:
-        """Where it comes from; or would, as far as the registry's copy says."""
+        """Return where the agent comes from, or would come from according to the registry's copy."""
         if (record := self.record(agent)) is not None:
             return record.source
         if self.registry.cached() is None and agent.registry:
-            return "registry"  # Never read yet: it is where an install looks first.
+            return "registry"  # Never read yet, but an install looks there first.
         return "registry" if any(map(self._kept_entry, agent.registry)) else agent.source
 
     def supported(self, agent: Agent) -> bool:
-        """Whether it can be had, as far as we know: what we have no package for, the registry may have."""
+        """Whether the agent can be installed, as far as is known.
+
+        The registry may have an agent without a package here.
+        """
         return agent.supported or self.record(agent) is not None or any(map(self._kept_entry, agent.registry))
 
     def _kept_entry(self, slug: str) -> "RegistryEntry | None":
-        """What the registry's copy has, without network."""
+        """Return the entry in the registry's copy, without network."""
         snapshot = self.registry.cached()
         return snapshot.entries.get(slug) if snapshot else None
 
     def _unknown(self, id: str, problem: str | None = None) -> UnknownAgent:
-        """Also says what is wrong with the registry: it may know the name."""
+        """Make the error for an unknown agent.
+
+        It has the registry's problem, if any: the registry may know the name.
+        """
         unknown = UnknownAgent(id, [each.id for each in self.agents()])
         if problem is not None:
             unknown.fields["registry"] = problem
@@ -125,12 +134,15 @@ class Catalog(Struct, frozen=True):
         named = self._find_in_manifest(id)
         if named is not None:
             return self._as_installed(named)
-        # It comes from a client, and becomes a path.
+        # The id comes from a client, and becomes a path.
         record = self.store.record(id) if is_id(id) else None
         return None if record is None else _installed(record)
 
     def _as_installed(self, agent: Agent) -> Agent:
-        """Where the registry's adapter is installed instead of ours, what we know of ours says nothing about it."""
+        """Return the agent as it is installed.
+
+        Where the registry's adapter is installed instead of ours, the manifest's facts about our adapter do not apply.
+        """
         record = self.store.record(agent.id) if agent.adapter is not None else None
         if record is None or record.registry_slug is None:
             return agent
@@ -156,7 +168,7 @@ def _registry_agent(slug: str, title: str, description: str) -> Agent:
 
 
 def write_instructions(agent: Agent) -> str:
-    """A few lines: what to run, what it needs, what to know."""
+    """Return a few lines for people: how to install the agent, its credentials, and its description."""
     steps = [_install_line(agent)]
     if agent.credentials or agent.credential_files:
         steps.append(f"It reaches a model when {_describe_needs(agent)}.")
@@ -190,7 +202,7 @@ def _describe_needs(agent: Agent) -> str:
 
 
 def read_facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFacts:
-    """What is known of an agent on this machine, with this environment."""
+    """Return all that is known of an agent on this machine, with this environment."""
     record = catalog.record(agent)
     path = catalog.program(agent)
     supported = catalog.supported(agent)

@@ -13,7 +13,10 @@ _VARIABLE = r"\$(\w+)"
 
 
 def find_credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
-    """All that the agent could use, and whether it is there. A file whose path names an unset variable is left out."""
+    """Return all credentials that the agent could use, and whether each is there.
+
+    A file whose path names an unset variable is left out.
+    """
     seen = ChainMap(dict(agent.env), cast("dict[str, str]", environ))
     found = [Credential("variable", name, bool(seen.get(name))) for name in agent.credentials]
     paths = {path: _expand(path, seen) for path in agent.credential_files}
@@ -21,12 +24,15 @@ def find_credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credentia
 
 
 def find_missing_credentials(agent: Agent, environ: Mapping[str, str]) -> list[str]:
-    """The variables of which one would do, if none of its credentials is there."""
+    """Return the variables of which one would suffice, if none of the agent's credentials is there.
+
+    Otherwise return an empty list.
+    """
     return [] if has_credentials(agent, environ) else list(agent.credentials)
 
 
 def has_credentials(agent: Agent, environ: Mapping[str, str]) -> bool:
-    """Whether one of them is there, or none is needed."""
+    """Whether one of the agent's credentials is there, or it needs none."""
     known = find_credentials(agent, environ)
     return not known or any(each.found for each in known)
 

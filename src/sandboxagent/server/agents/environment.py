@@ -1,6 +1,6 @@
 """Build the environment of an agent's process from the server's.
 
-Nothing of the server's own settings is in it, and no secret of the server.
+It has nothing of the server's own settings, and no secret of the server.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from secrets import token_urlsafe
 from sandboxagent.core.settings.options import PREFIX
 from sandboxagent.server.agents.manifest import Agent
 
-# What every agent may see of the server's environment.
+# Variables of the server's environment that every agent may see.
 _ALLOWED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "TMPDIR", "TZ"),
     *("LANG", "LANGUAGE", "LC_*", "XDG_*"),
@@ -22,9 +22,9 @@ _ALLOWED = (
 def child_environment(
     agent: Agent, environ: Mapping[str, str], extra: Mapping[str, str], secrets: Collection[str] = ()
 ) -> dict[str, str]:
-    """The environment of an agent's process: what it may see of the server's, then its own `env`, then `extra`.
+    """Return the environment of an agent's process: allowed variables of the server, the agent's `env`, then `extra`.
 
-    Nothing of the server's own settings, and no value that is one of `secrets`, wherever it comes from.
+    Later values win. The server's own settings are left out, and so is every value that is one of `secrets`.
     """
     seen = allowed_environment(environ, (*agent.credentials, *agent.variables))
     made = {name: token_urlsafe(24) for name in agent.random_env}
@@ -32,7 +32,7 @@ def child_environment(
 
 
 def allowed_environment(environ: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
-    """What any child may see of the server's environment, and what matches `more`."""
+    """Return the variables that any child may see of the server's environment, and those that match `more`."""
     patterns = (*_ALLOWED, *more)
     return {
         name: value

@@ -1,4 +1,4 @@
-"""Define what the server says of itself in `initialize`, and what an agent answers."""
+"""Define the server's own values in `initialize`, and represent an agent's answer."""
 
 from msgspec import Raw, Struct
 
@@ -17,7 +17,7 @@ NOT_OFFERED: Object = {"fs": {"readTextFile": False, "writeTextFile": False}, "t
 
 
 class Handshake(Struct, frozen=True):
-    """What an agent answered to `initialize`."""
+    """The answer of an agent to `initialize`."""
 
     result: Raw
     facts: Object

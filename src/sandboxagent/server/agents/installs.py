@@ -15,7 +15,7 @@ from sandboxagent.server.agents.manifest import Agent
 
 
 class AgentInstalls(Struct, frozen=True):
-    """The way from a request to the installer."""
+    """Installs at the request of clients."""
 
     catalog: Catalog
     installer: Installer
@@ -28,7 +28,7 @@ class AgentInstalls(Struct, frozen=True):
     async def begin(
         self, name: str, asked: InstallRequest
     ) -> "InstallResult | tuple[Job, asyncio.Task[InstallOutcome]]":
-        """The result when there is nothing to do, else what is under way."""
+        """Begin an install, and return its job and task. If there is nothing to do, return the result instead."""
         agent = await self.catalog.find(name)
         if not agent.installable:
             return self._describe_present(agent)
@@ -36,7 +36,7 @@ class AgentInstalls(Struct, frozen=True):
         return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
 
     async def wait_for_result(self, task: "asyncio.Task[InstallOutcome]") -> InstallResult:
-        """The result of an install that other callers may be waiting for, too."""
+        """Wait for the result of an install. Other callers may wait for it, too."""
         outcome = await asyncio.shield(task)
         record = outcome.record
         return InstallResult(
@@ -58,7 +58,7 @@ class AgentInstalls(Struct, frozen=True):
 
 
 def read_install_request(params: Object) -> InstallRequest:
-    """What a client asks for; raises BadRequest, which names the field."""
+    """Read a client's request for an install. Raises BadRequest, which names the field."""
     try:
         return msgspec.convert(params, InstallRequest)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Say how an agent's program is started on this machine, and lock its folder while it runs."""
+"""Describe how to start an agent's program on this machine, and lock its folder while it runs."""
 
 import errno
 import fcntl
@@ -15,7 +15,7 @@ IN_USE, REMOVED = ".in-use", ".removed-"
 
 
 class Launch(Struct, frozen=True):
-    """A command and what its environment has beyond the agent's own; `folder` is what must stay while it runs."""
+    """A command, and variables to add to the agent's environment. `folder` must stay while the program runs."""
 
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -25,20 +25,23 @@ class Launch(Struct, frozen=True):
         return f"Launch({self.command})"
 
     def program(self, path: str | None) -> str | None:
-        """The program that would run, searched for on `path`; None when there is none."""
+        """Return the program that would run, searched for on `path`; None when there is none."""
         return shutil.which(self.command[0], path=path)
 
     def lock_folder(self) -> "FolderLock":
-        """Lock the folder against removal until released; raises FolderGone when it is already being removed."""
+        """Lock the folder against removal until released. Raises FolderGone when it is already being removed."""
         return FolderLock(self.folder)
 
 
 class FolderGone(Exception):
-    """What was to be started is being removed: something else has taken its place."""
+    """The folder of the program is being removed: another installation has taken its place."""
 
 
 class FolderLock:
-    """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
+    """A shared lock on a folder.
+
+    A program whose folder cannot be locked may still be run, for example in a folder that only root may write.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._descriptor: int | None = None
@@ -70,7 +73,7 @@ def remove_unused(folder: Path) -> None:
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so it cannot be locked.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # The file never existed, so nobody locks it.
             discard(folder)
         return
     try:

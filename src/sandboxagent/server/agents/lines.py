@@ -1,6 +1,6 @@
 """Cut bytes of an agent's pipes into lines, and keep the first and last lines of its stderr.
 
-Does no I/O, and knows nothing of processes or of what a line means.
+This module does no I/O, and knows nothing of processes or of the meaning of a line.
 """
 
 from collections import deque
@@ -8,14 +8,14 @@ from collections import deque
 from msgspec import Struct
 
 MAX_LINE = 64 * 1024 * 1024
-"""The longest line of stdout that is passed on, without its newline."""
+"""Maximum bytes of a line of stdout that is passed on, without its newline."""
 
 OVERSIZED_HEAD = 4096
-"""How much is kept of a line that is longer."""
+"""Bytes that are kept from the beginning of a longer line."""
 
 
 class LineSplitter:
-    """Whole lines out of pieces that end anywhere; a line over the limit is dropped, its neighbours are not."""
+    """A splitter of pieces, which end anywhere, into whole lines. It drops only the lines over the limit."""
 
     def __init__(self, max_line: int = MAX_LINE) -> None:
         self._max_line = max_line
@@ -25,7 +25,7 @@ class LineSplitter:
         self._oversized: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        """All lines that are complete now, as one blob; each ends in a newline."""
+        """Add a piece, and return all lines that are complete, as one blob. Each line ends in a newline."""
         if self._dropping:
             end = data.find(b"\n")
             if end < 0:
@@ -36,11 +36,11 @@ class LineSplitter:
         if not end:
             self._keep(data)
             return b""
-        # No line in it can be too long when all of it together is not.
+        # If all bytes together are within the limit, each line is.
         if len(self._rest) + end - 1 > self._max_line:
             return self._feed_line_by_line(data, end)
         if self._rest:
-            # A view: each byte is copied once.
+            # A view, so that each byte is copied once.
             lines = b"".join((self._rest, memoryview(data)[:end]))
             self._rest = bytearray()
         else:
@@ -50,11 +50,11 @@ class LineSplitter:
         return lines
 
     def rest(self) -> bytes:
-        """The last line, when it has no newline; empty when there is none."""
+        """Return the last line, when it has no newline; empty when there is none."""
         return bytes(self._rest)
 
     def take_oversized(self) -> list[bytes]:
-        """The beginnings of the lines that were dropped since the last call."""
+        """Return the beginnings of the lines that were dropped since the last call."""
         taken, self._oversized = self._oversized, []
         return taken
 
@@ -85,7 +85,7 @@ class LineSplitter:
 
 
 class Stderr(Struct, frozen=True):
-    """What an agent process wrote to stderr: its first lines, its last ones, and whether something is missing."""
+    """The stderr of an agent process: its first lines, its last lines, and whether something is missing."""
 
     head: list[str]
     tail: list[str]
@@ -93,7 +93,10 @@ class Stderr(Struct, frozen=True):
     total_lines: int
 
     def text(self, limit: int) -> str:
-        """The last lines, as many as fit into `limit` characters; one that does not fit loses its beginning."""
+        """Return as many of the last lines as fit into `limit` characters.
+
+        If none fits, return the end of the last one.
+        """
         gap = self.total_lines > len(self.head) + len(self.tail)
         text = "\n".join(self.tail if gap else self.head + self.tail)
         if len(text) <= limit:
@@ -125,7 +128,7 @@ class StderrTail:
         self._lines += len(lines)
         room = self._head_size - len(self._head)
         self._head += map(self._limited, lines[:room])
-        # Only lines that can stay are looked at: an agent process may write millions.
+        # Only lines that can stay are processed: an agent process may write millions.
         last = lines[room:][-self._tail_size :]
         self._tail.extend(map(self._limited, last))
 
@@ -143,7 +146,7 @@ class StderrTail:
         )
 
     def text(self, limit: int) -> str:
-        """The last lines, for an error message."""
+        """Return the last lines, for an error message."""
         return self.snapshot().text(limit)
 
     def _limited(self, line: bytes) -> bytes:

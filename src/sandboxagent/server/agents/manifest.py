@@ -1,6 +1,6 @@
-"""Read which agents we know: manifest.toml of this package, and the user's agents.toml.
+"""Read the known agents from manifest.toml of this package and from the user's agents.toml.
 
-The user's file adds agents and changes ours. Knows what an agent is; does not install or start anything.
+The user's file adds agents and changes ours. This module defines agents; it does not install or start any.
 """
 
 import re
@@ -23,10 +23,10 @@ Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
 Slugs = str | tuple[str, ...]
 Dialect = Literal["qwen", "opencode"]
-"""Agents that ask questions in a way of their own."""
+"""Names of the dialects: known agents that ask questions in a form of their own."""
 
 
-# The keys of agents.toml: what is expected, and what it means.
+# The keys of agents.toml: expected value and meaning.
 KEYS = {
     "command": (
         "a list of texts, the program first",
@@ -60,13 +60,13 @@ KEYS = {
     ),
     "attachments": (
         '"link", "file-link", "text-link" or "text"',
-        "What it gets links to: all attachments, files, short text files, or nothing; the rest is named in the text.",
+        "Attachments that it gets as links: all, files, short text files, or none; the rest is named in the text.",
     ),
 }
 
 
 class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `[agents.<id>]` may hold in agents.toml."""
+    """The keys of `[agents.<id>]` in agents.toml."""
 
     command: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
     registry: Slugs | None = None
@@ -84,46 +84,46 @@ class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package of npm or PyPI, pinned. `{platform}` in its name is the machine's."""
+    """A pinned package of npm or PyPI. `{platform}` in its name stands for the machine's platform."""
 
     name: str
     version: str
     index: Literal["npm", "pypi"] = "npm"
     integrity: str | dict[str, str] | None = None
-    """What npm must find, where that is known; by platform when the name depends on it."""
+    """Digest that npm must find, where that is known; by platform when the name depends on the platform."""
     program: str | None = None
-    """Path of the program in it, when it is not what its package.json calls by the command's name."""
+    """Path of the program in the package, if package.json does not name that program by the command's name."""
     optional: bool = True
-    """Whether its optional dependencies are installed."""
+    """Whether the optional dependencies of the package are installed."""
 
 
 class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The agent itself, where the first package is an adapter to it."""
+    """The agent itself, if the first package is an adapter to it."""
 
     name: str
     program: str
     env: str
-    """The variable that tells the adapter where it is."""
+    """Variable that gives the adapter the path of the agent."""
     version: str | None = None
-    """None if the adapter brings its own; another is installed only on request."""
+    """Version of the agent; None if the adapter brings its own. In that case another is installed only on request."""
     inside: str | None = None
-    """The package that the adapter brings it in."""
+    """Package in which the adapter brings the agent."""
     found_in: str | None = None
-    """The package that has the program then; `inside` unless given."""
+    """Package that has the program then; `inside` unless given."""
     version_field: str = "version"
     integrity: str | None = None
 
 
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A program of ours that speaks ACP, where the first package is an agent that does not."""
+    """A program of ours that speaks ACP, if the first package is an agent that does not."""
 
     module: str
     env: str
-    """The variable that tells it where the agent is; with `_VERSION` after it, in which version."""
+    """Variable that gives it the path of the agent. The same name with `_VERSION` has the agent's version."""
 
 
 class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
-    """What `[agents.<id>]` may hold in manifest.toml."""
+    """The keys of `[agents.<id>]` in manifest.toml."""
 
     bundled: bool = False
     packages: tuple[Package, ...] = ()
@@ -132,24 +132,24 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     platforms: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
     not_offered: tuple[Literal["fs", "terminal"], ...] = ()
-    """Capabilities of the host that it misuses, so we do not offer them and it uses its own."""
+    """Capabilities of the host that the agent misuses. They are not offered, so that it uses its own."""
     refuses: tuple[str, ...] = ()
     """Proprietary requests that no client can answer, so they are refused."""
     tells_kinds: bool = True
-    """Its requests for permission say of what kind the tool is."""
+    """Whether the agent's requests for permission name the kind of the tool."""
     permission_modes: dict[str, str] = {}
     """Further names that clients may use as `permissionMode`, and the agent's own modes that they mean."""
     replays_late: bool = False
-    """It answers `session/load` before it has repeated the past, and tells its commands last."""
+    """Whether the agent answers `session/load` before it has repeated the past. It announces its commands last."""
     features: Features | None = None
     command_in_title: bool = False
-    """It tells a command that it asks for by the title of the call, and nowhere else."""
+    """Whether the agent gives a command that it asks for only in the title of the tool call."""
     supported: bool = True
     unsupported_reason: str | None = None
 
 
 class Agent(Struct, frozen=True, kw_only=True):
-    """One agent. `command` is how it is started; what is not bundled and not the user's own is installed first."""
+    """One agent, which `command` starts. An agent that is neither bundled nor the user's own is installed first."""
 
     id: str
     title: str
@@ -186,7 +186,7 @@ class Agent(Struct, frozen=True, kw_only=True):
 
     @property
     def installable(self) -> bool:
-        """Whether it comes from an index or the registry, rather than with us or from the user."""
+        """Whether the agent comes from a package index or the registry, rather than from this package or the user."""
         return self.source in ("registry", "fallback")
 
 
@@ -200,12 +200,12 @@ class Manifest(Struct, frozen=True):
 
 
 def is_id(text: str) -> bool:
-    """Whether it may be the id of an agent, and the name of a folder."""
+    """Whether a text may be the id of an agent, and the name of a folder."""
     return re.fullmatch(_ID, text) is not None
 
 
 def load_manifest(agents_file: Path | None) -> Manifest:
-    """The package's agents and those of the user's file; a missing file is an empty one.
+    """Load the package's agents and those of the user's file. A missing file is an empty one.
 
     Raises SettingsError, which names the file, the line and the key.
     """
@@ -218,7 +218,7 @@ def load_manifest(agents_file: Path | None) -> Manifest:
 
 def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
     known, own = known or KnownAgent(), own or OwnAgent()
-    if own.command is not None:  # Another program: what we knew of ours says nothing about it.
+    if own.command is not None:  # The facts about our program do not apply to another.
         known = KnownAgent(title=known.title, env=known.env, credentials=known.credentials, variables=known.variables)
     elif own.registry:  # The user's choice, not our pins. An empty list is our pins, whatever the registry has.
         known = structs.replace(
@@ -268,7 +268,7 @@ def _source(entry: KnownAgent, own: OwnAgent) -> Source:
 
 
 class _OwnAgents:
-    """Reads agents.toml; each complaint names the file, the line and the key."""
+    """The reader of agents.toml. Each error names the file, the line and the key."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -3,7 +3,7 @@
 Pure.
 
 An agent sends `configOptions`, among them one of the category `mode` and one of `model`; or `modes`, or `models`; or
-several of these. When it sends a value twice, the option wins: updates carry it, and ACP keeps it.
+several of these. When it sends a value twice, the option wins, because updates carry the option and ACP keeps it.
 """
 
 from msgspec import Struct
@@ -17,18 +17,18 @@ OPTIONS = "configOptions"
 SET_OPTION = methods.SET_CONFIG_OPTION
 
 KEY = "permissionMode"
-"""Of `session/new`, in our `_meta`."""
+"""Member of our `_meta` in `session/new`."""
 DEFAULT, BYPASS = "default", "bypassPermissions"
 _CHANGES = ["edit", "delete", "move", "execute", "other"]
 """Kinds of tools that may change something."""
 
 
 class Category(Struct, frozen=True):
-    """What ACP calls things where a mode or a model has a shape and a method of its own."""
+    """ACP's names around modes, or around models, which have a shape and a method of their own."""
 
     name: str
     choice_id: str
-    """The member by which a choice is named in that shape."""
+    """Member that has the id of a choice in that shape."""
 
     @property
     def shape(self) -> str:
@@ -57,7 +57,7 @@ CATEGORIES = (MODE, MODEL)
 
 
 class Setter(Struct, frozen=True):
-    """How to set a value at an agent, and which values the agent lists for it."""
+    """A request that sets a value at an agent, and the values that the agent lists for it."""
 
     method: str
     params: Object
@@ -65,7 +65,7 @@ class Setter(Struct, frozen=True):
 
 
 def find_ways(offers: Object, category: Category, value: str) -> list[Setter]:
-    """The ways to set a mode or a model at an agent, best first; empty when there are none."""
+    """Return the requests that could set a mode or a model at an agent, best first; empty when there are none."""
     found: list[Setter] = []
     if shape := object_at(offers, category.shape):
         found.append(Setter(category.method, {category.param: value}, _ids(shape, category)))
@@ -76,7 +76,7 @@ def find_ways(offers: Object, category: Category, value: str) -> list[Setter]:
 
 
 def option(offers: Object, config_id: str) -> Object | None:
-    """The agent's option of that id, else of that category."""
+    """Return the agent's option with that id, else with that category."""
     for name in ("id", "category"):
         for one in objects_at(offers, OPTIONS):
             if one.get(name) == config_id:
@@ -85,7 +85,7 @@ def option(offers: Object, config_id: str) -> Object | None:
 
 
 def find_option(offers: Object, category: Category) -> Object | None:
-    """The agent's option for its modes or models."""
+    """Return the agent's option for its modes or models."""
 
     def fits(one: Object) -> int:
         return 2 * (one.get("category") == category.name) + (one.get("id") == category.name)
@@ -95,25 +95,25 @@ def find_option(offers: Object, category: Category) -> Object | None:
 
 
 def values_of(option: Object | None) -> list[str]:
-    """The values of an option that is a list to choose from, grouped or not."""
+    """Return the values of an option that is a list to choose from, grouped or not."""
     return [value for one in _choices(option) if (value := text_at(one, "value")) is not None]
 
 
 def find_current(offers: Object, category: Category) -> str | None:
-    """The mode or model that is set."""
+    """Return the current mode or model."""
     by_option = text_at(find_option(offers, category), "currentValue")
     return text_at(offers, category.shape, category.current) if by_option is None else by_option
 
 
 def listing(offers: Object, category: Category) -> Object:
-    """All modes or models and the current one, in the shape that `modes` and `models` have."""
+    """Return all modes or models and the current one, in the shape that `modes` and `models` have."""
     chosen_from = [_rename_key(one, "value", category.choice_id) for one in _choices(find_option(offers, category))]
     own = objects_at(offers, category.shape, category.available)
     return {category.available: chosen_from or own, category.current: find_current(offers, category)}
 
 
 def complete_offers(offers: Object) -> Object:
-    """All three shapes: those that the agent sent, unchanged, and the missing ones derived from them."""
+    """Return all three shapes: those that the agent sent, unchanged, and the missing ones derived from them."""
     whole = {name: offers[name] for name in (MODE.shape, MODEL.shape, OPTIONS) if offers.get(name)}
     for category in CATEGORIES:
         if category.shape not in whole and find_current(offers, category) is not None:
@@ -127,7 +127,7 @@ def complete_offers(offers: Object) -> Object:
 
 
 def list_options(offers: Object) -> list[Object]:
-    """All options, those for mode and model among them, whichever shape the agent uses."""
+    """Return all options, including those for mode and model, whichever shape the agent uses."""
     return objects_at(complete_offers(offers), OPTIONS)
 
 
@@ -141,7 +141,7 @@ def complete_answer(line: bytes, offers: Object) -> bytes:
     meta = object_at(result, "_meta")
     added["_meta"] = meta | {META: object_at(meta, META) | {"added": sorted(added)}}
     if not result and answer.id is not None:
-        # Some answer null.
+        # Some agents answer null.
         return success(answer.id, added)
     for name, value in added.items():
         line = with_result(line, name, value)
@@ -165,7 +165,7 @@ def merge_offers(offers: Object, sent: Object) -> Object:
 
 
 def choose(offers: Object, category: Category, value: str) -> Object:
-    """The offers after a mode or a model is set, in every shape that has it.
+    """Return the offers after a mode or a model is set, in every shape that has it.
 
     Two shapes may use different names for one model (`m[high]`, and `m` with an option for the rest). The value is set
     in each shape that lists it, or in all of them when none does.
@@ -182,7 +182,7 @@ def choose(offers: Object, category: Category, value: str) -> Object:
 
 
 def set_value(offers: Object, option: Object, value: object) -> list[Object]:
-    """The agent's options once one of them has another value."""
+    """Return the agent's options after one of them was given another value."""
     return [one | {"currentValue": value} if one is option else one for one in objects_at(offers, OPTIONS)]
 
 
@@ -221,27 +221,27 @@ _ALLOWING_EDITS: dict[str, list[Object]] = {
     "acceptEdits": _rule("acceptEdits", "allow", kind="edit", path="./**"),
 }
 _FORBIDDING: dict[str, list[Object]] = {name: _rule(name, "reject", kind=_CHANGES) for name in ("plan", "read-only")}
-"""Of use only with an agent that asks before it does such things."""
+"""Rules that forbid. They work only with an agent that asks before it does such things."""
 
 
 class PermissionMode(Struct, frozen=True):
-    """How an agent is brought to ask as it should."""
+    """The settings that make an agent ask as a client wants."""
 
     own: str | None
-    """The mode of its own to set; None leaves it as it is."""
+    """The agent's own mode to set; None leaves the mode as it is."""
     ruled: str | None = None
-    """The name of the mode that rules stand in for."""
+    """Name of the mode that rules stand in for."""
 
 
 def read_wished_mode(asked: Object) -> str | None:
-    """What a client asks for; raises InvalidParams when that is no name."""
+    """Return the permission mode that a client asks for. Raises InvalidParams when it is not a string."""
     if asked.get(KEY) is not None and not isinstance(asked[KEY], str):
         raise InvalidParams(f"{KEY} must be a string")
     return text_at(asked, KEY)
 
 
 def find_permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode:
-    """The mode of an agent that a client means; raises InvalidParams, with those that there are."""
+    """Find the mode of an agent that a client means. Raises InvalidParams, which lists the modes."""
     own = _find_agent_modes(agent, offers)
     if wished in own:
         return PermissionMode(own[wished])
@@ -258,7 +258,7 @@ def _find_asking_mode(agent: Agent) -> str | None:
 
 
 def _find_agent_modes(agent: Agent, offers: Object) -> dict[str, str]:
-    """Names, and the agent's own modes that they mean."""
+    """Return the agent's own modes, by the names that clients may use for them."""
     if _find_asking_mode(agent) == "never":
         # Its modes are not about permissions.
         return {}
@@ -268,7 +268,7 @@ def _find_agent_modes(agent: Agent, offers: Object) -> dict[str, str]:
 
 
 def _find_rule_modes(agent: Agent, own: dict[str, str]) -> list[str]:
-    """Names that rules can stand in for, on top of the mode in which the agent asks."""
+    """Return the names of modes that rules can stand in for, on top of the mode in which the agent asks."""
     asks = _find_asking_mode(agent)
     if asks == "never":
         return [BYPASS]
@@ -281,6 +281,6 @@ def _find_rule_modes(agent: Agent, own: dict[str, str]) -> list[str]:
 
 
 def mode_rules(ruled: str | None) -> tuple[list[Object], list[Object]]:
-    """The rules that stand in for a mode: those before the session's own, and those after."""
+    """Return the rules that stand in for a mode: those before the session's own, and those after."""
     name = ruled or ""
     return _FORBIDDING.get(name, []), (_ALLOWING | _ALLOWING_EDITS).get(name, [])

@@ -1,7 +1,7 @@
 """Run one agent process: lines in, lines out, its stderr, and how it ended.
 
-Dead means that the process has exited, not that its stdout has ended: a grandchild may hold that open for hours.
-Knows nothing of what a line says, nor when an agent is started or started again.
+A process is dead when it has exited, and not when its stdout has ended: a grandchild may hold stdout open for hours.
+This module knows nothing of the meaning of lines, nor of when an agent is started or restarted.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ from sandboxagent.server.processes.children import (
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDIN_LIMIT = 64 * 1024 * 1024
-"""How much may wait to be written before we say that an agent process does not read."""
+"""Maximum bytes that wait to be written to stdin. With more, the agent process counts as not reading."""
 
 STDIN_TIMEOUT = 0.3
-"""Seconds to leave after the end of stdin, before SIGTERM."""
+"""Seconds that a process has to exit after the end of its stdin, before SIGTERM."""
 DRAIN_TIMEOUT = 1.0
-"""Seconds for the pipes to end after the process; something we cannot find may hold them."""
+"""Seconds that the pipes have to end after the process. A program that cannot be found may hold them open."""
 REAP_INTERVAL = 1.0
 LOG_SIZE = 1024 * 1024
 
@@ -44,14 +44,14 @@ logger = logging.getLogger(__name__)
 
 
 class Exit(Struct, frozen=True):
-    """How a process ended: with a code, or by a signal."""
+    """The end of a process: with a code, or by a signal."""
 
     code: int | None
     signal: str | None
     stderr: Stderr
 
     def facts(self) -> dict[str, object]:
-        """How it ended, as reported to clients."""
+        """Return the facts of the end, as reported to clients."""
         ending: dict[str, object] = {"signal": self.signal} if self.signal else {"exitCode": self.code}
         stderr = {
             "head": self.stderr.head,
@@ -63,23 +63,23 @@ class Exit(Struct, frozen=True):
 
 
 class ProcessListener(Protocol):
-    """Receives what a process writes. Nothing here may raise; an exception is logged."""
+    """The receiver of a process's output. Its methods must not raise; an exception is logged."""
 
     def lines(self, process: "AgentProcess", blob: bytes, /) -> None:
-        """Whole lines, each with its newline. Some may still come after `pause_reading`."""
+        """Take whole lines, each with its newline. Some may still come after `pause_reading`."""
         ...
 
     def oversized(self, process: "AgentProcess", head: bytes, /) -> None:
-        """A line over the limit was dropped; this is how it began."""
+        """Take the beginning of a line that was dropped because it was over the limit."""
         ...
 
     def exited(self, process: "AgentProcess", ended: Exit, /) -> None:
-        """The process is dead and all its lines have been delivered. Comes once."""
+        """Note that the process is dead and all its lines have been delivered. Called once."""
         ...
 
 
 class AgentProcess(asyncio.SubprocessProtocol):
-    """A running child of an agent. Made by `spawn`; everything happens on the event loop's thread."""
+    """A running process of an agent, made by `spawn`. Everything happens on the event loop's thread."""
 
     def __init__(
         self, agent: str, key: str, listener: ProcessListener, children: ProcessTrees, max_line: int, stdin_limit: int
@@ -120,7 +120,9 @@ class AgentProcess(asyncio.SubprocessProtocol):
         max_line: int = MAX_LINE,
         stdin_limit: int = STDIN_LIMIT,
     ) -> "AgentProcess":
-        """Start a process; `environment` is all it gets, but for our markers. The key is its own, for ever.
+        """Start a process. It gets `environment` and the server's markers alone.
+
+        No other process may ever have the same key.
 
         Raises:
             OSError: there is no such program or directory, or it may not be run.
@@ -144,7 +146,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether we ended it ourselves."""
+        """Whether the server has ended the process."""
         return self._stopping is not None
 
     def send(self, line: bytes) -> None:
@@ -152,13 +154,13 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
         Raises:
             AgentNotReading: too much is waiting already.
-            AgentExited: its stdin is closed, or it is dead.
+            AgentExited: the process is dead, or its stdin is closed.
         """
         if STDIN not in self._open or self._stdin.is_closing() or not self.alive:
             raise self._gone()
         if self._stdin.get_write_buffer_size() + self._gathered_size + len(line) > self._stdin_limit:
             raise AgentNotReading(self.agent)
-        # The first line after it has said something goes at once; when there are more, they go together.
+        # The first line after output of the agent is written at once. Further lines are gathered and written together.
         if not self._unanswered:
             self._unanswered = True
             self._stdin.write(line + b"\n")
@@ -169,13 +171,13 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._gathered_size += len(line) + 1
 
     def end_input(self) -> None:
-        """Write what waits, and let it see the end of its stdin."""
+        """Write all waiting lines, and close the process's stdin."""
         if STDIN in self._open:
             self._flush()
             self._stdin.close()
 
     def pause_reading(self) -> None:
-        """Leave its stdout alone: when the pipe is full, the agent process waits."""
+        """Stop reading stdout. When the pipe is full, the agent process waits."""
         if not self._paused and STDOUT in self._open and self.alive:
             self._paused = True
             self._stdout.pause_reading()
@@ -186,13 +188,15 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._paused = False
 
     async def exited(self) -> Exit:
-        """Wait until it has ended by whatever cause."""
+        """Wait until the process has ended, for whatever reason."""
         return await asyncio.shield(self._done)
 
     async def stop(self, grace: float = 1.0) -> Exit:
-        """End it with its whole tree; `grace` is what it has between SIGTERM and SIGKILL. All callers share one stop.
+        """End the process and its whole tree, with `grace` seconds between SIGTERM and SIGKILL.
 
-        Comes back even when the process cannot be killed, because it hangs in the kernel: it then counts as killed.
+        All callers share one stop.
+
+        This returns even when the process cannot be killed because it hangs in the kernel. It then counts as killed.
         """
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(grace), name=f"stop {self.key}")
@@ -221,7 +225,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         return AgentExited(f"agent {self.agent} has exited", agent=self.agent, **self.exit.facts())
 
     def _finish(self) -> None:
-        """Deliver the last of it, let go of the pipes, and say so. Once."""
+        """Deliver the last output, close the pipes, and report the end. A second call does nothing."""
         if self.exit is not None:
             return
         if rest := self._lines.rest():
@@ -235,7 +239,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._close()
 
     def _deliver(self, blob: bytes) -> None:
-        # An exception that left a callback of the pipe would close it, and the agent would be mute.
+        # An exception in a callback of the pipe would close it, and no output of the agent would come through.
         try:
             if blob:
                 self.listener.lines(self, blob)
@@ -247,13 +251,13 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
-        # Closing may wait for bytes that are never read.
+        # `close` may wait for bytes that are never read.
         if not self._stdin.is_closing() or self._stdin.get_write_buffer_size():
             self._stdin.abort()
         for pipe in (STDOUT, STDERR):
             if pipe in self._open and (reader := self._transport.get_pipe_transport(pipe)) is not None:
                 reader.close()
-        # Closing it earlier would take the exit status from the event loop.
+        # Earlier, `close` would take the exit status from the event loop.
         if self._dead.done():
             self._transport.close()
 
@@ -262,7 +266,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         if self.exit is None:
             self._loop.call_later(REAP_INTERVAL, self._reap)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.SubprocessTransport", transport)
@@ -290,7 +294,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._dead.set_result(None)
         try:
-            # At once: what it left behind may hold the pipes open.
+            # At once, because processes that it left behind may hold the pipes open.
             self._children.forget(self.key)
         except Exception:
             logger.exception("cannot end what an agent left behind agent=%s pid=%d", self.agent, self.pid)
@@ -304,30 +308,30 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
 
 class StderrLog:
-    """A file that begins anew when it is full, and keeps one predecessor. Processes of one agent may share it.
+    """A log file that is rotated when it is full, and keeps one predecessor. Processes of one agent may share it.
 
-    Written in a thread, in order. While the disk is slow, as much waits as the file holds; what is older is left out,
-    and the file says so.
+    A thread writes to it, in order. While the disk is slow, at most LOG_SIZE bytes wait. Older bytes are left out, and
+    the file says so.
     """
 
     def __init__(self, path: Path, pool: Pool) -> None:
         self._path = path
         self._pool = pool
         self._lock = threading.Lock()
-        """Around what both threads change, and no file is touched under it:"""
+        """Guards the fields below, which both threads change. No file is touched under it."""
         self._waiting: deque[bytes] = deque()
         self._waiting_size = 0
         self._left_out = 0
         self._is_due = False
-        """A thread is about to take what waits."""
+        """Whether a thread is about to take the waiting bytes."""
         self._has_ended = False
         self._writing = threading.Lock()
-        """Held by the thread that writes:"""
+        """Held by the thread that writes. Guards the fields below."""
         self._descriptor: int | None = None
         self._failed = False
 
     def write(self, data: bytes) -> None:
-        """Have something appended; without room on the disk the log is missing, and nothing else."""
+        """Append data, in a thread. On a full disk the log is incomplete, and nothing else is affected."""
         with self._lock:
             self._waiting.append(data)
             self._waiting_size += len(data)
@@ -338,7 +342,7 @@ class StderrLog:
         self._start()
 
     def close(self) -> None:
-        """Write what waits, then close the file."""
+        """Write all waiting bytes, then close the file."""
         with self._lock:
             self._has_ended = True
         self._start()
@@ -351,7 +355,7 @@ class StderrLog:
         self._pool.start(self._write_all)
 
     def _write_all(self) -> None:
-        """On a thread."""
+        """Write all waiting bytes. Runs on a thread."""
         with self._writing:
             with self._lock:
                 parts, self._waiting, self._waiting_size = self._waiting, deque[bytes](), 0
@@ -374,7 +378,7 @@ class StderrLog:
             self._rotate(self._descriptor)
         if self._descriptor is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # What agents write there may be secret.
+            # The stderr of agents may have secrets.
             self._descriptor = os.open(
                 self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
             )

@@ -1,4 +1,4 @@
-"""Represent an agent process after its handshake: send to it, and hear what it writes."""
+"""Represent an agent process after its handshake: send to it, and pass on its output."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -10,7 +10,7 @@ from sandboxagent.server.agents.process import AgentProcess, Exit
 
 
 class Listener(Protocol):
-    """Receives what agent processes write. Nothing here may raise."""
+    """The receiver of the output of agent processes. Its methods must not raise."""
 
     def receive(self, running: "RunningAgent", blob: bytes) -> None: ...
     def oversized(self, running: "RunningAgent", head: bytes) -> None: ...
@@ -36,13 +36,13 @@ class RunningAgent:
         self.process = process
         self.handshake = handshake
         self.dialect = dialect_of(agent.dialect)
-        """How it asks people."""
+        """The translation of the agent's questions to people."""
         self.echoes_prompts: bool | None = agent.echoes_prompts
-        """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
+        """Whether the agent repeats prompts as user_message_chunk; None until it has shown that."""
         self.environment: Mapping[str, str] = {}
-        """What was added to its environment for the one session that it is for; may be secret."""
+        """Variables added to the environment of a process for one session. They may be secret."""
         self.alone = False
-        """It is for one session, and ends with it."""
+        """Whether the process is for one session, and ends with it."""
         self._listener = listener
         self._gone = gone
         self._companion = companion
@@ -67,7 +67,7 @@ class RunningAgent:
         self.process.resume_reading()
 
     def answer(self, line: bytes) -> None:
-        """Send it an answer to what it asked, by whatever way that came."""
+        """Send an answer to an agent's request, to the place where the request came from."""
         if self._companion is None or not self._companion.answer(line):
             self.send(line)
 

@@ -1,6 +1,6 @@
 """Start an agent process and perform ACP's handshake with it.
 
-Nothing half-started stays behind. Does not know which processes there should be, nor who uses them.
+A failed start leaves no process behind. This module does not know which processes there should be, nor who uses them.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 STDERR_IN_ERRORS = 4096
 EARLY_BYTES = 8 << 20
-"""What an agent may say before it has answered our initialize."""
+"""Maximum bytes that an agent may write before it has answered our initialize."""
 
 
 class _Start:
-    """Listens to a process until it has answered our initialize."""
+    """The listener of a process until it has answered our initialize."""
 
     def __init__(self, agent: str, answered: asyncio.Future[Envelope], companion: Companion | None) -> None:
         self._agent = agent
@@ -54,7 +54,7 @@ class _Start:
         self.early: list[bytes] = []
         """Envelopes that came before the process was handed over."""
         self.oversized_heads: list[bytes] = []
-        """Of lines that were too long."""
+        """Beginnings of lines that were too long."""
         self._bad_lines = Reports(time.monotonic, _report_bad_lines)
 
     def lines(self, process: AgentProcess, blob: bytes) -> None:
@@ -73,7 +73,10 @@ class _Start:
         self._keep(process, self.oversized_heads, head)
 
     def _keep(self, process: AgentProcess, kept: list[bytes], line: bytes) -> None:
-        """Keep a line for those who listen later. After its answer, one that says too much has to wait."""
+        """Keep a line for the listener to come.
+
+        Fail, or pause the process after its answer, when too many bytes have come.
+        """
         if self._early_size + len(line) <= EARLY_BYTES:
             kept.append(line)
             self._early_size += len(line)
@@ -81,12 +84,12 @@ class _Start:
             reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
             self._answered.set_exception(_start_failed(self._agent, reason, None))
         else:
-            # Its companion is being reached. What was read already is not lost; the rest stays in the pipe.
+            # The companion is still connecting. Lines that were read are kept, and the rest stays in the pipe.
             kept.append(line)
             process.pause_reading()
 
     def hand_over(self, running: "RunningAgent", process: AgentProcess) -> None:
-        """Deliver what was kept, and read on."""
+        """Deliver the kept lines to the listener, and read on."""
         self._bad_lines.forget(self._agent)
         process.resume_reading()
         for head in self.oversized_heads:
@@ -101,7 +104,7 @@ class _Start:
 
 
 class ProcessLimits(Struct, frozen=True):
-    """What one agent process may take, in seconds and bytes."""
+    """Limits of one agent process, in seconds and bytes."""
 
     boot_timeout: float = 120.0
     max_line: int = 64 << 20
@@ -110,7 +113,7 @@ class ProcessLimits(Struct, frozen=True):
 
 
 class AgentStarter:
-    """Starts agent processes."""
+    """The starter of agent processes."""
 
     def __init__(
         self,
@@ -133,17 +136,18 @@ class AgentStarter:
     async def start(
         self, agent: Agent, launch: Launch, environment: Mapping[str, str], listener: Listener, gone: Gone
     ) -> RunningAgent:
-        """A process that has answered our initialize.
+        """Start a process, and return it once it has answered our initialize.
 
         Raises:
-            AgentBootFailed: it did not, with its stderr; AgentTimeout when it was too slow.
-            FolderGone: what was to be started has been replaced.
+            AgentBootFailed: the process did not answer; the error has its stderr.
+            AgentTimeout: the process was too slow.
+            FolderGone: the installation is being replaced.
         """
         companion = companion_of(agent.dialect)
         try:
             return await self._start(agent, launch, environment, listener, gone, companion)
         except _CompanionFailed:
-            # Its questions would not arrive and it would wait forever, so it is started with questions off.
+            # The agent's questions would not arrive, and it would wait forever. So it is started with questions off.
             logger.warning("agent starts without questions, its port was not reached agent=%s", agent.id)
             return await self._start(agent, launch, environment, listener, gone, None)
 
@@ -180,18 +184,18 @@ class AgentStarter:
         return running
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
-        """Boot it, read its handshake, and end it again."""
+        """Start the agent, return its handshake, and stop it again."""
         running = await self.start(agent, launch, {}, _SilentListener(), lambda _running, _exit: None)
         await self.stop(running)
         return running.handshake
 
     async def stop(self, running: RunningAgent, longest: float | None = None) -> None:
-        """End one process, tree and all; it gets no longer than `longest`."""
+        """Stop a process and its whole tree. It gets the usual grace, but no more than `longest` seconds."""
         grace = self._limits.stop_grace
         await running.process.stop(grace if longest is None else min(longest, grace))
 
     async def close(self, longest: float) -> None:
-        """End what is booting, and boot no more."""
+        """Stop all processes that are starting, and start no more."""
         self._closed = True
         for answered in self._starting.values():
             if not answered.done():
@@ -242,7 +246,8 @@ class AgentStarter:
             await _join(companion, process)
             return _take_over(RunningAgent(agent, process, handshake, listener, gone, companion), begun)
         except BaseException as error:
-            # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
+            # Leave no half-started process behind, whatever went wrong. Shielded, because this task may be cancelled,
+            # too.
             if companion is not None:
                 companion.stop()
             exit = await asyncio.shield(process.stop(self._limits.stop_grace))
@@ -256,7 +261,7 @@ class AgentStarter:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
         capabilities = CLIENT_CAPABILITIES | {name: NOT_OFFERED[name] for name in agent.not_offered}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": info}
-        # If it is gone already, its exit reports that, with its stderr.
+        # If the process is gone already, its exit reports that, with its stderr.
         with suppress(AgentExited):
             process.send(request(HANDSHAKE_ID, methods.INITIALIZE, params))
         try:
@@ -286,7 +291,7 @@ async def _join(companion: Companion | None, process: AgentProcess) -> None:
 
 
 class _SilentListener:
-    """Listens to a process that is only looked at."""
+    """A listener that ignores all output, for a process that is only verified."""
 
     def receive(self, running: RunningAgent, blob: bytes) -> None: ...
     def oversized(self, running: RunningAgent, head: bytes) -> None: ...
@@ -294,7 +299,7 @@ class _SilentListener:
 
 
 def _take_over(running: RunningAgent, begun: _Start) -> RunningAgent:
-    """It speaks to its listener from now on, and what it has said already is not lost."""
+    """Connect a process with its listener, and deliver everything that it has written already."""
     process = running.process
     process.listener = running
     begun.hand_over(running, process)
@@ -308,7 +313,7 @@ def _report_bad_lines(agent: str, count: int, newest: str) -> None:
 
 
 def describe_exit(exit: Exit) -> str:
-    """How it ended, for people."""
+    """Describe for people how a process ended."""
     return f"ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
 
 

@@ -1,8 +1,8 @@
 """Run one process per agent: start it on first use, watch it, and start it again when needed.
 
-Concurrent first callers share one boot. A session that brings its own environment, or whose agent has
-`isolation = "session"`, gets a process of its own instead.
-Tells its Listener what the processes say; these are the only calls in the project that go up a layer.
+Concurrent first callers share one start. A session that brings its own environment, or whose agent has `isolation =
+"session"`, gets a process of its own instead. The supervisor passes the output of processes to its Listener. No other
+calls in the project go up a layer.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from sandboxagent.server.agents.start import AgentStarter, describe_exit
 logger = logging.getLogger(__name__)
 
 SHORT_LIFE = 10.0
-"""A process that lived shorter than this has crashed at start, which is what back-off is for."""
+"""Seconds. A process that ends sooner has crashed at its start, and back-off applies."""
 FREE_CRASHES = 3
-"""This many short lives in a row cost no wait."""
+"""Number of crashes at the start, in a row, from which on the next start has to wait."""
 MAX_BACKOFF = 30.0
 MAX_START_TRIES = 5
 
 Provide = Callable[[Agent], Awaitable[Launch]]
-"""How to start an agent; installs it first when that is needed and allowed."""
+"""Function that returns how to start an agent. It installs the agent first when that is needed and allowed."""
 
 
 class AgentStatus(Struct):
@@ -54,7 +54,7 @@ class AgentStatus(Struct):
 
 
 class Supervisor:
-    """All agent processes."""
+    """The supervisor of all agent processes."""
 
     def __init__(self, listener: Listener, starter: AgentStarter, provide: Provide) -> None:
         self._listener = listener
@@ -68,29 +68,29 @@ class Supervisor:
         return self._status.setdefault(agent, AgentStatus())
 
     def running(self, agent: str) -> RunningAgent | None:
-        """The agent's shared process, if it is up."""
+        """Return the agent's shared process, if it is running."""
         status = self._status.get(agent)
         return status.running if status else None
 
     async def process(self, agent: Agent) -> RunningAgent:
-        """The agent's shared process; boots it when it is not up."""
+        """Return the agent's shared process. Start it when it is not running."""
         status = self.status(agent.id)
         if status.running is not None:
             return status.running
         if status.starting is None:
             status.starting = asyncio.create_task(self._shared_start(agent, status), name=f"boot {agent.id}")
-        # Shielded: a caller that goes away must not take the others' boot with it.
+        # Shielded: a caller that is cancelled must not cancel the start for others.
         return await asyncio.shield(status.starting)
 
     async def isolated(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        """A process of its own for one session."""
+        """Start a process of its own for one session."""
         running = await self._start(agent, environment)
         running.alone = True
         self.status(agent.id).isolated.add(running)
         return running
 
     async def stop(self, key: str) -> None:
-        """End the process of that key, tree and all."""
+        """Stop the process with a key, and its whole tree."""
         for running in self._running():
             if running.key == key:
                 await self._starter.stop(running)
@@ -99,7 +99,7 @@ class Supervisor:
         return [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
 
     async def close(self, longest: float) -> None:
-        """End all processes and start no more; none gets longer than this."""
+        """Stop all processes and start no more. None gets longer than `longest` seconds."""
         self._closing.set()
         stops = [self._starter.stop(one, longest) for one in self._running()]
         await asyncio.gather(self._starter.close(longest), *stops, return_exceptions=True)
@@ -125,7 +125,7 @@ class Supervisor:
             status.status = "stopped"
             raise
         else:
-            # It may have died between its handshake and this line; then `_gone` has come first.
+            # The process may have died between its handshake and this line; then `_gone` has come first.
             if running.alive:
                 status.status, status.running = "running", running
             return running
@@ -140,7 +140,7 @@ class Supervisor:
             launch = await self._provide(agent)
             if self._closing.is_set():
                 raise ShuttingDown
-            # Another process may have replaced what is installed, between the look and the start.
+            # Another server may have replaced the installation between the lookup and the start.
             with suppress(FolderGone):
                 return await self._starter.start(agent, launch, environment, self._listener, self._gone)
         raise AgentBootFailed(f"agent {agent.id} was replaced again and again while it was started", agent=agent.id)
@@ -152,7 +152,7 @@ class Supervisor:
                     await self._closing.wait()
 
     def _gone(self, running: RunningAgent, exit: Exit) -> None:
-        """Forget it, so that the next call boots a new one."""
+        """Forget an exited process, so that the next call starts a new one."""
         status = self.status(running.agent.id)
         lived = time.time() - running.process.started_at
         status.isolated.discard(running)

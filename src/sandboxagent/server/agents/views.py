@@ -15,7 +15,7 @@ from sandboxagent.server.agents.supervisor import Supervisor
 
 
 class Announced(Protocol):
-    """What an agent last announced in a session."""
+    """The offers that an agent last announced in a session."""
 
     def models(self) -> Object: ...
     def modes(self) -> Object: ...
@@ -23,24 +23,24 @@ class Announced(Protocol):
 
 
 class Offered(Announced, Protocol):
-    """The same of an agent that was asked without a session of a client."""
+    """The offers of an agent that was asked without a session of a client."""
 
     @property
     def capabilities(self) -> Object: ...
 
 
 class AskedOffers(Protocol):
-    """What agents said when they were asked."""
+    """The answers of agents that were asked for their offers."""
 
     def find(self, agent: Agent) -> Offered | None: ...
     async def ask(self, agent: Agent) -> Offered: ...
 
 
 class AgentViews(Struct, frozen=True):
-    """Makes the views from the catalog, the processes and the sessions."""
+    """The views of agents, made from the catalog, the processes and the sessions."""
 
     newest_session: Callable[[str], Announced | None]
-    """By an agent's id; None when no session has announced anything."""
+    """Function that returns the last announcement, by an agent's id; None when no session has announced anything."""
     offers: AskedOffers
     catalog: Catalog
     installer: Installer
@@ -48,16 +48,19 @@ class AgentViews(Struct, frozen=True):
     environ: Mapping[str, str]
 
     async def all(self, *, registry: bool = False) -> AgentsView:
-        """Those that are known here; with `registry`, all that could be installed too."""
+        """Return the agents that are known here; with `registry`, all that could be installed, too."""
         agents = await self.catalog.all() if registry else self.catalog.agents()
         return AgentsView([self.view(agent) for agent in agents])
 
     def find_announced(self, agent: Agent) -> Announced | None:
-        """What its newest session announced, else what it said when it was asked; starts nothing."""
+        """Return the announcement of the agent's newest session, else its answer when it was asked.
+
+        Starts no process.
+        """
         return self.newest_session(agent.id) or self.offers.find(agent)
 
     async def view_with_models(self, agent: Agent) -> AgentView:
-        """The view, after having asked the agent for its models if they are not known. Raises what hinders that."""
+        """Return the view. Ask the agent for its models if they are not known. Raises the errors of asking."""
         if self.find_announced(agent) is None:
             await self.offers.ask(agent)
         return self.view(agent)

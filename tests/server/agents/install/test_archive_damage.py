@@ -225,7 +225,7 @@ def test_a_full_disk_has_a_name(tmp_path: Path, small_disk: Path) -> None:
 
 def test_a_zip_that_needs_much_memory_to_unpack_is_refused(tmp_path: Path) -> None:
     archive = zipped(tmp_path / "a.zip", zip_member("a", b"x" * 1000, method=zipfile.ZIP_LZMA))
-    assert refusal(archive) == ("a", "is packed in a way that is not taken: only deflate and bzip2 are")
+    assert refusal(archive) == ("a", "has a compression method that is not supported: only deflate and bzip2 are")
 
 
 def test_a_list_of_entries_that_is_larger_than_any_needs_to_be_is_not_read(tmp_path: Path) -> None:

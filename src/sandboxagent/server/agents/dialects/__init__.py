@@ -1,1 +1,1 @@
-"""Translate what is particular to one agent, so that the hub knows no agent's name."""
+"""Translate the particular forms of single agents, so that the hub knows no agent's name."""

@@ -1,7 +1,8 @@
-"""Define what is particular to one agent, such as how it asks people, and list all dialects.
+"""Define how to translate the particular forms of single agents, and list all dialects.
 
-A dialect says what an agent's request means, and an answer to it in the agent's own words; it is pure. A companion runs
-beside the process of an agent that asks in another place than on its stdout, and asks there in its stead.
+A dialect translates an agent's request into the common form, and the answer into the agent's form. It is pure. A
+companion is for an agent that does not ask on its stdout. It runs beside the agent's process, and passes its questions
+on.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from sandboxagent.server.agents.manifest import Dialect as Name
 
 
 class Dialect(Protocol):
-    """How an agent asks people."""
+    """The translation of an agent's requests to people."""
 
     def translate_request(self, request: Envelope) -> Envelope:
         """Translate an agent's request into the common form; the same envelope when it needs no translation."""
@@ -25,31 +26,37 @@ class Dialect(Protocol):
 
 
 class Companion(Protocol):
-    """Speaks for an agent process. Answers come back to it; nothing of it outlives the process."""
+    """A helper of an agent process, which passes on its questions and gets the answers. It ends with the process."""
 
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the process, with the address where it can be reached; variables that are set stay."""
+        """Return the environment of the process, with the variables that the companion needs.
+
+        Variables that are set stay.
+        """
         ...
 
     async def connect(self, pid: int) -> bool:
-        """Reach the agent, which has answered its handshake; False when that cannot be done in time."""
+        """Connect to the agent, which has answered its handshake. Return False when that fails or takes too long."""
         ...
 
     def start(self, say: Callable[[bytes], None]) -> None:
-        """From now on say what the agent would: one envelope at a time, as if it came from its stdout."""
+        """Begin to pass questions to `say`, one envelope at a time, as if they came from the agent's stdout."""
         ...
 
     def answer(self, line: bytes) -> bool:
-        """Take an answer to what was said here; False when the agent itself had asked. Does not raise."""
+        """Take an answer to a question that was passed on. Return False for a request of the agent itself.
+
+        Does not raise.
+        """
         ...
 
     def stop(self) -> None:
-        """The process has ended, or is about to."""
+        """Stop, because the process has ended, or is about to."""
         ...
 
 
 class Plain:
-    """An agent that asks in the common form."""
+    """The dialect of agents that ask in the common form."""
 
     def translate_request(self, request: Envelope) -> Envelope:
         return request
@@ -59,7 +66,7 @@ class Plain:
 
 
 def dialect_of(name: Name | None) -> Dialect:
-    """The dialect of that name; None is no dialect."""
+    """Return the dialect with a name; None is no dialect."""
     if name == "qwen":
         from sandboxagent.server.agents.dialects.qwen import Qwen
 
@@ -68,7 +75,7 @@ def dialect_of(name: Name | None) -> Dialect:
 
 
 def companion_of(name: Name | None) -> Companion | None:
-    """A new companion for a process of an agent with that dialect, where it needs one."""
+    """Return a new companion for a process of an agent with that dialect, where it needs one."""
     if name == "opencode":
         from sandboxagent.server.agents.dialects.opencode import OpenCode
 
@@ -82,7 +89,7 @@ METHOD = methods.REQUEST_QUESTION
 def question_params(
     session_id: str | None, question_id: str, questions: list[Object], call_id: str | None, several: str
 ) -> Object:
-    """The params of a request; `several` is what the agent calls a question that takes more than one answer."""
+    """Return the params of a request. `several` is the agent's name for a question that takes more than one answer."""
     asked = [_question(each, several) for each in questions]
     first = objects_at(asked[0], "options") if asked else []
     params: Object = {
@@ -105,13 +112,13 @@ def _question(question: Object, several: str) -> Object:
 
 
 def _option(option: Object) -> Object:
-    # These agents know their options by what they show.
+    # These agents identify options by their labels.
     label = text_at(option, "label") or ""
     return {"id": label, "label": label, "description": text_at(option, "description") or ""}
 
 
 def answers_in(result: Object) -> list[list[str]] | None:
-    """One list of texts for each question; None when they were not answered."""
+    """Return one list of texts for each question; None when they were not answered."""
     if result.get("status") != "answered":
         return None
     return [

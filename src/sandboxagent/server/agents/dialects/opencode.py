@@ -1,6 +1,7 @@
-"""Ask OpenCode's questions, which it offers only on a loopback port of its own.
+"""Pass on OpenCode's questions, which it offers only on a loopback port of its own.
 
-Reads the agent's stream of events, says each question as if the agent had, and brings the answer back.
+The companion reads the agent's stream of events, and passes each question on as if the agent had sent it. It posts the
+answer to the port.
 """
 
 import asyncio
@@ -37,37 +38,37 @@ _EVENT = b'"question.'
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for what, in seconds."""
+    """Timeouts and delays, in seconds."""
 
     connect: float = 15.0
-    """For the port to be found and to answer, once the agent speaks on its stdout."""
+    """Maximum time until the port is found and answers, once the agent has written to its stdout."""
     tries: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0)
-    """Before each try of these."""
+    """Delays before the tries to reach the port."""
     event: float = 60.0
-    """For any event; a stream that lives has a heartbeat every ten."""
+    """Maximum time without any event. A live stream has a heartbeat every ten seconds."""
     post: float = 30.0
     again: float = 1.0
-    """Before a stream that has ended is opened again."""
+    """Delay before a stream that has ended is opened again."""
     cancel: float = 2.0
-    """Before a cancelled question is rejected. To reject it ends its turn as if that had not been cancelled; when it is
-    the turn that was cancelled, this must come first, and the question is only cleared away."""
+    """Delay before a cancelled question is rejected. The rejection ends the question's turn as if the turn had not been
+    cancelled. If the turn was cancelled, that must come first, and the rejection only clears the question away."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A question that was said and is not answered."""
+    """A question that was passed on and is not answered."""
 
     id: str
     directory: str
     settled: bool = False
-    """Another client has answered it at the agent."""
+    """Whether another client has answered the question at the agent."""
 
 
 class OpenCode:
     """The companion of one process."""
 
     def __init__(self, ports: Callable[[int], list[int]] | None = None, patience: Patience | None = None) -> None:
-        """`ports` gives those that a process listens on."""
+        """Create the companion. `ports` returns the ports that a process listens on."""
         self._ports = ports or listening_ports
         self._patience = patience or Patience()
         self._auth = (USER, "")
@@ -95,7 +96,7 @@ class OpenCode:
         return False
 
     async def _reach(self, pid: int) -> bool:
-        """Open the stream of events at the port that has one."""
+        """Open the stream of events at the port that has one. Return False if none has."""
         import httpx
 
         for port in await asyncio.to_thread(self._ports, pid):
@@ -104,7 +105,7 @@ class OpenCode:
                 auth=self._auth,
                 timeout=httpx.Timeout(self._patience.post, read=self._patience.event),
                 trust_env=False,
-                # No certificates are loaded for what is plain HTTP.
+                # Plain HTTP, so no certificates are loaded.
                 verify=SSLContext(PROTOCOL_TLS_CLIENT),
             )
             self._client = client
@@ -144,7 +145,7 @@ class OpenCode:
     # Questions
 
     async def _watch(self) -> None:
-        """Read events for as long as the process lives."""
+        """Read events until the process ends."""
         import httpx
 
         while self._client is not None:
@@ -164,7 +165,7 @@ class OpenCode:
         if _EVENT not in blob:
             return
         for line in blob.split(b"\n"):
-            # Most events are about every word that is said; they are not decoded.
+            # Most events are about single words of the output. They are not decoded.
             if _EVENT in line and line.startswith(b"data:"):
                 try:
                     self._event(object_at(read(line[5:], object)))
@@ -192,7 +193,10 @@ class OpenCode:
         self._say(request(id, METHOD, params))
 
     def _withdraw(self, question: str) -> None:
-        """Answered at the agent: by us, and then it is not open here any more, or by another client."""
+        """Withdraw a question that another client has answered at the agent.
+
+        Our own answers have closed theirs before.
+        """
         id = msgspec.json.encode(question)
         asked = self._open.get(id)
         if asked is not None:
@@ -216,7 +220,7 @@ class OpenCode:
         if result.get("status") == "cancelled":
             await asyncio.sleep(self._patience.cancel)
         if answers is None or not await self._post(asked, "reply", {"answers": answers}):
-            # Whatever else it was, the agent must not wait forever.
+            # In any other case, reject the question: the agent must not wait forever.
             await self._post(asked, "reject", {})
 
     async def _post(self, asked: _Open, what: str, body: Object) -> bool:
@@ -224,7 +228,8 @@ class OpenCode:
 
         if self._client is None:
             return False
-        # Each folder has its own questions. In a query it does not understand every spelling of a name.
+        # Each folder has its own questions. In a query, the agent does not understand every spelling of a folder's
+        # name.
         folder = {"X-OpenCode-Directory": quote(asked.directory)}
         try:
             response = await self._client.post(f"/question/{asked.id}/{what}", headers=folder, json=body)
@@ -239,7 +244,7 @@ def _report_bad_events(user: str, count: int, newest: str) -> None:
 
 
 def listening_ports(pid: int) -> list[int]:
-    """Ports of loopback that a process or one that it started listens on."""
+    """Return the loopback ports on which a process or its descendants listen."""
     process = psutil.Process(pid)
     found: list[int] = []
     for one in (process, *process.children(recursive=True)):

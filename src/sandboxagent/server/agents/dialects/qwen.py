@@ -11,7 +11,7 @@ _PERMISSION = methods.REQUEST_PERMISSION
 
 
 class Qwen:
-    """Permissions that are questions."""
+    """The dialect of Qwen Code, whose questions are requests for permission."""
 
     def translate_request(self, request: Envelope) -> Envelope:
         if request.method != _PERMISSION or request.id is None:
@@ -30,7 +30,7 @@ class Qwen:
         params, result = request.params(), answered.result()
         answers = answers_in(result)
         if answers is not None:
-            # By number, in words: what was not answered is left out.
+            # Texts by the number of the question. Questions that were not answered are left out.
             given = {str(number): ", ".join(texts) for number, texts in enumerate(answers) if texts}
             return success(request.id, _selected(_option(params, "allow_once")) | {"answers": given})
         rejects = result.get("status") == "rejected"

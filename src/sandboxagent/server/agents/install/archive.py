@@ -1,6 +1,6 @@
 """Fetch an archive to a file and unpack it, whatever format it has.
 
-Knows nothing of agents.
+This module knows nothing of agents.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ from sandboxagent.protocol.errors import ChecksumMismatch, DiskFull, DownloadFai
 from sandboxagent.server.agents.install.download import Download, NotFetched, download, redact_url
 
 Progress = Callable[[int, int | None], None]
-"""Bytes so far, and all of them when that is known."""
+"""Gets the bytes so far, and the total when that is known."""
 
 Format = Literal["zip", "tar", "program"]
 
 SILENCE_TIMEOUT = 30.0
 UNPACK_TIMEOUT = 3600.0
-"""Seconds in which nothing may come, and in which all must have come."""
+"""Maximum seconds without any bytes, and maximum seconds until all have come."""
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
@@ -44,13 +44,13 @@ _PROGRAMS = (b"\x7fELF", b"#!", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")
 async def fetch(
     url: str, target: Path, *, sha256: str | None, max_bytes: int, progress: Progress, silence: float = SILENCE_TIMEOUT
 ) -> str:
-    """Fetch an address into a file; gives its SHA-256. When it fails, there is no file.
+    """Fetch an address into a file, and return its SHA-256. When it fails, there is no file.
 
     Raises:
-        DownloadFailed: it did not come, or not whole.
-        ChecksumMismatch: it is not what `sha256` says.
-        UnsafeArchive: it is larger than `max_bytes`.
-        DiskFull: there is no room for it.
+        DownloadFailed: the content did not come, or not whole.
+        ChecksumMismatch: the content does not match `sha256`.
+        UnsafeArchive: the content is larger than `max_bytes`.
+        DiskFull: there is no room for the file.
     """
     with _no_file_unless_whole(target):
         try:
@@ -75,7 +75,7 @@ def _no_file_unless_whole(target: Path) -> Generator[None]:
 
 
 def _failed(url: str, reason: str, status: int | None) -> DownloadFailed:
-    # Not `status`: a problem document has its own.
+    # Not named `status`, because a problem document has its own.
     facts: dict[str, object] = {} if status is None else {"upstreamStatus": status}
     detail = (
         f"{redact_url(url)} could not be fetched: {reason}; check the address, the network and its proxies, then repeat"
@@ -112,14 +112,14 @@ async def _save(found: Download, target: Path, label: str, max_bytes: int, progr
 
 
 def extract(archive: Path, into: Path, *, name: str, max_bytes: int, max_entries: int) -> None:
-    """Unpack an archive into a new folder; a plain program is copied there under the last part of `name`.
+    """Unpack an archive into a new folder. A plain program is copied there under the last part of `name`.
 
-    Blocks for as long as it takes. What a failure leaves behind is inside `into`.
+    Blocks for as long as it takes. Files that a failure leaves behind are inside `into`.
 
     Raises:
         UnsafeArchive: an entry breaks a rule; both are named.
-        InstallFailed: it is damaged, or of a kind that cannot be unpacked.
-        DiskFull: there is no room for it.
+        InstallFailed: the archive is damaged, or of a kind that cannot be unpacked.
+        DiskFull: there is no room for the files.
     """
     last = urlsplit(name).path.rpartition("/")[2] or "the archive"
     try:
@@ -142,7 +142,7 @@ def extract(archive: Path, into: Path, *, name: str, max_bytes: int, max_entries
 
 
 def _format(file: BinaryIO, name: str) -> tuple[Format, Packing]:
-    """What a file is, by its content first."""
+    """Detect the format of a file, by its content first."""
     head = file.read(512)
     if head.startswith(_ZIP):
         return "zip", ""
@@ -157,23 +157,23 @@ def _format(file: BinaryIO, name: str) -> tuple[Format, Packing]:
     return "program", ""
 
 
-# RuntimeError: NotImplementedError, for a method of packing that Python does not know.
+# RuntimeError covers NotImplementedError, for a compression method that Python does not know.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError)
 
 _ENTRY = re.compile(rb"PK\x01\x02")
 _ENCRYPTED = 0x1
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
-"""Those that need little memory to unpack, whatever the archive says."""
+"""Compression methods that need little memory, whatever the archive says."""
 
 DIRECTORY = 64 << 20
-"""Bytes that the list of entries may have: ZipFile reads it at once, and makes an object of each."""
+"""Maximum bytes of the list of entries: ZipFile reads it at once, and makes an object of each entry."""
 
 
 def unpack_zip(archive: Path, tree: Tree, *, max_entries: int) -> None:
-    """Put everything of a zip archive into the tree, which counts what it gets.
+    """Put everything of a zip archive into the tree, which counts its bytes and entries.
 
     Raises:
-        Damaged: it makes no sense.
+        Damaged: the archive is invalid.
     """
     try:
         _unpack(archive, tree, max_entries)
@@ -208,12 +208,12 @@ class _Archive(io.FileIO):
 
 
 def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
-    name = info.orig_filename  # As it is in the archive: `filename` is cut off at a NUL.
+    name = info.orig_filename  # The whole name: `filename` is cut off at a NUL.
     mode = info.external_attr >> 16
     if info.flag_bits & _ENCRYPTED:
         tree.refuse(name, "is encrypted")
     if info.compress_type not in _METHODS:
-        tree.refuse(name, "is packed in a way that is not taken: only deflate and bzip2 are")
+        tree.refuse(name, "has a compression method that is not supported: only deflate and bzip2 are")
     match stat.S_IFMT(mode):
         case stat.S_IFLNK:
             with packed.open(info) as file:

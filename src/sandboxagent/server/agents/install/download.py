@@ -1,6 +1,6 @@
 """Fetch bytes from an https, http or file address, and follow redirects within limits.
 
-Knows neither registries nor archives; the caller bounds the size.
+This module knows neither registries nor archives. The caller bounds the size.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     import httpx
 
 PIECE = 1 << 18
-"""Bytes that are read at once."""
+"""Maximum bytes that are read at once."""
 
 MAX_REDIRECTS = 10
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class NotFetched(Exception):
-    """Why there is nothing; `status` when a server answered."""
+    """The fetch failed, for the reason in the text. `status` is set when a server answered."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -36,20 +36,23 @@ class NotFetched(Exception):
 
 
 class Download(Struct, frozen=True):
-    """What is behind an address. Reading the pieces may raise NotFetched too, once the block is left."""
+    """The content of an address.
+
+    An error while the pieces are read becomes NotFetched at the end of the caller's block.
+    """
 
     status: int
     headers: Mapping[str, str]
     pieces: AsyncIterator[bytes]
     total: int | None
-    """Bytes of all pieces, as far as that was promised."""
+    """Total bytes of all pieces, if announced."""
 
 
 @asynccontextmanager
 async def download(
     url: str, *, silence: float, headers: Mapping[str, str] | None = None, accept: Collection[int] = (200,)
 ) -> AsyncGenerator[Download]:
-    """What is behind an address; `silence` is how long nothing may come, in seconds; it does not bound the whole.
+    """Fetch the content of an address. `silence` bounds the seconds without any bytes, and not the whole time.
 
     Raises:
         NotFetched: also when the connection is cut while the pieces are read.
@@ -63,7 +66,7 @@ async def download(
 
 
 def local_path(url: str) -> Path | None:
-    """The file that a file: URL means; None for http and https. Raises NotFetched for any other address."""
+    """Return the file that a file: URL means; None for http and https. Raises NotFetched for any other address."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -78,7 +81,7 @@ def local_path(url: str) -> Path | None:
 
 
 def redact_url(url: str) -> str:
-    """An address for people to read: without credentials and without its query, where tokens are."""
+    """Return an address for people to read: without credentials, and without its query, which may have tokens."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -88,7 +91,7 @@ def redact_url(url: str) -> str:
 
 
 def refuse_redirect(origin: str, target: str) -> str | None:
-    """Why a redirect is not followed; None when it is. The arguments are schemes."""
+    """Return why a redirect is not followed; None when it is. The arguments are schemes."""
     if target not in ("http", "https"):
         return f"it redirects to an address of the kind {target}:, which is not followed"
     if origin == "https" and target == "http":
@@ -108,7 +111,7 @@ def _status(status: int) -> str:
 
 @asynccontextmanager
 async def _from_http(url: str, headers: Mapping[str, str], silence: float) -> AsyncGenerator[Download]:
-    # Importing httpx and reading the certificates takes a while, and others are being served meanwhile.
+    # In a thread, because importing httpx and reading the certificates takes a while, and others are being served.
     client = await asyncio.to_thread(_client, silence)
     async with client:
         with _translate_errors(silence):
@@ -125,7 +128,8 @@ def _client(silence: float) -> "httpx.AsyncClient":
     import httpx
 
     direct = {f"all://{host}": None for host in _LOOPBACK}
-    # identity: what is counted and hashed is what was sent, and nothing small unfolds into something large.
+    # With identity, the counted and hashed bytes are those that were sent, and nothing small expands into something
+    # large.
     headers = {"User-Agent": f"sandbox-agent/{__version__}", "Accept-Encoding": "identity"}
     try:
         return httpx.AsyncClient(timeout=silence, mounts=direct, headers=headers)
@@ -149,7 +153,7 @@ async def _follow(client: "httpx.AsyncClient", url: str, headers: Mapping[str, s
 
 @contextmanager
 def _translate_errors(silence: float) -> Generator[None]:
-    """What httpx raises, as NotFetched."""
+    """Translate the errors of httpx into NotFetched."""
     import httpx
 
     try:
@@ -191,6 +195,6 @@ async def _pieces(file: int) -> AsyncIterator[bytes]:
 def _reading() -> Generator[None]:
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: a NUL in its name.
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name.
         reason = error.strerror if isinstance(error, OSError) else "the address cannot be understood"
         raise NotFetched(f"the file cannot be read: {reason}") from error

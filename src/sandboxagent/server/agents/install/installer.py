@@ -1,7 +1,7 @@
 """Install an agent: lock it, fetch it into a new folder, verify it, and put it in place at once.
 
-Callers that want the same share one install and one result; it continues when they leave. What fails leaves nothing.
-`Assembly` goes from a plan to a folder that has everything in it, and the record of what that is.
+Equal requests share one install and one result. The install continues when its callers leave. A failed install leaves
+nothing behind. `Assembly` makes a complete folder from a plan, and the record of its content.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ Verify = Callable[[Agent, Launch], Awaitable[Handshake]]
 
 
 class InstallOutcome(Struct, frozen=True):
-    """What an install came to."""
+    """The result of an install."""
 
     record: Record
     already: bool
@@ -98,22 +98,22 @@ class Installer:
         return bool(self._running)
 
     def job(self, agent: str) -> Job | None:
-        """The install under way, if there is one."""
+        """Return the agent's install under way, if there is one."""
         running = self._running.get(agent)
         return running.job if running else None
 
     def failure(self, agent: str) -> str | None:
-        """Why the last install failed; None when there was none, or it did not."""
+        """Return why the last install failed; None when there was none, or it succeeded."""
         return self._failures.get(agent)
 
     async def install(self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False) -> InstallOutcome:
-        """Have the agent installed, in the versions wanted; an error says what hindered it."""
+        """Install the agent in the wanted versions. Raises the error that prevents it."""
         return await asyncio.shield(self.begin(agent, wanted, reinstall=reinstall)[1])
 
     def begin(
         self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False
     ) -> tuple[Job, "asyncio.Task[InstallOutcome]"]:
-        """The same, with progress. The task is shared: shield it."""
+        """Begin an install, and return its job and its task. The task is shared between callers: shield it."""
         if self._closed:
             raise ShuttingDown
         request = _Request(wanted or Wanted(), reinstall)
@@ -127,14 +127,14 @@ class Installer:
         return job, task
 
     async def uninstall(self, agent: str) -> bool:
-        """Remove what is installed of an agent; what still runs of it goes with the next start or install."""
+        """Remove the installation of an agent. Folders of running processes go with the next start or install."""
         job = Job()
         with self._translate_errors(agent, job):
             async with asyncio.timeout(self._timeout), self._locked(agent, job):
                 return await _to_its_end(self._store.remove, agent)
 
     async def close(self) -> None:
-        """End what is under way and begin nothing more."""
+        """Cancel all installs under way, and begin no more."""
         self._closed = True
         tasks = [running.task for running in self._running.values()]
         for task in tasks:
@@ -167,7 +167,7 @@ class Installer:
 
     @contextmanager
     def _translate_errors(self, agent: str, job: Job) -> Generator[None]:
-        """Whatever hinders an install, as an error that has a name."""
+        """Translate each failure of an install into an error of the protocol."""
         try:
             yield
         except asyncio.CancelledError:
@@ -219,10 +219,10 @@ class Installer:
             job.tell("verifying", "starting it to see that it works")
             verified = await self._verify_record(agent, fetched)
             await _to_its_end(self._store.write, verified)
-            # No await from here on: it is in place, and a cancellation must not delete its folder.
+            # No await from here on: the installation is in place, and a cancellation must not delete its folder.
             record = self._store.commit(verified)
         except BaseException:
-            # It is renamed first, so that a thread that still unpacks into it finds no folder any more.
+            # The folder is renamed first, so that a thread that still unpacks into it does not find it.
             await _to_its_end(self._store.clean, agent.id)
             raise
         job.tell("done", f"{agent.id} {record.version} is installed")
@@ -246,13 +246,16 @@ class Installer:
         environment = settings.environment
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
-        # The machine's own certificates, as pip and uv take them: behind a proxy Node's bundled ones do not do.
+        # Use the machine's own certificates, as pip and uv do: behind a proxy, Node's bundled ones are not enough.
         environment.setdefault("NODE_USE_SYSTEM_CA", "1")
         packages = Packages(self._runner, settings, agent.id, folder, npm_platform())
         return await Assembly(agent, chosen, folder, packages, job, self._require_hashes).record()
 
     async def _verify_record(self, agent: Agent, record: Record) -> Record:
-        """The record with what the agent says of itself; raises InstallFailed when it does not speak."""
+        """Start the agent, and return the record with the facts of its handshake.
+
+        Raises InstallFailed when the start fails.
+        """
         try:
             handshake = await self._verify(agent, self._store.launch(record, agent, self._environ))
         except (AgentBootFailed, AgentTimeout) as error:
@@ -263,7 +266,7 @@ class Installer:
 
 
 async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run it in a thread, and do not leave before it has ended: it is done under the lock."""
+    """Run a function in a thread, and wait for its end even when cancelled: it needs the lock."""
     thread = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
     try:
         return await asyncio.shield(thread)
@@ -273,7 +276,7 @@ async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 
 def _satisfies(record: Record, wanted: Wanted, agent: Agent) -> bool:
-    """Whether what is installed matches the request."""
+    """Whether the installation matches the request."""
     native = record.native_version if agent.native else record.version
     return record.is_of(agent) and wanted.process in (None, record.version) and wanted.agent in (None, native)
 
@@ -282,7 +285,7 @@ MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
 
 
 class Assembly(Struct, frozen=True):
-    """Puts one agent together in one folder."""
+    """The assembly of one agent in one folder."""
 
     agent: Agent
     plan: Plan
@@ -292,7 +295,7 @@ class Assembly(Struct, frozen=True):
     require_hashes: bool = False
 
     async def record(self) -> Record:
-        """Fetch all of it, and say what there is. Not verified yet."""
+        """Fetch all parts, and return the record of them. The agent is not verified yet."""
         fetched = None
         archive = self.plan.archive
         if archive is not None and archive.sha256 is None:
@@ -375,7 +378,7 @@ class Assembly(Struct, frozen=True):
         archive.unlink()
         program = into / target.cmd
         alone = list(into.iterdir())
-        if not program.exists() and len(alone) == 1 and alone[0].is_file():  # A plain program, named as its address.
+        if not program.exists() and len(alone) == 1 and alone[0].is_file():  # A plain program, named after its address.
             program = alone[0]
         if not program.is_file() or not program.resolve().is_relative_to(into.resolve()):
             raise InstallFailed(f"the archive {name} has no program {target.cmd}", agent=self.agent.id)
@@ -383,7 +386,7 @@ class Assembly(Struct, frozen=True):
         return program, sha256
 
     async def _native(self, env: dict[str, str]) -> list[Artifact]:
-        """The agent behind the adapter: a program of its own, or what the adapter brought."""
+        """Return the agent behind the adapter: a program of its own, or the one that the adapter brought."""
         native, package = self.agent.native, self.plan.native
         assert native is not None
         if package is not None:
@@ -409,7 +412,7 @@ class Assembly(Struct, frozen=True):
         ]
 
     def _build_command(self, program: Path, artifact: Artifact, env: dict[str, str]) -> tuple[str, ...]:
-        """How what was fetched is started: by itself, or by our adapter, which gets its place in `env`."""
+        """Return the command that starts the program: directly, or by our adapter, which finds its path in `env`."""
         adapter = self.agent.adapter
         if adapter is None or self.plan.source == "registry":
             return (*self._find_command(program), *self.plan.arguments)
@@ -441,13 +444,16 @@ class Assembly(Struct, frozen=True):
         )
 
     def _unverified(self, package: Package | None) -> Literal[True] | UnsetType:
-        """Whether there was no hash for what was fetched: uv always checks those of its index."""
+        """Return True if a part was fetched without a hash, else UNSET. uv always checks the hashes of its index."""
         archive = self.plan.archive
         fetched = package is None and archive is not None and archive.sha256 is None
         return True if fetched or self.packages.unverified() else UNSET
 
     def _read_version(self, package: Package | None) -> tuple[str, str | None]:
-        """The version that came, which may not be what was asked for (`latest`), and what npm checked it against."""
+        """Return the fetched version, and the digest that npm checked it against.
+
+        The version may not be the requested one (`latest`).
+        """
         if package is None:
             return self.plan.version, None
         if package.index == "pypi":
@@ -459,14 +465,17 @@ class Assembly(Struct, frozen=True):
         return f"{FOLDER}/{program.relative_to(self.folder)}"
 
     def _find_command(self, program: Path) -> tuple[str, ...]:
-        """A script of Node by our Node, anything else by itself."""
+        """Return the command of a program: a script of Node runs with our Node, anything else by itself."""
         if _is_node(program):
             return NODE, self._placed(program)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         return (self._placed(program),)
 
     def _wrap(self, program: Path, name: str) -> str:
-        """A program that others start by its path, and that starts this one with our Node."""
+        """Make a wrapper that others can start by its path, and that starts a program with our Node.
+
+        Return its name.
+        """
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)
         wrapper = folder / name

@@ -1,6 +1,6 @@
 """Install npm and PyPI packages into a folder of their own.
 
-Never globally, and no package may run a program of its own while it is installed.
+Packages are never installed globally, and none may run a program of its own during the install.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
     # Overrides for the user's .npmrc: everything goes into the folder, with the record of its digests.
     *("--no-global", "--location=project", "--save", "--package-lock", "--no-dry-run"),
-    # What does not come from the index has no digest there, and git runs programs: a package's .npmrc may name them.
+    # Packages from outside the index have no digest there, and git runs programs, which a package's .npmrc may name.
     *("--allow-git=none", "--allow-remote=none", "--allow-file=none", "--allow-directory=none"),
     "--globalconfig=/dev/null",
 )
@@ -54,7 +54,7 @@ _INTEGRITY = r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)"
 
 
 class Packages(Struct, frozen=True):
-    """Installs packages for one agent into one folder."""
+    """The packages of one agent, installed into one folder."""
 
     runner: Runner
     settings: ToolSettings
@@ -63,7 +63,7 @@ class Packages(Struct, frozen=True):
     platform: str
 
     async def npm(self, packages: Sequence[Package], tell: Tell) -> None:
-        """Install these and what they need; each must be what its pin says."""
+        """Install npm packages and their dependencies. Each must match its pin."""
         node = bundled_node()
         (self.folder / "package.json").write_text('{"private": true}\n')
         optional = "--include" if all(package.optional for package in packages) else "--omit"
@@ -85,7 +85,10 @@ class Packages(Struct, frozen=True):
         await asyncio.to_thread(self._check_pins, packages)
 
     async def pypi(self, packages: Sequence[Package], tell: Tell) -> None:
-        """Install these into a virtual environment; only wheels, because anything else runs code to be built."""
+        """Install PyPI packages into a virtual environment.
+
+        Only wheels, because anything else runs code to be built.
+        """
         import sys
 
         from uv import find_uv_bin
@@ -108,7 +111,10 @@ class Packages(Struct, frozen=True):
 
     @contextmanager
     def _npmrc(self) -> Generator[Path]:
-        """What npm takes for the user's .npmrc. It may have tokens in it, so it is there for a moment only."""
+        """Write the file that npm takes as the user's .npmrc.
+
+        It may have tokens in it, so it exists only during the install.
+        """
         path = self.folder / ".npmrc-of-user"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -119,12 +125,15 @@ class Packages(Struct, frozen=True):
             path.unlink(missing_ok=True)
 
     def integrity(self, name: str) -> str | None:
-        """What npm checked a package against."""
+        """Return the digest that npm checked a package against."""
         found = self._locked().get(f"node_modules/{name}", {}).get("integrity")
         return found if isinstance(found, str) else None
 
     def unverified(self) -> list[str]:
-        """Packages for which the index of npm had no digest; those inside of others come under theirs."""
+        """Return the packages for which npm's index had no digest.
+
+        Bundled packages are covered by the digest of their package.
+        """
         return [
             path.rpartition("node_modules/")[2]
             for path, facts in self._locked().items()
@@ -132,12 +141,15 @@ class Packages(Struct, frozen=True):
         ]
 
     def facts(self, name: str) -> Object:
-        """A package's own package.json, wherever npm has put it; empty when it is not there."""
+        """Return a package's own package.json, wherever npm has put it; empty when it is not there."""
         found = (_json(home / "package.json") for home in self._homes(name))
         return next(filter(None, found), dict[str, object]())
 
     def find_file(self, name: str, path: str) -> Path | None:
-        """A file of a package, where npm has put that; None without one, or when it leads out of the folder."""
+        """Return a file of a package, wherever npm has put the package.
+
+        Return None when there is no such file, or when it leads out of the folder.
+        """
         whole = self.folder.resolve()
         files = (home / path for home in self._homes(name))
         return next((each for each in files if each.is_file() and each.resolve().is_relative_to(whole)), None)
@@ -147,17 +159,17 @@ class Packages(Struct, frozen=True):
         return [self.folder / place for place in (f"node_modules/{name}", *places)]
 
     def _locked(self) -> dict[str, Object]:
-        """What npm installed, by its place in the folder."""
+        """Return the facts of each package that npm installed, by its place in the folder."""
         packages = _json(self.folder / "node_modules/.package-lock.json").get("packages")
         found = cast("dict[str, object]", packages) if isinstance(packages, dict) else {}
         return {path: cast("Object", facts) for path, facts in found.items() if isinstance(facts, dict)}
 
     def program(self, package: Package, command: str) -> Path:
-        """The file to run: the one named, or what the package itself calls by the command's name."""
+        """Return the program of a package: the named file, or the one that the package gives for the command's name."""
         home = self.folder / "node_modules" / package.name
         path = package.program or _named_program(_json(home / "package.json").get("bin"), command)
         found = None if path is None else home / path
-        # The package says where it is; it has to be in there.
+        # The package gives the path, which must stay in the folder.
         if found is None or not found.is_file() or not found.resolve().is_relative_to(self.folder.resolve()):
             raise InstallFailed(f"the package {package.name} has no program {command}", agent=self.agent)
         return found
@@ -206,7 +218,7 @@ class Packages(Struct, frozen=True):
 
 
 def _named_program(programs: object, command: str) -> str | None:
-    """The path that a package's `bin` gives for a command, or the only one there is."""
+    """Return the path that a package's `bin` gives for a command, or the only one there is."""
     if isinstance(programs, dict):
         named = cast("dict[str, object]", programs)
         programs = named.get(command, next(iter(named.values())) if len(named) == 1 else None)

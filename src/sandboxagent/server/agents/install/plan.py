@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         RegistryEntry,
     )
 
-# It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
+# A version becomes part of a package's name, where npm would also take an address, a path or an archive's name.
 _VERSION = r"(?i)(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}"
 
 
@@ -38,7 +38,7 @@ class Wanted(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """What to fetch, and how it is started then."""
+    """The packages or the archive to fetch, and the command that starts them."""
 
     source: Literal["registry", "fallback"]
     version: str
@@ -56,10 +56,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: "Machine") -> Plan:
-    """Decide. `note` says what is wrong with the snapshot, or why there is none.
-
-    Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
-    """
+    """Make the plan for an agent. `note` is the snapshot's problem, or the reason why there is no snapshot."""
     process = _process_version(agent, wanted)
     entry = None if snapshot is None else _find_entry(agent, snapshot)
     chosen = None if entry is None else _from_registry(agent, entry, process, machine)
@@ -91,7 +88,10 @@ def _plan_native(agent: Agent, wanted: Wanted, machine: "Machine") -> Package | 
 
 
 def _from_registry(agent: Agent, entry: "RegistryEntry", process: str | None, machine: "Machine") -> Plan | None:
-    """What the registry has for the machine; packages first, because an index vouches for what it hands out."""
+    """Return a plan from the registry for the machine; None when it has nothing suitable.
+
+    Packages come first, because a package index vouches for its packages.
+    """
     ways = entry.distribution
     if ways.npx is not None:
         return _from_package(agent, entry, ways.npx, "npm", process)
@@ -119,9 +119,9 @@ def _from_package(
     agent: Agent, entry: "RegistryEntry", way: "PackageDistribution", index: Literal["npm", "pypi"], process: str | None
 ) -> Plan:
     name, version = way.name, process or way.version or entry.version
-    # Of @scope/name[extra], the program is called name.
+    # The program of @scope/name[extra] is called name.
     packages, program = (Package(name, version, index),), name.rpartition("/")[2].partition("[")[0]
-    if agent.packages and agent.packages[0].name == name:  # We know more about it.
+    if agent.packages and agent.packages[0].name == name:  # The manifest knows it better.
         packages, program = (_in_version(agent.packages[0], version), *agent.packages[1:]), agent.command[0]
     return Plan(
         source="registry",
@@ -161,12 +161,12 @@ def _in_version(package: Package, version: str) -> Package:
 
 
 def _pin(integrity: str | dict[str, str] | None, pinned: str | None, version: str) -> str | dict[str, str] | None:
-    """What we know about a version says nothing about another."""
+    """Return the pinned digest only for the pinned version: it says nothing about other versions."""
     return integrity if version == pinned else None
 
 
 class Job:
-    """One install under way. Readers that are slow miss states, never the newest."""
+    """One install under way. A slow reader may miss states, but never the newest."""
 
     def __init__(self) -> None:
         self.progress = Progress("waiting", "waiting for its turn")
@@ -178,5 +178,5 @@ class Job:
         changed.set()
 
     async def changed(self) -> None:
-        """Wait until `progress` is another one."""
+        """Wait until `progress` changes."""
         await self._changed.wait()

@@ -1,7 +1,7 @@
 """Keep a folder for each installation, and a file for each agent that names the one in use.
 
-The file is written last and at once, so an installation is there whole or not at all; a folder that no file names is
-left over from an interrupted install, or an earlier installation that may still be running.
+The file is written last and atomically, so an installation exists as a whole or not at all. A folder that no file names
+is left over from an interrupted install, or is an earlier installation that may still be running.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ from sandboxagent.server.agents.manifest import Agent
 logger = logging.getLogger(__name__)
 
 NODE, FOLDER, PYTHON, SHIMS = "{node}", "{folder}", "{python}", ".node"
-# Nothing else is ever deleted: the user may have chosen a directory with other files in it.
+# Only folders with such a name are ever deleted: the user may have chosen a directory with other files in it.
 _FOLDER = r"\d+-[0-9a-f]{8}"
 
 
@@ -45,7 +45,7 @@ class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=Tr
     source: Literal["registry", "fallback"]
     version: str
     command: tuple[str, ...]
-    """With `{node}`, `{folder}` and `{python}` in it, so that all of it may be moved."""
+    """Command with the placeholders `{node}`, `{folder}` and `{python}`, so that the installation may be moved."""
     env: dict[str, str]
     artifacts: list[Artifact]
     installed_at: str
@@ -56,12 +56,12 @@ class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=Tr
     package: str | None = None
     native_version: str | None = None
     note: str | None = None
-    """A note about where it came from: a registry that could not be reached, for one."""
+    """Note about the source, for example that the registry could not be reached."""
     agent_info: Object = {}
     capabilities: Object = {}
 
     def is_of(self, agent: Agent) -> bool:
-        """Whether it is what the agent's slugs or pins mean today: agents.toml may have changed since."""
+        """Whether the record matches the agent's slugs or pins: agents.toml may have changed since the install."""
         return bool(agent.packages) if self.registry_slug is None else self.registry_slug in agent.registry
 
 
@@ -73,7 +73,7 @@ class Store:
         self._known: dict[str, tuple[tuple[int, ...], Record | None]] = {}
 
     def record(self, agent: str) -> Record | None:
-        """An agent's installation, if there is one."""
+        """Return an agent's installation, if there is one."""
         path = self._file(agent)
         try:
             about = path.stat()
@@ -87,16 +87,16 @@ class Store:
         return record if record is not None and _is_folder(self.folder(record)) else None
 
     def records(self, known: Container[str] = ()) -> list[Record]:
-        """What is installed, in the order of the ids; of those that are not among `known`."""
+        """Return the installations of all agents that are not among `known`, in the order of the ids."""
         names = (name for name in self._names() if name not in known)
         return [record for record in map(self.record, names) if record is not None]
 
     def find_broken(self) -> list[str]:
-        """Agents whose installation record cannot be read, or whose folder is gone."""
+        """Return the agents whose installation record cannot be read, or whose folder is gone."""
         return [name for name in self._names() if os.access(self._file(name), os.F_OK) and self.record(name) is None]
 
     def find_spare(self) -> list[Path]:
-        """Folders that are not in use by a record: of what still runs, or of an install under way or cut off."""
+        """Return the folders that no record uses: of agents that still run, or of installs under way or interrupted."""
         used = {(record.agent, record.folder) for record in self.records()}
         folders = [path for name in self._names() for path in _find_folders(self.directory / name)]
         return [path for path in folders if (path.parent.name, path.name) not in used]
@@ -105,7 +105,7 @@ class Store:
         return self.directory / record.agent / record.folder
 
     def launch(self, record: Record, agent: Agent, environ: Mapping[str, str]) -> Launch:
-        """How to start it. What the user says of its environment wins; our Node comes last on its PATH."""
+        """Return how to start an agent. The user's own variables win, and our Node comes last on PATH."""
         folder = self.folder(record)
         values = {NODE: str(bundled_node().program), FOLDER: str(folder), PYTHON: sys.executable}
         env = {name: _fill(value, values) for name, value in record.env.items() if name not in agent.env}
@@ -114,12 +114,12 @@ class Store:
         return Launch(tuple(_fill(part, values) for part in record.command), env, folder)
 
     def shims(self) -> Path:
-        """The folder with our Node and npm, as they are now."""
+        """Make or renew the folder with our Node and npm, and return it."""
         return make_shims(self.directory / SHIMS)
 
     @contextmanager
     def locked(self, agent: str) -> Generator[bool]:
-        """Try to lock the agent for installing or removing, across processes; returns whether we hold the lock."""
+        """Try to lock the agent for installing or removing, across processes. Yield whether that succeeded."""
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
             self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -134,15 +134,15 @@ class Store:
             os.close(descriptor)
 
     def begin(self, agent: str) -> Path:
-        """A new folder to install into, beside what is there. Needs the lock."""
+        """Make a new folder to install into, beside the existing ones. Needs the lock."""
         folder = self.directory / agent / f"{int(time.time())}-{token_hex(4)}"
         folder.mkdir(parents=True)
         return folder
 
     def write(self, record: Record) -> None:
-        """Have the record on disk, to be committed. May take a while. Needs the lock."""
+        """Write the record to disk, so that it can be committed. May take a while. Needs the lock."""
         new = self._new(record.agent)
-        # A new file each time: what has its name may be a link.
+        # Always a new file, because an existing one may be a link.
         new.unlink(missing_ok=True)
         with new.open("xb") as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(record)))
@@ -150,19 +150,22 @@ class Store:
             os.fsync(stream.fileno())
 
     def commit(self, record: Record) -> Record:
-        """From now on, what was written is what is installed; gives it as others see it. Needs the lock."""
+        """Make the written record the installation in use, and return it with its final paths. Needs the lock."""
         self._new(record.agent).replace(self._file(record.agent))
         return self._placed(record)
 
     def remove(self, agent: str) -> bool:
-        """Forget the installation and delete what is not running; False if there was none. Needs the lock."""
+        """Forget the installation and delete its files if it is not running. Return False if there was none.
+
+        Needs the lock.
+        """
         there = self.record(agent) is not None
         self._file(agent).unlink(missing_ok=True)
         self.clean(agent)
         return there
 
     def clean(self, agent: str) -> None:
-        """Delete what is neither installed nor running. Needs the lock."""
+        """Delete all folders that are neither installed nor running. Needs the lock."""
         record = self.record(agent)
         directory = self.directory / agent
         if not directory.is_dir():
@@ -177,7 +180,10 @@ class Store:
             directory.rmdir()
 
     def remove_leftovers(self) -> None:
-        """Delete what interrupted installs left, unless an install is under way; renew the shims. Never raises."""
+        """Delete leftovers of interrupted installs, unless an install is under way, and renew the shims.
+
+        Never raises.
+        """
         try:
             for name in [each.name for each in self.directory.iterdir() if _find_folders(each)]:
                 self._sweep_agent(name)
@@ -186,7 +192,7 @@ class Store:
         except FileNotFoundError:
             return
         except OSError as error:
-            # What is installed may be used all the same: a directory of an image is often read-only.
+            # Installed agents can be used all the same: a directory of an image is often read-only.
             logger.warning("agents not swept path=%s reason=%s", self.directory, error.strerror)
         except Exception:
             # A package's content must never keep a server from starting.
@@ -216,7 +222,7 @@ class Store:
         try:
             record = read(path.read_bytes(), Record)
         except (OSError, UnicodeDecodeError, msgspec.DecodeError):
-            # Of another version, or broken: as good as not installed, and the next install puts it right.
+            # Of another version, or broken. It counts as not installed, and the next install repairs it.
             return None
         usable = record.agent == agent and re.fullmatch(_FOLDER, record.folder) and record.artifacts
         return self._placed(record) if usable else None
@@ -235,7 +241,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _find_folders(directory: Path) -> list[Path]:
-    """The folders of installations in an agent's directory, those included that are being removed."""
+    """Return the folders of installations in an agent's directory, including those that are being removed."""
     try:
         return [path for path in directory.iterdir() if re.fullmatch(_FOLDER, path.name.removeprefix(REMOVED))]
     except (NotADirectoryError, PermissionError):
@@ -243,7 +249,7 @@ def _find_folders(directory: Path) -> list[Path]:
 
 
 def now() -> str:
-    """The time, as records and views write it."""
+    """Return the current time, as records and views write it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

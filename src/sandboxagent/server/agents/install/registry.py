@@ -1,6 +1,6 @@
 """Fetch the ACP registry when it is old, and keep it on disk for when it cannot be reached.
 
-Knows nothing of how an agent is installed.
+This module knows nothing of how an agent is installed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 Origin = Literal["live", "cached", "file"]
 
 RETRY_INTERVAL = 30.0
-"""Seconds for which a registry that failed is left alone while there is a copy: it may cost the whole timeout again."""
+"""Seconds until a registry that failed is tried again while there is a copy: a try may cost the whole timeout."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -36,22 +36,22 @@ class Snapshot(Struct, frozen=True):
     entries: "Mapping[str, RegistryEntry]"
     origin: Origin
     fetched_at: float
-    """When it was last known to be the registry's newest, by the clock on the wall."""
+    """Time when this was last known to be the registry's newest state, by the wall clock."""
     problem: str | None
-    """Why it is not live, when that was tried."""
+    """Reason why the snapshot is not live, when a fetch was tried."""
     rejected: tuple[str, ...] = ()
-    """What was left out of it, a sentence each."""
+    """The parts that were left out, a sentence each."""
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata file beside the document."""
 
     location: str
-    """For people to read."""
+    """The registry's location, for people to read."""
     source: str
-    """The location's digest: it may hold a password."""
+    """Digest of the location, because the location may hold a password."""
     sha256: str
-    """Of the document: the two files are written one after the other, and by several processes."""
+    """Digest of the document: the two files are written one after the other, and by several processes."""
     fetched_at: float
     etag: str | None = None
     last_modified: str | None = None
@@ -69,7 +69,7 @@ class _Copy(Struct, frozen=True):
 
 
 class Registry:
-    """The registry at one location: an http(s) or file: URL, or a path; `cache` is a folder for its copy."""
+    """The registry at one location: an http(s) or file: URL, or a path. `cache` is a folder for its copy."""
 
     def __init__(
         self,
@@ -95,12 +95,13 @@ class Registry:
         self._fetching: asyncio.Task[Snapshot] | None = None
 
     async def snapshot(self, max_age: float = 300.0) -> Snapshot:
-        """The registry, at most so many seconds old; an older copy, with its problem, when there is no newer one.
+        """Return the registry, at most `max_age` seconds old.
 
-        A file is read each time. Callers that wait at the same time share one fetch.
+        When there is no newer one, return an older copy, with its problem. A file is read each time. Callers that wait
+        at the same time share one fetch.
 
         Raises:
-            RegistryUnavailable: there is no copy either.
+            RegistryUnavailable: the fetch failed, and there is no copy.
         """
         recent = self._recent(max_age)
         if recent is not None:
@@ -108,11 +109,11 @@ class Registry:
         if self._fetching is None:
             self._fetching = asyncio.create_task(self._refresh())
             self._fetching.add_done_callback(self._fetched)
-        # A caller that goes away does not take the others' fetch with it.
+        # Shielded: a caller that is cancelled must not cancel the fetch for others.
         return await asyncio.shield(self._fetching)
 
     def cached(self) -> Snapshot | None:
-        """What is kept of it, without network."""
+        """Return the kept copy, without network."""
         copy = self._known()
         return None if copy is None else replace(copy.snapshot(), origin="cached")
 
@@ -122,12 +123,12 @@ class Registry:
         return self._copy
 
     def _recent(self, max_age: float) -> Snapshot | None:
-        """The copy, when it is new enough, or when there was no newer one a moment ago."""
+        """Return the copy, when it is new enough, or when there was no newer one a moment ago."""
         copy = self._known()
         if copy is None or self._scheme == "file":
             return None
         now = self._clock()
-        # An age below 0: the clock was set back, and says nothing.
+        # An age below 0 says nothing: the clock was set back.
         if 0 <= now - copy.facts.fetched_at < max_age:
             return copy.snapshot()
         if self._failure is not None and 0 <= now - self._failure[0] < min(max_age, RETRY_INTERVAL):
@@ -218,7 +219,7 @@ class Registry:
     # --- the copy -----------------------------------------------------------------------------------------------------
 
     def _load(self) -> _Copy | None:
-        """The copy on disk; None when there is none, when it is broken, or when it is of another location."""
+        """Return the copy on disk; None when there is none, when it is broken, or when it is of another location."""
         if not self._metadata.exists():
             return None
         from sandboxagent.server.agents.install.registry_entries import NotARegistry, parse
@@ -243,7 +244,7 @@ class Registry:
 
 
 def _conditions(facts: _Facts) -> dict[str, str]:
-    """Headers that ask for the document only if it is another one by now."""
+    """Return headers that ask for the document only if it has changed."""
     asked = {"If-None-Match": facts.etag, "If-Modified-Since": facts.last_modified}
     return {name: value for name, value in asked.items() if value and value.isascii() and value.isprintable()}
 

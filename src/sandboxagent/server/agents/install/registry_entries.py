@@ -1,6 +1,6 @@
 """Read the entries and the platform names of the ACP registry's document.
 
-Knows nothing of where a document comes from, except how far to trust the addresses in it.
+This module knows only one thing of a document's origin: how far to trust the addresses in it.
 """
 
 import platform
@@ -38,26 +38,26 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Machine(Struct, frozen=True):
-    """A machine, by both names."""
+    """The platform names of a machine: the registry's and npm's."""
 
     registry: str
     npm: str
 
 
 def this_machine() -> Machine:
-    """The one we are on."""
+    """Return the machine that runs this process."""
     return Machine(current_platform(), npm_platform())
 
 
 def current_platform() -> str:
-    """This machine's platform; a name of the same form for one that the registry does not know."""
+    """Return this machine's platform. A platform that the registry does not know has a name of the same form."""
     machine = platform.machine().lower()
     return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
 
 
 @cache
 def npm_platform() -> str:
-    """This machine, as packages have it in their names."""
+    """Return this machine's platform, as packages have it in their names."""
     system, _, machine = current_platform().partition("-")
     musl = "-musl" if system == "linux" and platform.libc_ver()[0] != "glibc" else ""
     return f"{system}-{_NPM_MACHINES.get(machine, machine)}{musl}"
@@ -100,7 +100,7 @@ class BinaryTarget(msgspec.Struct, frozen=True):
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """The ways to get an agent; `binary` is by platform."""
+    """The sources of an agent's program; `binary` is by platform."""
 
     npx: PackageDistribution | None = None
     uvx: PackageDistribution | None = None
@@ -133,17 +133,17 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 class Content(Struct, frozen=True):
-    """What a document holds; `rejected` has a sentence for everything in it that is left out."""
+    """The content of a document. `rejected` has a sentence for everything that is left out."""
 
     entries: Mapping[str, RegistryEntry]
     rejected: tuple[str, ...]
 
 
 def parse(document: bytes, scheme: str) -> Content:
-    """The entries of a document that came by this scheme.
+    """Return the entries of a document that came by this scheme.
 
     Raises:
-        NotARegistry: nothing in it can be used.
+        NotARegistry: nothing in the document can be used.
     """
     entries: dict[str, RegistryEntry] = {}
     rejected: list[str] = []
@@ -176,7 +176,7 @@ def _agents(document: bytes) -> tuple[Raw, ...]:
 
 
 class _Reader:
-    """Reads one entry; what can be left out without losing the rest becomes a complaint."""
+    """The reader of one entry. A part that can be left out without losing the rest becomes a complaint."""
 
     def __init__(self, scheme: str) -> None:
         self._scheme = scheme
@@ -229,7 +229,7 @@ class _Reader:
 
 
 def _wrong_archive(url: str, scheme: str) -> str | None:
-    """What is wrong with an archive's address in a document that came by a scheme."""
+    """Return the complaint about an archive's address in a document that came by a scheme; None when there is none."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -245,7 +245,7 @@ def _wrong_archive(url: str, scheme: str) -> str | None:
 
 
 def _wrong_command(cmd: str) -> str | None:
-    """What is wrong with the path of a program inside an archive."""
+    """Return the complaint about the path of a program inside an archive; None when there is none."""
     parts = [part for part in cmd.split("/") if part not in ("", ".")]
     inside = parts and ".." not in parts and not cmd.startswith("/") and "\\" not in cmd and "\0" not in cmd
     return None if inside else f"the command {cmd!r:.80} is not a path inside the archive"

@@ -1,8 +1,8 @@
-"""Run npm and uv: where they are, which of the user's settings they get, and what they print.
+"""Run npm and uv: find them, select the user's settings for them, and read their output.
 
-The Node that runs npm comes with us and runs the agents, too: no system Node is needed, and none is trusted. Settings
-can name programs to run, so the tools get only where the index is, how to reach it and how to sign in there. When the
-caller of a run is cancelled, the whole process tree is killed.
+The Node that runs npm comes with this package and runs the agents, too: no system Node is needed, and none is trusted.
+Settings can name programs to run. So the tools get only the settings of the index: its address, how to reach it, and
+how to sign in there. When the caller of a run is cancelled, the whole process tree is killed.
 """
 
 import asyncio
@@ -64,20 +64,20 @@ class Node(Struct, frozen=True):
 
 @cache
 def bundled_node() -> Node:
-    """The Node that is installed with sandbox-agent; raises InstallFailed if it is broken."""
+    """Return the Node that is installed with sandbox-agent. Raises InstallFailed if it is broken."""
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; run: pip install 'sandboxagent[server]'")
-    # It imports what reads e-mail and archives, and no server needs it to start.
+    # This import loads parsers of e-mail and archives, which no server needs to start.
     from importlib.metadata import version
 
     folder = Path(found.submodule_search_locations[0])
-    # Its bin/npm is a copy that does not find its own library.
+    # The package's bin/npm is a copy that does not find its own library.
     return Node(folder / "bin/node", folder / "lib/node_modules/npm/bin/npm-cli.js", version(_DISTRIBUTION))
 
 
 def make_shims(directory: Path) -> Path:
-    """A folder with node, npm and npx in it, to be put on PATH."""
+    """Make a folder with node, npm and npx in it, to be put on PATH."""
     node = bundled_node()
     directory.mkdir(parents=True, exist_ok=True)
     _put(directory / "node", target=node.program)
@@ -88,7 +88,7 @@ def make_shims(directory: Path) -> Path:
 
 
 def _put(path: Path, target: Path | None = None, content: str = "") -> None:
-    """A link or a script, put in place at once: another server may be using the one that is there."""
+    """Put a link or a script in place at once, because another server may be using the existing one."""
     if target is not None and path.is_symlink() and path.readlink() == target:
         return
     if target is None and path.is_file() and path.read_text() == content:
@@ -103,14 +103,14 @@ def _put(path: Path, target: Path | None = None, content: str = "") -> None:
 
 
 class ToolSettings(Struct, frozen=True):
-    """The environment of npm and uv, and the file that npm takes for the user's."""
+    """The environment of npm and uv, and the content of the file that npm takes as the user's."""
 
     environment: dict[str, str]
     npmrc: str = ""
 
 
 def read_tool_settings(environ: Mapping[str, str]) -> ToolSettings:
-    """What the server's environment, and the files that it names or that are in its home, say of indexes."""
+    """Read the settings of indexes from the server's environment, and from files that it names or the home has."""
     environment = {
         name: value for name, value in allowed_environment(environ, _VARIABLES).items() if _is_for_tools(name)
     }
@@ -124,7 +124,7 @@ def _is_for_tools(name: str) -> bool:
     if prefix is None:
         return True
     key = name[prefix.end() :]
-    # As npm reads it.
+    # Convert the key as npm does.
     return _is_npm_key(key if key.startswith("//") else re.sub("(?!^)_", "-", key).lower())
 
 
@@ -133,7 +133,7 @@ def _is_npm_key(key: str) -> bool:
 
 
 def _npmrc(environ: Mapping[str, str]) -> str:
-    """What is taken of the global and the user's .npmrc, the latter last because it wins."""
+    """Return the allowed lines of the global and the user's .npmrc. The user's come last, because they win."""
     home = environ.get("HOME")
     files = [_variable(environ, "globalconfig"), _variable(environ, "userconfig") or (home and f"{home}/.npmrc")]
     lines = [line for file in files if file for line in _npm_lines(_read_text(file))]
@@ -146,7 +146,7 @@ def _variable(environ: Mapping[str, str], key: str) -> str | None:
 
 def _npm_lines(text: str) -> Iterable[str]:
     for line in text.splitlines():
-        if line.lstrip().startswith("["):  # A section: what follows has other names.
+        if line.lstrip().startswith("["):  # Keys in a section have other names.
             return
         key, equals, value = line.partition("=")
         key = key.strip().strip("\"'")
@@ -155,7 +155,7 @@ def _npm_lines(text: str) -> Iterable[str]:
 
 
 def _uv_indexes(environ: Mapping[str, str]) -> dict[str, str]:
-    """The indexes of the system's and the user's uv.toml, as the variables that say the same."""
+    """Return the indexes of the system's and the user's uv.toml, as variables of uv."""
     home = environ.get("HOME", "")
     user = environ.get("UV_CONFIG_FILE") or f"{environ.get('XDG_CONFIG_HOME') or f'{home}/.config'}/uv/uv.toml"
     found: dict[str, str] = {}
@@ -195,14 +195,14 @@ def _read_text(path: str) -> str:
 
 
 class Finished(Struct, frozen=True):
-    """How a program ended, and the last of what it wrote."""
+    """The exit code of a program, and the end of its output."""
 
     code: int | None
     text: str
 
 
 class _Lines:
-    """Passes lines on and keeps the last of them."""
+    """A listener that passes lines on and keeps the last of them."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self.tail = StderrTail()
@@ -221,19 +221,19 @@ class _Lines:
 
 
 class Runner(Struct, frozen=True):
-    """Starts programs as children of ours."""
+    """The runner of programs, as children of this process."""
 
     children: ProcessTrees
 
     async def run(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, tell: Callable[[str], None]
     ) -> Finished:
-        """Run a program; `tell` hears each line that it writes, to stdout or stderr."""
+        """Run a program. `tell` gets each line that it writes, to stdout or stderr."""
         lines = _Lines(tell)
         process = await AgentProcess.spawn(
             agent=Path(command[0]).name,
             key=f"install-{next(_keys)}",
-            # One stream: an error makes sense only beside what went before it.
+            # One stream for both: an error makes sense only after the lines before it.
             command=["/bin/sh", "-c", 'exec "$@" 2>&1 </dev/null', "sh", *command],
             environment=environment,
             directory=str(directory),
