@@ -146,7 +146,8 @@ def make_bridge(
     providers = Providers(views, default_agent, bus.refresh, hub.monotonic)
     bridge_sessions = BridgeSessions(client, transcripts, bus, providers, hub.clock)
     shells = Shells(
-        *(client, bridge_sessions, requests, transcripts, terminals, policy_check, files.roots, environment), is_on=shell
+        *(client, bridge_sessions, requests, transcripts, terminals, policy_check, files.roots, environment),
+        is_on=shell,
     )
     reading = Reading(limits.body, files.roots.base)
     app = make_app(

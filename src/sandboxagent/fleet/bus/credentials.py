@@ -3,14 +3,11 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 from sandboxagent.fleet.bus.interface import BusRefused
-
-if TYPE_CHECKING:
-    pass
 
 
 _SEED = re.compile(rb"\s*(SU[A-Z2-7]+=*)\s*")

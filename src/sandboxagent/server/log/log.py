@@ -219,8 +219,8 @@ class Log:
         """Whether the disk has the newest record of a session."""
         return session_id not in self._unsaved
 
-    def is_deleted(self, session_id: str) -> bool:
-        """Whether the disk still has a session that was deleted."""
+    def is_being_deleted(self, session_id: str) -> bool:
+        """Whether a session was deleted in memory and is still on the disk."""
         return session_id in self._undeleted
 
     def ask(self, question: Callable[[SessionIndex], T]) -> T:

@@ -107,7 +107,7 @@ class SessionStore:
     def find(self, session_id: str) -> Session | None:
         """Return a session by its id; None if there is none."""
         session = self._kept.get(session_id) or self._objects.get(session_id)
-        if session is None and session_id not in self._unknown and not self._log.is_deleted(session_id):
+        if session is None and session_id not in self._unknown and not self._log.is_being_deleted(session_id):
             session = self._read(session_id)
         return session
 
@@ -121,14 +121,14 @@ class SessionStore:
     def has(self, session_id: str) -> bool:
         if session_id in self._objects:
             return True
-        return not self._log.is_deleted(session_id) and self._log.ask(lambda index: index.has(session_id))
+        return not self._log.is_being_deleted(session_id) and self._log.ask(lambda index: index.has(session_id))
 
     def is_taken(self, name: str) -> bool:
         """Return whether a name is a session's id or alias, or is reserved as an alias."""
         if name in self._aliases or self.has(name):
             return True
         session_id = self._log.ask(lambda index: index.find_alias(name))
-        return session_id is not None and not self._log.is_deleted(session_id)
+        return session_id is not None and not self._log.is_being_deleted(session_id)
 
     def make_id(self, agent: str) -> str:
         """Return a new id that no session has as its id or alias."""
@@ -140,7 +140,7 @@ class SessionStore:
         """Return the sessions with these ids that exist and can be read."""
         ids = list(session_ids)
         found = {id: session for id in ids if (session := self._objects.get(id)) is not None}
-        unread = [id for id in ids if id not in found and not self._log.is_deleted(id)]
+        unread = [id for id in ids if id not in found and not self._log.is_being_deleted(id)]
         for at in range(0, len(unread), READ_AT_ONCE):
             some = unread[at : at + READ_AT_ONCE]
             found |= self._recall_all(self._log.ask(lambda index, some=some: index.records(some)))
@@ -160,7 +160,7 @@ class SessionStore:
         while True:
             page = self._log.ask(lambda index, after=before: index.page(after, cwd, limit))
             for one in page:
-                if one[1] not in self._kept and not self._log.is_deleted(one[1]):
+                if one[1] not in self._kept and not self._log.is_being_deleted(one[1]):
                     yield one
             if len(page) < limit:
                 return

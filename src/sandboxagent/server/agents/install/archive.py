@@ -32,7 +32,7 @@ Progress = Callable[[int, int | None], None]
 Format = Literal["zip", "tar", "program"]
 
 SILENCE_TIMEOUT = 30.0
-UNPACK_TIMEOUT = 3600.0
+FETCH_TIMEOUT = 3600.0
 """Maximum seconds without any bytes, and maximum seconds until all have come."""
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -54,12 +54,12 @@ async def fetch(
     """
     with _no_file_unless_whole(target):
         try:
-            async with asyncio.timeout(UNPACK_TIMEOUT), download(url, silence=silence) as found:
+            async with asyncio.timeout(FETCH_TIMEOUT), download(url, silence=silence) as found:
                 digest = await _save(found, target, redact_url(url), max_bytes, progress)
         except NotFetched as error:
             raise _failed(url, str(error), error.status) from error
         except TimeoutError as error:
-            raise _failed(url, f"it did not come whole within {UNPACK_TIMEOUT:g} s", None) from error
+            raise _failed(url, f"it did not come whole within {FETCH_TIMEOUT:g} s", None) from error
         if sha256 is not None and digest != sha256.lower():
             raise ChecksumMismatch(redact_url(url), sha256.lower(), digest)
     return digest
