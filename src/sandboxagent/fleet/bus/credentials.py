@@ -9,7 +9,6 @@ import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 from sandboxagent.fleet.bus.interface import BusRefused
 
-
 _SEED = re.compile(rb"\s*(SU[A-Z2-7]+=*)\s*")
 _CREDS = re.compile(
     rb"\s*-+BEGIN NATS USER JWT-+\s*[\w.-]+\s*-+END NATS USER JWT-+"

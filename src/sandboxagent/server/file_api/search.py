@@ -57,7 +57,8 @@ class SearchRoute:
                 required=("path",),
                 answer="The matches, sorted by path.",
                 also={
-                    NDJSON: 'A line for each match as soon as it is found, in no order. The last line is `{"truncated": …}`.'
+                    NDJSON: "A line for each match as soon as it is found, in no order. "
+                    'The last line is `{"truncated": …}`.'
                 },
             )
         ]
