@@ -117,7 +117,7 @@ def test_an_alias_is_replaced_by_the_id_that_the_agent_knows() -> None:
     [({"loadSession": True, "sessionCapabilities": {"resume": {}}}, "session/resume"), (LOADS_ONLY, "session/load")],
     ids=["resumes", "loads"],
 )
-def test_session_without_process_is_revived_in_the_agents_cheapest_way(capabilities: Json, method: str) -> None:
+def test_session_without_process_is_resumed_in_the_agents_cheapest_way(capabilities: Json, method: str) -> None:
     async def main() -> None:
         async with world(capabilities=capabilities) as own:
             await crashed(own)

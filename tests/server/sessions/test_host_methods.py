@@ -276,7 +276,7 @@ def test_a_process_that_dies_takes_terminals_along_that_its_session_never_held(t
     async def main() -> None:
         async with world(tmp_path) as here:
             here.hub.move(here.session, Event.EXITED, termination={})
-            here.hub.move(here.session, Event.REVIVE, here.running)
+            here.hub.move(here.session, Event.RESUME, here.running)
             created = await here.answer(1, CREATE, command="sleep", args=["60"])
             here.ask(2, WAIT, terminalId=created["result"]["terminalId"])
             here.host.exited(here.running)

@@ -18,7 +18,7 @@ from sandboxagent.server.sessions.lifecycle import (
     recalled,
 )
 
-ENDS = frozenset(Event) - {Event.OPENED, Event.REVIVE}
+ENDS = frozenset(Event) - {Event.OPENED, Event.RESUME}
 FOR_GOOD = (State.TERMINATED, State.DELETED)
 EVENTS = st.lists(st.tuples(st.sampled_from(Event), st.booleans()), max_size=40)
 
@@ -79,7 +79,7 @@ def test_every_end_is_taken_in_every_state_or_is_a_bug_that_leaves_it_as_it_was(
 
 @pytest.mark.parametrize("state", State)
 def test_only_a_session_that_an_agent_was_asked_to_open_can_be_opened(state: State) -> None:
-    assert allows(state, Event.OPENED) == (state in (State.STARTING, State.REVIVING))
+    assert allows(state, Event.OPENED) == (state in (State.STARTING, State.RESUMING))
     if not allows(state, Event.OPENED):
         with pytest.raises(IllegalMove, match=state):
             move(state, Event.OPENED, resumable=True)
@@ -88,7 +88,7 @@ def test_only_a_session_that_an_agent_was_asked_to_open_can_be_opened(state: Sta
 @pytest.mark.parametrize(("resumable", "rest"), [(True, State.INTERRUPTED), (False, State.ENDED)])
 def test_an_agent_that_cannot_bring_it_back_leaves_it_ended(resumable: bool, rest: State) -> None:
     assert move(State.HELD, Event.EXITED, resumable=resumable).state is rest
-    assert move(State.REVIVING, Event.FAILED, resumable=resumable).state is rest
+    assert move(State.RESUMING, Event.FAILED, resumable=resumable).state is rest
 
 
 @given(EVENTS)

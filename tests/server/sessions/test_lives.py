@@ -19,12 +19,12 @@ TERMINATED = {"terminated": True, "reason": "terminated", "terminatedBy": "daemo
 SESSION = {"sessionId": "s"}
 
 
-async def reviving(own: World) -> asyncio.Task[Any]:
+async def resuming(own: World) -> asyncio.Task[Any]:
     """A prompt in a session whose agent has crashed: the new process was asked to resume it, and takes its time."""
     own.agent.crashes()
     prompt = own.prompt()
     await (await own.started()).pipe.request("session/resume")
-    assert own.session.state is State.REVIVING
+    assert own.session.state is State.RESUMING
     return prompt
 
 
@@ -36,7 +36,7 @@ def resume_id(own: World) -> object:
 def test_session_terminated_during_resume_stays_so_and_its_prompt_never_runs() -> None:
     async def main() -> None:
         async with world() as own:
-            prompt = await reviving(own)
+            prompt = await resuming(own)
 
             answer = result_of(await own.request("_sandboxagent/session/terminate", SESSION))
 
@@ -89,11 +89,11 @@ def test_a_prompt_that_comes_while_a_session_is_terminated_is_refused() -> None:
     run(main())
 
 
-@pytest.mark.requirement("5.cancel-while-reviving")
+@pytest.mark.requirement("5.cancel-while-resuming")
 def test_a_prompt_is_cancelled_while_its_session_comes_back() -> None:
     async def main() -> None:
         async with world() as own:
-            prompt = await reviving(own)
+            prompt = await resuming(own)
             await own.notify("session/cancel", **SESSION)
             assert result_of(await prompt) == CANCELLED
             own.says(id=resume_id(own), result={})
@@ -104,11 +104,11 @@ def test_a_prompt_is_cancelled_while_its_session_comes_back() -> None:
     run(main())
 
 
-@pytest.mark.requirement("5.cancel-while-reviving")
+@pytest.mark.requirement("5.cancel-while-resuming")
 def test_one_prompt_is_taken_back_while_its_session_comes_back_and_the_other_runs() -> None:
     async def main() -> None:
         async with world() as own:
-            first = await reviving(own)
+            first = await resuming(own)
             second = own.prompt("second", "p2")
             await own.settled()
             await own.notify("$/cancel_request", requestId="p")
@@ -121,7 +121,7 @@ def test_one_prompt_is_taken_back_while_its_session_comes_back_and_the_other_run
     run(main())
 
 
-@pytest.mark.requirement("5.cancel-while-reviving")
+@pytest.mark.requirement("5.cancel-while-resuming")
 def test_any_other_request_is_taken_back_while_its_session_comes_back() -> None:
     async def main() -> None:
         async with world() as own:

@@ -172,7 +172,7 @@ def check_flags(session: Session) -> None:
         return
     assert (state is State.TERMINATED) == (facts.termination == ENDED_FOR_GOOD)
     assert facts.ended == (facts.termination is not None)
-    assert facts.ended == (state in AT_REST or state is State.REVIVING)
+    assert facts.ended == (state in AT_REST or state is State.RESUMING)
     assert facts.can_resume == (state not in (State.ENDED, State.TERMINATED))
     assert session.replay is None or state is not State.HELD
     assert not session.waiting or state not in (State.ENDED, State.TERMINATED)

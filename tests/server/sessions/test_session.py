@@ -98,8 +98,8 @@ def test_prompts_run_one_at_a_time_in_the_order_they_came_and_each_ends_once(ste
             own.finish(taken_out[-1])
         elif step == "crash" and own.allows(Event.EXITED):
             own.move(Event.EXITED, termination={})
-        elif step == "open" and own.allows(Event.REVIVE):
-            own.move(Event.REVIVE, process())
+        elif step == "open" and own.allows(Event.RESUME):
+            own.move(Event.RESUME, process())
             own.move(Event.OPENED)
         following = own.start_next()
         started += [following] if following is not None else []
@@ -124,10 +124,10 @@ def test_a_session_at_rest_has_no_process_and_no_turn() -> None:
     assert own.facts.termination == {"reason": "error"}
 
 
-def test_a_revived_session_is_as_if_it_had_never_ended() -> None:
+def test_a_resumed_session_is_as_if_it_had_never_ended() -> None:
     own = session()
     own.move(Event.EXITED, termination={"reason": "error"})
-    own.move(Event.REVIVE, again := process("again"))
+    own.move(Event.RESUME, again := process("again"))
     assert (own.held, own.facts.ended) == (None, True), "clients learn of it when its agent has it"
 
     own.move(Event.OPENED)

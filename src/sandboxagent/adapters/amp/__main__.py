@@ -6,7 +6,7 @@ import signal
 import sys
 
 from sandboxagent.adapters.amp.agent import AmpAgent
-from sandboxagent.adapters.amp.permissions import Doorway
+from sandboxagent.adapters.amp.permissions import PermissionSocket
 from sandboxagent.adapters.amp.run import AmpCli
 from sandboxagent.adapters.stdio import Peer
 from sandboxagent.server.processes.children import OWNER, ProcessTrees
@@ -19,8 +19,8 @@ async def serve() -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
     children = ProcessTrees(os.environ.get(OWNER) or f"amp-{os.getpid()}")
     peer = await Peer.on_stdio()
-    async with Doorway() as doorway:
-        agent = AmpAgent(peer, AmpCli(os.environ, children), doorway)
+    async with PermissionSocket() as permission_socket:
+        agent = AmpAgent(peer, AmpCli(os.environ, children), permission_socket)
         try:
             await peer.serve(agent.methods(), agent.notifications())
         finally:

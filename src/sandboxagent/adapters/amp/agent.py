@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from sandboxagent.adapters.amp.permissions import Doorway
+from sandboxagent.adapters.amp.permissions import PermissionSocket
 from sandboxagent.adapters.amp.run import AmpCli, Session, Turn
 from sandboxagent.adapters.amp.stream import message
 from sandboxagent.adapters.amp.threads import history, is_thread_id, read_thread
@@ -40,10 +40,10 @@ DEFAULT_MODE = "smart"
 class AmpAgent:
     """One agent, for one client."""
 
-    def __init__(self, peer: Peer, cli: AmpCli, doorway: Doorway) -> None:
+    def __init__(self, peer: Peer, cli: AmpCli, permission_socket: PermissionSocket) -> None:
         self._peer = peer
         self._cli = cli
-        self._doorway = doorway
+        self._socket = permission_socket
         self._sessions: dict[str, Session] = {}
         self._turns: dict[str, Turn] = {}
         self._ending = Tasks()
@@ -128,7 +128,7 @@ class AmpAgent:
         if session.id in self._turns:
             raise RpcError(INVALID_REQUEST, f"a turn is running in session {session.id}", {"sessionId": session.id})
         said = message(_blocks(params, "prompt"))
-        turn = self._turns[session.id] = Turn(self._peer, self._cli, self._doorway, session)
+        turn = self._turns[session.id] = Turn(self._peer, self._cli, self._socket, session)
         try:
             return await turn.play(said)
         finally:

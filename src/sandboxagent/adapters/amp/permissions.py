@@ -57,7 +57,7 @@ class Verdict:
 Judge = Callable[[Use], Awaitable[Verdict]]
 
 
-class Pass:
+class TurnFiles:
     """The two files of one turn: the delegate program, which asks, and Amp's settings, which name that program."""
 
     def __init__(self, program: Path, settings: Path) -> None:
@@ -69,14 +69,14 @@ class Pass:
         _write(self.settings, text, 0o600)
 
 
-class Doorway:
+class PermissionSocket:
     """A server for the delegate programs. It listens within a block of `async with`."""
 
     def __init__(self) -> None:
         self._judges: dict[str, Judge] = {}
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> "Doorway":
+    async def __aenter__(self) -> "PermissionSocket":
         self._directory = _private_directory()
         self._path = self._directory / "gate"
         # The directory keeps other users out even before the mode of the socket is set.
@@ -89,7 +89,7 @@ class Doorway:
         self._server.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def admit(self, judge: Judge) -> tuple[str, Pass]:
+    def open_turn(self, judge: Judge) -> tuple[str, TurnFiles]:
         """Let a judge decide for one turn; return the turn's secret, which `revoke` needs, and the files for Amp."""
         secret = token_hex(24)
         folder = self._directory / secret[:12]
@@ -98,7 +98,7 @@ class Doorway:
         gate = [sys.executable, "-I", "-S", str(Path(__file__).with_name("delegate.py")), str(self._path), secret]
         _write(program, f"#!/bin/sh\nexec {shlex.join(gate)}\n", 0o700)
         self._judges[secret] = judge
-        return secret, Pass(program, folder / "settings.json")
+        return secret, TurnFiles(program, folder / "settings.json")
 
     def revoke(self, secret: str) -> None:
         """Allow nothing more under a secret, and delete the files that were written for it."""

@@ -14,7 +14,7 @@ from itertools import count
 from typing import cast
 from uuid import uuid4
 
-from sandboxagent.adapters.amp.permissions import Doorway, Use, Verdict
+from sandboxagent.adapters.amp.permissions import PermissionSocket, Use, Verdict
 from sandboxagent.adapters.amp.settings import UntrustedWorkspace, check_workspace, turn_settings
 from sandboxagent.adapters.amp.stream import Stream, used_tools
 from sandboxagent.adapters.amp.threads import data_directory, is_thread_id
@@ -138,10 +138,10 @@ class Session:
 class Turn:
     """One prompt under way, and the listener of Amp's process."""
 
-    def __init__(self, peer: Peer, cli: AmpCli, doorway: Doorway, session: Session) -> None:
+    def __init__(self, peer: Peer, cli: AmpCli, permission_socket: PermissionSocket, session: Session) -> None:
         self._peer = peer
         self._cli = cli
-        self._doorway = doorway
+        self._socket = permission_socket
         self._session = session
         self._stream = Stream()
         self._waiting: deque[bytes] = deque()
@@ -158,13 +158,13 @@ class Turn:
     async def play(self, message: Object) -> Object:
         """Run the prompt, and return its result. Raises RpcError."""
         self._check_workspace()
-        secret, admitted = self._doorway.admit(self._judge)
+        secret, files = self._socket.open_turn(self._judge)
         try:
-            settings = turn_settings(self._cli.environ, admitted.program, self._session.servers)
-            admitted.write_settings(settings)
-            await self._run(self._arguments(str(admitted.settings)), message)
+            settings = turn_settings(self._cli.environ, files.program, self._session.servers)
+            files.write_settings(settings)
+            await self._run(self._arguments(str(files.settings)), message)
         finally:
-            self._doorway.revoke(secret)
+            self._socket.revoke(secret)
         await self._send(self._stream.close(self._permitted))
         return self._result()
 

@@ -370,7 +370,7 @@ class Connections:
         if connection.is_remote:
             self._remote_channels.add(connection.channel)
         self._log.follow(connection.channel, connection)
-        self.meet(connection, agent)
+        self.follow_agent(connection, agent)
         logger.info("connection opened connection=%s agent=%s", connection.tag, agent)
         return connection
 
@@ -405,7 +405,7 @@ class Connections:
         """Return all channels that an open connection has followed."""
         return {name for connection in self._by_id.values() for name in connection.channels()}
 
-    def meet(self, connection: Connection, agent: str) -> None:
+    def follow_agent(self, connection: Connection, agent: str) -> None:
         """Send the connection all later messages of this agent that belong to no session."""
         if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self._log.position

@@ -83,7 +83,7 @@ class Dispatcher:
         self._supervisor = supervisor
         self._catalog = catalog
         self._request_timeout = request_timeout
-        self._revivals: dict[str, asyncio.Task[Process]] = {}
+        self._resumes: dict[str, asyncio.Task[Process]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         """For each session: its lock, and the number of callers that hold it or wait for it."""
         self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
@@ -113,7 +113,7 @@ class Dispatcher:
             session = self._hub.session(envelope.session_id)
             return session.held or await self._park(connection, envelope, session), session
         agent = self.agent(connection, envelope)
-        self._hub.connections.meet(connection, agent.id)
+        self._hub.connections.follow_agent(connection, agent.id)
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
     async def get_holder(self, session: Session) -> Process:
@@ -122,36 +122,36 @@ class Dispatcher:
 
     def resume(self, session: Session) -> asyncio.Task[Process]:
         """Return the task that resumes a session. All callers share one task."""
-        revival = self._revivals.get(session.id)
-        if revival is None:
-            revival = asyncio.create_task(self._revive(session), name=f"revive {session.id}")
-            self._revivals[session.id] = revival
-            revival.add_done_callback(lambda _: self._revivals.pop(session.id, None))
+        resuming = self._resumes.get(session.id)
+        if resuming is None:
+            resuming = asyncio.create_task(self._resume(session), name=f"resume {session.id}")
+            self._resumes[session.id] = resuming
+            resuming.add_done_callback(lambda _: self._resumes.pop(session.id, None))
             # Read the task's exception, since all callers may be gone by then.
-            revival.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return revival
+            resuming.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return resuming
 
     async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
         """Wait until a request's session is resumed. Raises RequestCancelled if its client cancels the request."""
-        revival = self.resume(session)
+        resuming = self.resume(session)
         if envelope.id is None:
-            return await asyncio.shield(revival)
-        key, taken_back = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
-        self._parked[key] = taken_back
+            return await asyncio.shield(resuming)
+        key, cancelled = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
+        self._parked[key] = cancelled
         try:
-            await asyncio.wait([revival, taken_back], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([resuming, cancelled], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._parked.pop(key, None)
-        if taken_back.done():
+        if cancelled.done():
             raise RequestCancelled("the request was cancelled before its session was back")
-        return revival.result()
+        return resuming.result()
 
     def cancel_queued(self, connection: Connection, client_id: bytes) -> bool:
         """Cancel a request that waits until its session is resumed; return False if there is none."""
-        taken_back = self._parked.pop((connection.tag, same_id(client_id)), None)
-        if taken_back is None:
+        cancelled = self._parked.pop((connection.tag, same_id(client_id)), None)
+        if cancelled is None:
             return False
-        taken_back.set_result(None)
+        cancelled.set_result(None)
         return True
 
     async def start(self, agent: str) -> Process:
@@ -318,19 +318,19 @@ class Dispatcher:
             return envelope.addressed(id, None)
         return envelope.addressed(id, session.facts.agent_session_id)
 
-    async def _revive(self, session: Session) -> Process:
+    async def _resume(self, session: Session) -> Process:
         async with self.lock_session(session.id):
             if session.held is not None:
                 return session.held
             # The session may have been deleted while this waited for the lock.
-            self._hub.session(session.id).check_revivable()
+            self._hub.session(session.id).check_resumable()
             session.check_environment({})
             running = await self.spawn(self.agent_of(session))
             try:
                 # The session may have ended while its agent was started.
-                session.check_revivable()
-                self._hub.move(session, Event.REVIVE, running)
-                await self._revive_at(session, running)
+                session.check_resumable()
+                self._hub.move(session, Event.RESUME, running)
+                await self._resume_at(session, running)
             except BaseException as error:
                 self._hub.move(session, Event.FAILED)
                 if not isinstance(error, AgentTimeout):
@@ -351,7 +351,7 @@ class Dispatcher:
             async with asyncio.timeout(REPLAY_TIMEOUT):
                 await finished.wait()
 
-    async def _revive_at(self, session: Session, running: Process) -> None:
+    async def _resume_at(self, session: Session, running: Process) -> None:
         agent = running.agent.id
         resumes = running.handshake.offers("sessionCapabilities", "resume")
         if not resumes and not running.handshake.offers("loadSession"):

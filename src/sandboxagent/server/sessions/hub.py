@@ -197,9 +197,9 @@ class Hub:
         """Note that the agent has opened a session; return False if a client has ended it in the meantime."""
         if session.held is running:
             return True
-        if session.allows(Event.REVIVE):
+        if session.allows(Event.RESUME):
             # This is a late response: its caller has stopped waiting.
-            self.move(session, Event.REVIVE, running)
+            self.move(session, Event.RESUME, running)
         if session.process is not running or not session.allows(Event.OPENED):
             return False
         self.move(session, Event.OPENED)
@@ -277,7 +277,7 @@ class Hub:
         """Attach a connection to a session: it receives later events, and the session's pending requests."""
         if connection.closed or connection.attached(session.id):
             return
-        self.connections.meet(connection, session.facts.agent)
+        self.connections.follow_agent(connection, session.facts.agent)
         self.connections.attach(connection, session)
         self.store.load_into_memory(session)
         for pending in self.pending.of_session(session):

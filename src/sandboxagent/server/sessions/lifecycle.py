@@ -24,7 +24,7 @@ class State(StrEnum):
     """A client terminates the session, and its agent is closing it. Prompts are refused."""
     INTERRUPTED = auto()
     """No process holds the session. The next prompt resumes it."""
-    REVIVING = auto()
+    RESUMING = auto()
     """A process was asked to resume the session. Prompts wait."""
     ENDED = auto()
     """No process holds the session. A prompt cannot resume it, but an explicit load may."""
@@ -34,14 +34,14 @@ class State(StrEnum):
     """The session and its log were deleted."""
 
 
-STARTING, HELD, ENDING, INTERRUPTED, REVIVING, ENDED, TERMINATED, DELETED = State
+STARTING, HELD, ENDING, INTERRUPTED, RESUMING, ENDED, TERMINATED, DELETED = State
 """The states as globals, for code that runs for every message: in Python 3.11, reading an enum's member is slow."""
 
 
 class Event(StrEnum):
     """An event that may change a session's state."""
 
-    REVIVE = auto()
+    RESUME = auto()
     """A process is asked to resume the session."""
     OPENED = auto()
     """The agent has opened the session: it answered `session/new`, `load` or `resume`."""
@@ -115,11 +115,11 @@ _TABLE: dict[State, dict[Event, Transition]] = {
         Event.DELETE: _FORGET,
     },
     State.INTERRUPTED: {
-        Event.REVIVE: Transition(State.REVIVING, (Effect.HOLD,)),
+        Event.RESUME: Transition(State.RESUMING, (Effect.HOLD,)),
         Event.TERMINATE: _TERMINATE,
         Event.DELETE: _FORGET,
     },
-    State.REVIVING: {
+    State.RESUMING: {
         Event.OPENED: _OPEN,
         Event.FAILED: _REST_UNTOLD,
         Event.EXITED: _REST_UNTOLD,
@@ -127,7 +127,7 @@ _TABLE: dict[State, dict[Event, Transition]] = {
         Event.DELETE: _FORGET,
     },
     State.ENDED: {
-        Event.REVIVE: Transition(State.REVIVING, (Effect.HOLD,)),
+        Event.RESUME: Transition(State.RESUMING, (Effect.HOLD,)),
         Event.TERMINATE: _TERMINATE,
         Event.DELETE: _FORGET,
     },
@@ -141,7 +141,7 @@ _ENDS = frozenset({Event.FAILED, Event.EXITED, Event.CLOSED, Event.TERMINATE, Ev
 
 LIVE = frozenset({State.HELD, State.ENDING})
 """States in which a process has the conversation in memory."""
-TRANSIENT = frozenset({State.STARTING, State.REVIVING, State.ENDING})
+TRANSIENT = frozenset({State.STARTING, State.RESUMING, State.ENDING})
 """States in which an operation is under way that will change the state."""
 OVER = frozenset({State.ENDING, State.TERMINATED, State.DELETED})
 """States in which a client has ended the session for good, or is about to."""

@@ -154,7 +154,7 @@ class LoadSession(Struct, frozen=True):
             require_advertised(running, envelope.method)
             # The session may have ended while its agent was started.
             self._check_loadable(session)
-            self.hub.move(session, Event.REVIVE, running)
+            self.hub.move(session, Event.RESUME, running)
             session.facts.own_environment = bool(environment)
             return await self._load_at(connection, running, session, parse(line), known=True)
         except BaseException as error:
@@ -173,7 +173,7 @@ class LoadSession(Struct, frozen=True):
         if session.over:
             raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
         if session.state is not State.ENDED:
-            session.check_revivable()
+            session.check_resumable()
 
     async def _load_at(
         self, connection: Connection, running: Process, session: Session, envelope: Envelope, *, known: bool

@@ -268,10 +268,10 @@ class Session(Struct, eq=False, weakref=True):
             self.replay = self.replay if event is Event.FAILED else None
         return move
 
-    def check_revivable(self) -> None:
+    def check_resumable(self) -> None:
         """Raise InvalidRequest if no process can be asked to resume the session at this moment."""
         self.check_promptable()
-        if not self.allows(Event.REVIVE):
+        if not self.allows(Event.RESUME):
             raise InvalidRequest(
                 f"the agent was asked to load session {self.id} and has not answered yet; try again later",
                 sessionId=self.id,
