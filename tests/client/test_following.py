@@ -101,6 +101,28 @@ def test_it_ends_when_we_detach(server: Server) -> None:
     run(scenario())
 
 
+def test_it_ends_when_the_session_is_deleted_or_the_client_closed(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            deleted, kept = await new_session(client, server), await new_session(client, server)
+            waiting, unread = deleted.follow(), deleted.follow()
+            assert isinstance(await anext(waiting), LogEvent)
+            closing, behind = kept.follow(), kept.follow()
+            assert isinstance(await anext(closing), LogEvent)
+            await deleted.terminate()
+            await client.sessions.delete(deleted.id)
+            async with asyncio.timeout(BOUND):
+                assert ids([event async for event in waiting])
+                assert [event async for event in unread] == []
+            waits = asyncio.ensure_future(anext(closing, None))
+        async with asyncio.timeout(BOUND):
+            while await waits is not None:
+                waits = asyncio.ensure_future(anext(closing, None))
+            assert [event async for event in behind] == []
+
+    run(scenario())
+
+
 def test_trimmed_events_are_an_explicit_gap(tmp_path: Path) -> None:
     async def scenario(server: Server) -> None:
         async with connected(server) as client:

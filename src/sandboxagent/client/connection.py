@@ -6,7 +6,7 @@ The first call that needs the connection opens it, because `initialize` names an
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
@@ -14,17 +14,18 @@ from weakref import WeakSet, WeakValueDictionary
 from sandboxagent import __version__
 from sandboxagent.client.api import Api, retry
 from sandboxagent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
-from sandboxagent.client.incoming import Arrival, Hooks, LogReader, Notification, RequestId
+from sandboxagent.client.incoming import Arrival, Hooks, LogEntry, LogReader, LogSource, Notification, RequestId
 from sandboxagent.client.requests import Asking, Handlers
 from sandboxagent.client.transport import Transport
 from sandboxagent.client.updates import FINAL
-from sandboxagent.core.cursor import Cursor
+from sandboxagent.core.cursor import Cursor, Item
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+ItemT = TypeVar("ItemT", bound=Item)
 
 
 BUNDLED_AGENT = "mock"
@@ -73,8 +74,8 @@ class ClientConnection:
         self._settings = settings
         self._feeds: dict[str, WeakSet[Cursor[Notification]]] = {}
         """Feeds by session. The references are weak, so that readers do not have to close their feeds."""
-        self._alarms: dict[str, WeakSet[asyncio.Event]] = {}
-        """Events by session, which are set when something happens in the session. The references are weak."""
+        self._followers: dict[str, WeakSet[Cursor[LogEntry]]] = {}
+        """Cursors by session that fall behind when an event arrives, and so read it from the log. Weak, like feeds."""
         self._attached: dict[str, int] = {}
         """Sessions that this client is attached to, with the newest known position of each."""
         self._detached: set[str] = set()
@@ -155,9 +156,13 @@ class ClientConnection:
         self._attached.pop(session_id, None)
         self._detached.discard(session_id)
         self.asking.withdraw_session(session_id)
-        self._ring(session_id)
-        for feed in self._feeds.pop(session_id, ()):
-            feed.close()
+        for follower in self._followers.get(session_id, ()):
+            # The log may have events that did not arrive.
+            follower.fall_behind()
+        for cursor in self._cursors(session_id):
+            cursor.close()
+        self._feeds.pop(session_id, None)
+        self._followers.pop(session_id, None)
 
     def new_prompt(self) -> SentPrompt:
         """Register a prompt that is about to be sent."""
@@ -181,17 +186,26 @@ class ClientConnection:
         """Return a feed of all events of a session from this call on. Dropping the last reference ends it."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Cursor(log, after, self._settings.buffer, is_live=True)
-        if self._failure is not None or not self.is_attached(session_id):
-            feed.close(self._failure)
-        else:
-            self._feeds.setdefault(session_id, WeakSet()).add(feed)
+        self._register(feed, session_id, self._feeds)
         return feed
 
-    def open_alarm(self, session_id: str) -> asyncio.Event:
-        """Return an event that is set when something happens in a session. Dropping the last reference ends this."""
-        alarm = asyncio.Event()
-        self._alarms.setdefault(session_id, WeakSet()).add(alarm)
-        return alarm
+    def open_follower(self, session_id: str, after: int) -> Cursor[LogEntry]:
+        """Return a cursor over all events of a session's log after a position. Dropping the last reference ends it."""
+        follower = Cursor(LogSource(self.request, session_id), after, self._settings.buffer)
+        self._register(follower, session_id, self._followers)
+        return follower
+
+    def _register(self, cursor: Cursor[ItemT], session_id: str, registry: dict[str, WeakSet[Cursor[ItemT]]]) -> None:
+        if self._failure is not None or not self.is_attached(session_id):
+            cursor.close(self._failure)
+        else:
+            registry.setdefault(session_id, WeakSet()).add(cursor)
+
+    def _cursors(self, session_id: str | None = None) -> Iterator[Cursor[Notification] | Cursor[LogEntry]]:
+        """Yield the feeds and followers of one session or of all sessions."""
+        for registry in (self._feeds, self._followers):
+            for cursors in registry.values() if session_id is None else [registry.get(session_id, ())]:
+                yield from cursors
 
     def is_attached(self, session_id: str) -> bool:
         return session_id in self._attached and not self._closed
@@ -207,18 +221,14 @@ class ClientConnection:
             self._attaching.cancel()
         if self._transport is not None:
             self._transport.fail(failure)
-        for feeds in self._feeds.values():
-            for feed in feeds:
-                feed.close(failure)
-        self._ring_all()
+        for cursor in self._cursors():
+            cursor.close(failure)
 
     async def close(self) -> None:
         """Disconnect from the server. Sessions and their turns continue."""
         self._closed = True
-        self._ring_all()
-        for feeds in self._feeds.values():
-            for feed in feeds:
-                feed.close()
+        for cursor in self._cursors():
+            cursor.close()
         if self._attaching is not None:
             self._attaching.cancel()
         try:
@@ -309,9 +319,10 @@ class ClientConnection:
         else:
             logger.warning("a session is lost session=%s reason=%s", session_id, failure)
             self._attached.pop(session_id, None)
-        self._ring(session_id)
-        for feed in self._feeds.get(session_id, ()):
-            feed.fall_behind() if failure is None else feed.close(failure)
+        for cursor in self._cursors(session_id):
+            cursor.fall_behind()
+            if failure is not None:
+                cursor.close(failure)
 
     # Incoming envelopes
 
@@ -325,7 +336,9 @@ class ClientConnection:
         session_id = text_at(params, "sessionId") or ""
         if session_id in self._attached:
             self._attached[session_id] = max(arrival.position, self._attached[session_id])
-        self._ring(session_id)
+        for follower in self._followers.get(session_id, ()):
+            if not follower.is_closed:
+                follower.fall_behind()
         if "id" in arrival.envelope:
             id = arrival.envelope["id"]
             self.asking.ask(method, params, RequestId.of(arrival, id), str(id))
@@ -349,19 +362,9 @@ class ClientConnection:
         if prompt is not None and turn.get("state") == "started" and not prompt.started.done():
             prompt.started.set_result(None)
 
-    def _ring(self, session_id: str) -> None:
-        for alarm in self._alarms.get(session_id, ()):
-            alarm.set()
-
-    def _ring_all(self) -> None:
-        for session_id in self._alarms:
-            self._ring(session_id)
-
     def _missed(self) -> None:
-        self._ring_all()
-        for feeds in self._feeds.values():
-            for feed in feeds:
-                feed.fall_behind()
+        for cursor in self._cursors():
+            cursor.fall_behind()
 
     async def _answer(self, id: RequestId, outcome: Object) -> None:
         assert self._transport is not None

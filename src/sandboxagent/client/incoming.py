@@ -239,12 +239,49 @@ async def read_log_page(call: Call, session_id: str, after: int, before: int | N
     return LogPage(events, following if isinstance(following, int) else None, object_at(result, "gap") if gap else None)
 
 
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """An event of the log for a cursor that reads all events from the log. The stream has only some of them."""
+
+    event: LogEvent
+
+    @property
+    def last(self) -> int:
+        return self.event.id
+
+    @property
+    def size(self) -> int:
+        """Return 0, because no entry is pushed and waits."""
+        return 0
+
+
+class LogSource:
+    """All events of a session's log, before a position if one is given."""
+
+    def __init__(self, call: Call, session_id: str, before: int | None = None) -> None:
+        self._call = call
+        self._session_id = session_id
+        self._before = before
+
+    def in_memory(self, after: int) -> None:
+        """Return None, because the whole log is at the server."""
+
+    async def page(self, after: int) -> Page[LogEntry]:
+        """Read the events after a position."""
+        page = await read_log_page(self._call, self._session_id, after, self._before)
+        upto = max(after, _read_gap_end(page.gap))
+        items: list[LogEntry | Gap] = [] if page.gap is None else [Gap(after, upto + 1)]
+        items += map(LogEntry, page.events)
+        return Page(items, page.events[-1].id if page.events else upto, is_last=page.next is None)
+
+
 class LogReader:
     """Reads a session's past for a feed. `is_own_prompt` returns whether this client has sent a prompt."""
 
     def __init__(self, call: Call, session_id: str, is_own_prompt: Callable[[str], bool]) -> None:
         self._call = call
         self._session_id = session_id
+        self._log = LogSource(call, session_id)
         self._is_own_prompt = is_own_prompt
         self._prompts: dict[int, LogEvent] = {}
         """Prompts of other clients whose turns have not been read yet, by position."""
@@ -256,17 +293,20 @@ class LogReader:
 
     async def page(self, after: int) -> Page[Notification]:
         """Read the notifications after a position."""
-        page = await read_log_page(self._call, self._session_id, after)
-        upto = max(after, _read_gap_end(page.gap))
-        items: list[Notification | Gap] = [] if page.gap is None else [Gap(after, upto + 1)]
-        for event in page.events:
+        page = await self._log.page(after)
+        items: list[Notification | Gap] = []
+        for entry in page.items:
+            if isinstance(entry, Gap):
+                items.append(entry)
+                continue
+            event = entry.event
             method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
             if event.direction == "fromClient":
                 self._keep(event)
             elif method is not None and "id" not in event.envelope:
                 # Answers and agents' requests are left out. The server sends open requests again by itself.
                 items.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
-        return Page(items, page.events[-1].id if page.events else upto, is_last=page.next is None)
+        return Page(items, page.upto, is_last=page.is_last)
 
     async def before(self, notification: Notification) -> list[Notification]:
         """Return the notifications to show before an event: another client's prompt that was not shown yet."""

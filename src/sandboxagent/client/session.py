@@ -14,9 +14,9 @@ from msgspec import Struct, ValidationError
 from sandboxagent.client.agents import Agents, Models, Modes
 from sandboxagent.client.api import Api
 from sandboxagent.client.connection import ClientConnection
-from sandboxagent.client.errors import RequestError
+from sandboxagent.client.errors import InvalidCall, RequestError
 from sandboxagent.client.files import Files
-from sandboxagent.client.incoming import LogEvent, LogReader, Notification, as_notification, read_log_page
+from sandboxagent.client.incoming import LogEntry, LogEvent, LogReader, Notification, as_notification, read_log_page
 from sandboxagent.client.requests import (
     Decided,
     ElicitationRequest,
@@ -152,50 +152,26 @@ class Following(AsyncIterator[LogEvent | Gap]):
     """
 
     def __init__(self, connection: ClientConnection, session_id: str, after: int) -> None:
-        self._connection = connection
-        self._session_id = session_id
-        self._after = after
-        self._page: deque[LogEvent | Gap] = deque()
-        self._alarm = connection.open_alarm(session_id)
-        self._alarm.set()
-        self._over = False
+        self._cursor = connection.open_follower(session_id, after)
 
     async def __anext__(self) -> LogEvent | Gap:
-        while not self._page:
-            if self._over:
-                raise StopAsyncIteration
-            await self._alarm.wait()
-            await self._read()
-        event = self._page.popleft()
-        self._after = event.id if isinstance(event, LogEvent) else max(self._after, event.resumes_at - 1)
-        return event
-
-    async def _read(self) -> None:
-        self._alarm.clear()
-        if self._connection.is_closed:
-            self._over = True
-            return
-        # Checked before the log is read: a later event sets the alarm again.
-        gone = not self._connection.is_attached(self._session_id)
         try:
-            page = await read_log_page(self._connection.request, self._session_id, self._after)
+            item = await self._cursor.next()
+        except InvalidCall:
+            # The client is closed.
+            item = None
         except RequestError as error:
-            if error.slug == UnknownSession.slug:
-                # The session was deleted with its log.
-                self._over = True
-                return
-            self._alarm.set()
-            raise
-        except BaseException:
-            self._alarm.set()
-            raise
-        if page.gap is not None:
-            self._page.append(read_gap(page.gap))
-        self._page += page.events
-        if page.next is not None:
-            self._alarm.set()
-        elif gone or any(_is_final(event) for event in page.events):
-            self._over = True
+            if error.slug != UnknownSession.slug:
+                raise
+            # The session was deleted with its log.
+            item = None
+        if item is None:
+            raise StopAsyncIteration
+        if not isinstance(item, LogEntry):
+            return Gap(item.after, item.resumes_at)
+        if _is_final(item.event):
+            self._cursor.close()
+        return item.event
 
 
 def _is_final(event: LogEvent) -> bool:
