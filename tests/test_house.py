@@ -1,7 +1,9 @@
 """The house rules that a program can check: names, what may not be in git, and that all is documented."""
 
+import ast
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,65 @@ REGISTRY_HOSTS = [
 ]
 MACHINE_PATHS = [f"/{folder}/" for folder in ("work", "root")]
 
+TASKS_OF_THEIR_OWN = {
+    "the function awaits the task or cancels it before it returns": [
+        "adapters/amp/permissions.py PermissionSocket._judge",
+        "adapters/mock/agent.py MockAgent._prompt",
+        "adapters/opencode/events.py EventBus.flushed",
+        "cli/chat/conversation.py OneShot.run",
+        "cli/chat/json_lines.py JsonLines.write",
+        "cli/chat/run.py _chat",
+        "cli/chat/run.py _watch_session",
+        "cli/chat/signals.py run.watched",
+        "cli/commands/acp.py StdioBridge.run",
+        "cli/commands/local_agents.py _follow",
+        "cli/commands/local_agents.py run_undoing.watched",
+        "cli/commands/rpc.py _exchange",
+        "client/api.py in_thread",
+        "client/archives.py unpack",
+        "client/client.py SandboxAgent.start",
+        "client/websocket.py ClientSocket.close",
+        "fleet/gateway/main.py _serve_on",
+        "fleet/gateway/node_calls.py NodeCalls._call",
+        "fleet/gateway/requests.py FleetRequests._greet",
+        "fleet/gateway/tunnels.py GatewayTunnels.call",
+        "fleet/gateway/tunnels.py GatewayTunnels.proxy",
+        "fleet/node/membership.py Membership._take_part",
+        "server/agents/install/installer.py _to_its_end",
+        "server/agents/process.py AgentProcess.spawn",
+        "server/file_api/archives.py Archives.post_upload_batch",
+        "server/file_api/search.py _unless_gone",
+        "server/http/body.py WebSocketTransport._serve",
+        "server/http/views.py Installs._events",
+        "server/sessions/host_methods.py HostRequests._wait_for_exit.waited",
+    ],
+    "the object has one such task, and its owner awaits or ends it": [
+        "cli/chat/conversation.py OneShot._cancel",
+        "cli/chat/input.py _Prompt.begin",
+        "client/connection.py ClientConnection._set_apart",
+        "client/turn.py Turn.__init__",
+        "client/turn.py Turn.cancel",
+        "client/websocket.py ClientSocket.__init__",
+        "fleet/bus/jetstream.py _Reader.start",
+        "server/files/watch.py Watch.__init__",
+    ],
+    "an object ends once: all callers share the end, and its task stays as the outcome": [
+        "client/embedded.py EmbeddedServer.close",
+        "fleet/bus/dial.py WebSocketWay.close",
+        "server/agents/process.py AgentProcess.stop",
+        "server/sessions/terminals.py Terminal.stop",
+    ],
+    "callers share the task, but not as `Shared` has it: a comment or its callback there says what differs": [
+        "adapters/opencode/transcripts.py Transcripts._catch_up",
+        "fleet/gateway/intake.py Intake._hear",
+        "fleet/gateway/node_calls.py NodeCalls.introduce",
+        "fleet/gateway/tunnels.py GatewayTunnels._hear",
+        "server/agents/install/installer.py Installer.begin",
+    ],
+    "the caller gets the task with its result": ["adapters/opencode/hub_client.py HubClient.prompt"],
+}
+"""Functions that start tasks without `core/tasks.py`, by their reason."""
+
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
     names = [module.relative_to(SOURCE).with_suffix("") for module in MODULES]
@@ -52,6 +113,19 @@ def test_rooms_that_serve_requests_use_no_shared_threads() -> None:
     serving = [module for module in MODULES if module.relative_to(SOURCE).parts[:2] in SERVING]
 
     assert [str(module) for module in serving if shared.search(module.read_text())] == []
+
+
+def test_tasks_start_in_one_module_or_have_a_reason_not_to() -> None:
+    """`core/tasks.py` keeps a task until it ends and logs why it failed."""
+    begun = {
+        f"{module.relative_to(SOURCE).as_posix()} {function}"
+        for module in MODULES
+        if module != SOURCE / "core" / "tasks.py"
+        for function in functions_that_use({"create_task", "ensure_future"}, ast.parse(module.read_text()))
+    }
+
+    assert len(begun) > 20, "found no tasks"
+    assert begun == {function for functions in TASKS_OF_THEIR_OWN.values() for function in functions}
 
 
 def test_every_httpx_call_of_a_test_has_a_timeout() -> None:
@@ -105,6 +179,19 @@ def test_every_error_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
 
     assert dict(rows) == {error.slug: documented_status(error) for error in all_errors()}
+
+
+def functions_that_use(names: set[str], node: ast.AST, inside: str = "") -> Iterator[str]:
+    """Every function that names an attribute or a variable like this, as `Class.function`."""
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from functions_that_use(names, each, f"{inside}.{each.name}".removeprefix("."))
+            continue
+        if (isinstance(each, ast.Attribute) and each.attr in names) or (
+            isinstance(each, ast.Name) and each.id in names
+        ):
+            yield inside
+        yield from functions_that_use(names, each, inside)
 
 
 def documented_status(error: type[SandboxAgentError]) -> str:

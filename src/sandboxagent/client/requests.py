@@ -7,15 +7,17 @@ import asyncio
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import ValidationError
 
-from sandboxagent.client.errors import RequestError, ServerProblem
+from sandboxagent.client.errors import ClientError, RequestError, ServerProblem
 from sandboxagent.client.incoming import RequestId
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.acp import PermissionOption, ToolCallUpdate
 from sandboxagent.protocol.decode import read
@@ -240,7 +242,7 @@ class Asking:
         """The outcomes of the newest settled requests, by id."""
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
         """Tasks of requests that wait for an answer, including requests that this client cannot parse."""
-        self._working: set[asyncio.Task[None]] = set()
+        self._working = Tasks()
         """All tasks in `_tasks`, and tasks that send an answer."""
         self._rejections: dict[RequestId, Object] = {}
         """For each answer that is being sent: the rejection to send if the server refuses the answer."""
@@ -249,13 +251,11 @@ class Asking:
     def ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
         """Answer an agent's request in a task of its own, because the answer may take as long as a person needs."""
         self.withdraw(key)
-        self._tasks[key] = self._start(self._ask(method, params, key, id))
+        self._tasks[key] = self._working.run(self._ask(method, params, key, id), "sandbox-agent answering")
 
     async def close(self) -> None:
         """Stop answering requests."""
-        for task in self._working:
-            task.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
+        await self._working.close()
 
     async def _ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
         """Answer a request. If no handler answers it, wait until the task is cancelled."""
@@ -268,18 +268,8 @@ class Asking:
                 del self._tasks[key]
                 self._open.pop(key, None)
         self._remember(id, "answered")
-        await self._send(key, outcome)
-
-    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work, name="sandbox-agent answering")
-        self._working.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._working.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.info("an answer was not given reason=%s", task.exception())
+        with _reported():
+            await self._send(key, outcome)
 
     def _has_handler(self, method: str, params: Object) -> bool:
         handlers = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
@@ -351,10 +341,11 @@ class Asking:
         if problem is None or rejected is None:
             return
         logger.error("an answer was refused, rejecting instead reason=%s", problem)
-        self._start(self._reject(key, rejected))
+        self._working.run(self._reject(key, rejected), "sandbox-agent rejecting")
 
     async def _reject(self, key: RequestId, rejected: Object) -> None:
-        await self._reply(key, rejected)
+        with _reported():
+            await self._reply(key, rejected)
 
     async def _answer(self, request: Request) -> Answer | None:
         handlers = self.of_session.get(request.session_id or "", Handlers())
@@ -376,6 +367,15 @@ class Asking:
             what = "rejected" if self._alone else "left open for other clients"
             logger.warning("no handler on_%s, so it is %s session=%s", kind, what, session)
         return rejection(request) if self._alone else None
+
+
+@contextmanager
+def _reported() -> Generator[None]:
+    """Report an answer that the server does not get. The connection's own errors say why to the user."""
+    try:
+        yield
+    except ClientError as error:
+        logger.info("an answer was not given reason=%s", error)
 
 
 def _already_answered(id: str, outcome: str) -> ServerProblem:

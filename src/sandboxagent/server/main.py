@@ -29,6 +29,7 @@ from sandboxagent.core.data_directory import (
 )
 from sandboxagent.core.discovery import STAY_SIGNAL
 from sandboxagent.core.settings import Settings
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.agents.capabilities import FILE as OFFERS_FILE
 from sandboxagent.server.agents.install.record import Store
@@ -128,7 +129,9 @@ async def _serve(
     flows = _make_flows(settings, parts) if settings.join else None
     if flows is not None:
         running.append(_join_fleet(settings, parts, flows))
-    clocks = [asyncio.create_task(each) for each in running]
+    clocks = Tasks()
+    for each in running:
+        clocks.run(each, "clock")
     await server.start(listener)
     # All objects allocated so far stay alive, so the collector need not scan them.
     gc.freeze()
@@ -139,8 +142,7 @@ async def _serve(
         idle_timer = IdleTimer(
             lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit
         )
-        waiting = asyncio.create_task(_stop_when_idle(idle_timer, stopping))
-        clocks.append(waiting)
+        waiting = clocks.run(_stop_when_idle(idle_timer, stopping), "idle exit")
         asyncio.get_running_loop().add_signal_handler(STAY_SIGNAL, _stay, waiting)
     try:
         with publish(settings, listener):
@@ -158,8 +160,7 @@ async def _serve(
         )
         # Stop the server last, because a client that waits for an agent gets its answer when the agent has ended.
         await server.stop()
-        for clock in clocks:
-            clock.cancel()
+        clocks.cancel()
         children.close()
         parts.log.close()
 

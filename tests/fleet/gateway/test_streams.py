@@ -230,7 +230,7 @@ def test_an_idle_stream_keeps_nothing_in_memory_that_it_does_not_need() -> None:
         feed, connections = gateway.feed, gateway.connections
         # What nodes and gateways say about a connection is taken as it comes.
         assert [chunk.lines for _, chunk in feed._tail] == [[OWN]]  # pyright: ignore[reportPrivateUsage]
-        assert not connections.ordering._tasks  # pyright: ignore[reportPrivateUsage]
+        assert not connections.ordering._searches  # pyright: ignore[reportPrivateUsage]
         assert not hasattr(opened, "__dict__")
 
     run(main())

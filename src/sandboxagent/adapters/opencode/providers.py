@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from sandboxagent.adapters.opencode.transcript import DEFAULT
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.envelope import Object, at, objects_at, text_at
 from sandboxagent.protocol.errors import SandboxAgentError, UnknownAgent
 from sandboxagent.server.agents.manifest import Agent
@@ -39,11 +40,13 @@ class Providers:
         self._default_agent = default_agent
         self._learned_late = learned_late
         self._monotonic = monotonic
+        self._tasks = Tasks()
         self._asked: dict[str, float] = {}
-        self._asking: dict[asyncio.Task[bool], float] = {}
-        """Tasks that ask agents, and the monotonic times at which they began."""
-        self._missing: set[asyncio.Task[bool]] = set()
-        """Tasks whose agents were missing in a list that was sent."""
+        """The monotonic time at which each agent was asked."""
+        self._asking: dict[str, asyncio.Task[None]] = {}
+        """The tasks that ask agents."""
+        self._missing: set[str] = set()
+        """The agents that are asked and were missing in a list that was sent."""
         # OpenCode's programs hide old models.
         self._released = datetime.now(UTC).date().isoformat()
 
@@ -73,32 +76,27 @@ class Providers:
         now = self._monotonic()
         for agent in agents:
             due = now - self._asked.get(agent.id, -RETRY_INTERVAL) >= RETRY_INTERVAL
-            if due and self._views.find_announced(agent) is None:
+            if due and agent.id not in self._asking and self._views.find_announced(agent) is None:
                 self._asked[agent.id] = now
-                task = asyncio.create_task(self._ask(agent))
-                self._asking[task] = now
-                task.add_done_callback(self._finish_asking)
+                self._asking[agent.id] = self._tasks.run(self._ask(agent), f"ask {agent.id} for its offers")
         # Wait for each agent only for LIST_TIMEOUT after its start, so that one that hangs does not delay every list.
-        waiting = [task for task, since in self._asking.items() if now - since < LIST_TIMEOUT]
+        waiting = [task for id, task in self._asking.items() if now - self._asked[id] < LIST_TIMEOUT]
         if waiting:
             await asyncio.wait(waiting, timeout=LIST_TIMEOUT)
         self._missing.update(self._asking)
 
-    async def _ask(self, agent: Agent) -> bool:
-        """Ask an agent for its offers; return whether it has announced them."""
+    async def _ask(self, agent: Agent) -> None:
+        """Ask an agent for its offers, and report them if a list was sent without them."""
         try:
             await self._views.offers.ask(agent)
+            if agent.id in self._missing:
+                self._learned_late()
         except SandboxAgentError:
             # Ignore the error: the agent's sessions will report it.
-            return False
-        return True
-
-    def _finish_asking(self, task: "asyncio.Task[bool]") -> None:
-        del self._asking[task]
-        if task in self._missing:
-            self._missing.discard(task)
-            if not task.cancelled() and task.exception() is None and task.result():
-                self._learned_late()
+            pass
+        finally:
+            del self._asking[agent.id]
+            self._missing.discard(agent.id)
 
     def models(self, agent: Agent) -> Pairs:
         """Return ids and names of an agent's models; only `default` if the agent announces none."""

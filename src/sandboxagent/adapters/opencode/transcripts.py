@@ -152,6 +152,7 @@ class Transcripts:
         return followed
 
     def _catch_up(self, followed: TranscriptCursor) -> "asyncio.Task[None]":
+        # Not a `Shared`: callbacks ask the transcript itself whether it catches up.
         if followed.catching_up is None:
             task = asyncio.create_task(self._read(followed), name=f"transcript of {followed.session_id}")
             followed.catching_up = task

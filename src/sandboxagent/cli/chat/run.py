@@ -36,6 +36,7 @@ from sandboxagent.client import Gap, SandboxAgent, Session, SessionEnded, Sessio
 from sandboxagent.client.requests import Handlers
 from sandboxagent.core.discovery import is_named
 from sandboxagent.core.settings import load
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.errors import SettingsError
 
 DISCARD_TIMEOUT = 5.0
@@ -360,7 +361,7 @@ async def _choose_model_and_mode(session: Session, wanted: RunRequest) -> None:
 
 
 async def _chat(conversation: Conversation, session: Session, seen: View, interrupts: Interrupts) -> int:
-    cancelling: set[asyncio.Task[None]] = set()
+    cancelling = Tasks()
 
     def interrupted(number: signal.Signals) -> bool:
         """Handle Ctrl-C: discard the typed text, else cancel the turn, else leave."""
@@ -370,7 +371,7 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         if seen.terminal.interrupted():
             return True
         if conversation.busy:
-            cancelling.add(asyncio.create_task(conversation.cancel()))
+            cancelling.run(conversation.cancel(), "cancel the turn")
         return conversation.busy
 
     interrupts.on = interrupted
@@ -386,9 +387,9 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
     finally:
         if seen.asking is not None:
             seen.asking.leave()
-        for task in (watching, talking, *cancelling):
+        for task in (watching, talking):
             task.cancel()
-        await asyncio.gather(watching, talking, *cancelling, return_exceptions=True)
+        await asyncio.gather(watching, talking, cancelling.close(), return_exceptions=True)
         seen.say(f"continue with: sandbox-agent run {session.agent} --session {session.id}")
 
 

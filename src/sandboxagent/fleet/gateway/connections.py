@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 
 import msgspec
 
-from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.tasks import Shared, Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusError, Conflict, StreamFollowing, Table, TableEntry
 from sandboxagent.fleet.gateway.connection import AttachmentLog, FleetConnection, restore
@@ -58,7 +58,7 @@ class FleetConnections:
         self.withdrawals = Withdrawals(feed, own, registry.fetch_run)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
-        self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
+        self._loading = Shared[str, FleetConnection | None]()
         """Loading connections by id. A wrong id with the right tag must not get in the way of the right id."""
         self._known_remote: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
@@ -250,11 +250,7 @@ class FleetConnections:
     # Coming from another gateway
 
     async def _load(self, tag: str, connection_id: str) -> FleetConnection | None:
-        loading = self._loading.get(connection_id)
-        if loading is None:
-            loading = self._loading[connection_id] = asyncio.create_task(self._load_once(tag, connection_id))
-            loading.add_done_callback(lambda _: self._loading.pop(connection_id, None))
-        return await asyncio.shield(loading)
+        return await self._loading.get(connection_id, lambda: self._load_once(tag, connection_id), f"load {tag}")
 
     async def _load_once(self, tag: str, connection_id: str) -> FleetConnection | None:
         entry = await self._get(tag) if subjects.is_tag(tag) else None

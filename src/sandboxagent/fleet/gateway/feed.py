@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusError, BusStream, StreamFollowing, StreamRecord
 from sandboxagent.fleet.gateway.channel import Channel, Holding, Progress, assemble, subject_of
@@ -100,17 +101,23 @@ class Feed:
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         """Set when some channels have become complete or were dropped. Each time a new event takes its place."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
+        self._pumping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Begin to read the stream."""
         position = await self.refresh()
         self._reader = await self._stream.follow([], sequence_of(position), self._take_in)
-        self._tasks = [asyncio.create_task(each) for each in (self._pump(), self._adjust())]
+        self._begin_to_pump()
+        self._tasks.run(self._adjust(), "adjust the feed's reader")
+
+    def _begin_to_pump(self) -> None:
+        if self._pumping is not None:
+            self._pumping.cancel()
+        self._pumping = self._tasks.run(self._pump(), "take in the feed's records")
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self._reader is not None:
             await self._reader.close()
 
@@ -477,9 +484,7 @@ class Feed:
             return
         logger.warning("feed fell behind: its readers come back and read pages bytes=%d", self._untaken)
         self._records, self._untaken = asyncio.Queue(), 0
-        for task in self._tasks[:1]:
-            task.cancel()
-        self._tasks[:1] = [asyncio.create_task(self._pump())]
+        self._begin_to_pump()
         for channel in self._channels.values():
             channel.complete_after = None
             channel.release()

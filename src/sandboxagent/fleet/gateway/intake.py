@@ -146,6 +146,7 @@ class Intake:
 
     async def _hear(self, node: str) -> None:
         """Subscribe to a node's requests. Raises BusError."""
+        # Not a `Shared`: the task is kept after its end, as the subscription.
         hearing = self._heard.get(node)
         if hearing is None:
             self._known_at.setdefault(node, self._clock())

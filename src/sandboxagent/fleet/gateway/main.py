@@ -13,6 +13,7 @@ import uvloop
 
 from sandboxagent.adapters.opencode.paths import ACCESS
 from sandboxagent.core.settings import Settings
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
@@ -156,17 +157,16 @@ async def _serve_on(
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
     app = GatewayApp(auth, rpc, acp, views, Forwarding(registry, flows), ui, lambda: bus.cut_off_for)
     server = make_server(app, settings)
-    clocks = [
-        asyncio.create_task(each)
-        for each in (
-            streams.run(),
-            server.sockets.run(),
-            flows.run(),
-            shares.run(),
-            _show(bus, name, intake),
-            _keep(connections, node_calls),
-        )
-    ]
+    clocks = Tasks()
+    for each in (
+        streams.run(),
+        server.sockets.run(),
+        flows.run(),
+        shares.run(),
+        _show(bus, name, intake),
+        _keep(connections, node_calls),
+    ):
+        clocks.run(each, "clock")
     await server.start(listener)
     announce(settings, listener, name)
     lost = asyncio.create_task(bus.lost())
@@ -182,8 +182,7 @@ async def _serve_on(
         connections.stopping = True
         streams.close("the gateway is stopping")
         await server.stop()
-        for clock in clocks:
-            clock.cancel()
+        clocks.cancel()
         await connections.close_all()
         await feed.close()
         await registry.close()

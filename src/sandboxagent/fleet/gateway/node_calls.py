@@ -81,6 +81,7 @@ class NodeCalls:
         key = (connection.tag, node)
         task = self._introducing.get(key)
         if task is None or greet:
+            # Not a `Shared`: a greeting does not join an introduction under way, and later callers wait for it.
             task = self._introducing[key] = asyncio.create_task(self._introduce(connection, node, greet=greet))
             task.add_done_callback(lambda done: self._forget(key, done))
         return await asyncio.shield(task)

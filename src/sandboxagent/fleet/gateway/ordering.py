@@ -2,6 +2,7 @@
 
 import asyncio
 
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.feed import Feed
@@ -17,35 +18,32 @@ class Ordering:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._tasks: dict[FleetConnection, set[asyncio.Task[None]]] = {}
+        self._searches: dict[FleetConnection, Tasks] = {}
+        """Only for connections with a search under way."""
 
     def begin(self, connection: FleetConnection, channel: str, after: int) -> None:
         """Search a channel for the last event that was meant for a connection, among events that are not in memory."""
 
         async def find() -> None:
-            last = await self._feed.last_meant(channel, after, connection.sees)
-            connection.last_event = max(connection.last_event, last)
+            try:
+                last = await self._feed.last_meant(channel, after, connection.sees)
+                connection.last_event = max(connection.last_event, last)
+            finally:
+                if len(searches) == 1 and self._searches.get(connection) is searches:
+                    del self._searches[connection]
 
-        task = asyncio.create_task(find())
-        self._tasks.setdefault(connection, set()).add(task)
-        task.add_done_callback(lambda done: self._note_done(connection, done))
-
-    def _note_done(self, connection: FleetConnection, task: "asyncio.Task[None]") -> None:
-        tasks = self._tasks.get(connection)
-        if tasks is not None:
-            tasks.discard(task)
-            if not tasks:
-                del self._tasks[connection]
+        searches = self._searches.setdefault(connection, Tasks())
+        searches.run(find(), "find a connection's last event")
 
     def drop(self, connection: FleetConnection) -> None:
         """Cancel the searches for a connection that is closed here."""
-        for task in self._tasks.pop(connection, ()):
-            task.cancel()
+        if (searches := self._searches.pop(connection, None)) is not None:
+            searches.cancel()
 
     async def settled(self, connection: FleetConnection) -> None:
         """Wait until the last event that was meant for a connection is known. Raises LogUnavailable."""
-        while tasks := self._tasks.get(connection):
-            await asyncio.gather(*tasks)
+        while searches := self._searches.get(connection):
+            await searches.join()
 
     async def wait_sent(self, connection: FleetConnection, node: str, position: int, session_id: str | None) -> None:
         """Wait until a node's events for a connection, up to one of the node's positions, have arrived here.

@@ -180,6 +180,7 @@ class GatewayTunnels:
 
     async def _hear(self, node: str) -> None:
         """Subscribe to a node's flows. Raises BusError."""
+        # Not a `Shared`: the task is kept after its end, as the subscription.
         hearing = self._heard.get(node)
         if hearing is None:
             self._stop_hearing_lost()

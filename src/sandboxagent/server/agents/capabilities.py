@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from sandboxagent.core.archives.remove import discard
+from sandboxagent.core.tasks import Shared
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import Envelope, Kind, Object, failure, parse, request, text_at
@@ -91,7 +92,7 @@ class AgentCapabilities:
         self._patience = patience
         self._pool = pool
         self._kept: dict[str, Capabilities] = {} if path is None else _read(path)
-        self._asking: dict[str, asyncio.Task[Capabilities]] = {}
+        self._asking = Shared[str, Capabilities]()
         self._slots = asyncio.Semaphore(MAX_AT_ONCE)
 
     @property
@@ -113,24 +114,11 @@ class AgentCapabilities:
         """
         if (kept := self.find(agent)) is not None:
             return kept
-        task = self._asking.get(agent.id)
-        if task is None:
-            task = self._asking[agent.id] = asyncio.create_task(self._ask(agent), name=f"offers of {agent.id}")
-            task.add_done_callback(lambda done: self._asked(agent.id, done))
-        # Shielded: a caller that is cancelled must not cancel the question for others.
-        return await asyncio.shield(task)
+        return await self._asking.get(agent.id, lambda: self._ask(agent), f"offers of {agent.id}")
 
     async def close(self) -> None:
         """End all processes that are being asked."""
-        tasks = list(self._asking.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _asked(self, agent: str, task: "asyncio.Task[Capabilities]") -> None:
-        del self._asking[agent]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.info("agent did not say what it offers agent=%s reason=%s", agent, type(error).__name__)
+        await self._asking.close()
 
     async def _ask(self, agent: Agent) -> Capabilities:
         try:

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from sandboxagent.core.gates import Gate
+from sandboxagent.core.tasks import Shared
 from sandboxagent.protocol.errors import (
     AgentBootFailed,
     AgentNotInstalled,
@@ -46,7 +47,6 @@ class AgentStatus(Struct):
 
     status: Literal["stopped", "starting", "running", "error"] = "stopped"
     running: RunningAgent | None = None
-    starting: asyncio.Task[RunningAgent] | None = None
     restart_count: int = 0
     short_lives: int = 0
     last_error: str | None = None
@@ -62,6 +62,7 @@ class Supervisor:
         self._provide = provide
         self.before_start: Gate[Agent, Mapping[str, str]] = Gate("the start of an agent's process")
         self._status: dict[str, AgentStatus] = {}
+        self._starts = Shared[str, RunningAgent]()
         self._closing = asyncio.Event()
 
     def status(self, agent: str) -> AgentStatus:
@@ -77,10 +78,7 @@ class Supervisor:
         status = self.status(agent.id)
         if status.running is not None:
             return status.running
-        if status.starting is None:
-            status.starting = asyncio.create_task(self._shared_start(agent, status), name=f"boot {agent.id}")
-        # Shielded: a caller that is cancelled must not cancel the start for others.
-        return await asyncio.shield(status.starting)
+        return await self._starts.get(agent.id, lambda: self._shared_start(agent, status), f"boot {agent.id}")
 
     async def isolated(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
         """Start a process of its own for one session."""
@@ -103,8 +101,7 @@ class Supervisor:
         self._closing.set()
         stops = [self._starter.stop(one, longest) for one in self._running()]
         await asyncio.gather(self._starter.close(longest), *stops, return_exceptions=True)
-        starting = [status.starting for status in self._status.values() if status.starting is not None]
-        await asyncio.gather(*starting, return_exceptions=True)
+        await self._starts.settle()
 
     async def _shared_start(self, agent: Agent, status: AgentStatus) -> RunningAgent:
         status.status = "starting"
@@ -129,8 +126,6 @@ class Supervisor:
             if running.alive:
                 status.status, status.running = "running", running
             return running
-        finally:
-            status.starting = None
 
     async def _start(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
         wait = self.before_start.ask(agent, environment)

@@ -8,13 +8,13 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.tasks import Shared, Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
@@ -83,7 +83,7 @@ class Dispatcher:
         self._supervisor = supervisor
         self._catalog = catalog
         self._request_timeout = request_timeout
-        self._resumes: dict[str, asyncio.Task[Process]] = {}
+        self._resumes = Shared[str, Process]()
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         """For each session: its lock, and the number of callers that hold it or wait for it."""
         self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
@@ -118,28 +118,25 @@ class Dispatcher:
 
     async def get_holder(self, session: Session) -> Process:
         """Return the process that holds a session; resume the session first if its process is gone."""
-        return session.held or await asyncio.shield(self.resume(session))
+        return session.held or await self.resume(session)
 
-    def resume(self, session: Session) -> asyncio.Task[Process]:
-        """Return the task that resumes a session. All callers share one task."""
-        resuming = self._resumes.get(session.id)
-        if resuming is None:
-            resuming = asyncio.create_task(self._resume(session), name=f"resume {session.id}")
-            self._resumes[session.id] = resuming
-            resuming.add_done_callback(lambda _: self._resumes.pop(session.id, None))
-            # Read the task's exception, since all callers may be gone by then.
-            resuming.add_done_callback(lambda task: task.cancelled() or task.exception())
-        return resuming
+    async def resume(self, session: Session) -> Process:
+        """Resume a session. All callers share one task."""
+        with self._join_resume(session) as resuming:
+            return await asyncio.shield(resuming)
+
+    def _join_resume(self, session: Session) -> AbstractContextManager[asyncio.Task[Process]]:
+        return self._resumes.join(session.id, lambda: self._resume(session), f"resume {session.id}")
 
     async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
         """Wait until a request's session is resumed. Raises RequestCancelled if its client cancels the request."""
-        resuming = self.resume(session)
         if envelope.id is None:
-            return await asyncio.shield(resuming)
+            return await self.resume(session)
         key, cancelled = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
         self._parked[key] = cancelled
         try:
-            await asyncio.wait([resuming, cancelled], return_when=asyncio.FIRST_COMPLETED)
+            with self._join_resume(session) as resuming:
+                await asyncio.wait([resuming, cancelled], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._parked.pop(key, None)
         if cancelled.done():

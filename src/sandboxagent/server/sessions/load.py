@@ -6,6 +6,7 @@ from functools import partial
 
 from msgspec import Raw, Struct, field
 
+from sandboxagent.core.tasks import Shared
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import (
     META,
@@ -240,7 +241,7 @@ class CloseSession(Struct, frozen=True):
     hub: Hub
     dispatcher: Dispatcher
     turns: Turns
-    _terminations: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+    _terminations: Shared[str, None] = field(default_factory=Shared[str, None])
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
@@ -275,15 +276,14 @@ class CloseSession(Struct, frozen=True):
         return Answer(success(envelope.id, result), self.hub.log.position)
 
     async def _terminate(self, session: Session) -> None:
+        running = session.process
         if session.held is not None:
-            task = asyncio.create_task(self._shut_down(session, session.held), name=f"terminate {session.id}")
-            self._terminations[session.id] = task
-            task.add_done_callback(lambda _: self._terminations.pop(session.id, None))
             # This move comes before the task runs, so that no further prompt starts.
             self.hub.move(session, Event.TERMINATE)
-        if session.state is State.ENDING:
-            # Wait for the task of the first client that asked: the session ends once.
-            await asyncio.shield(self._terminations[session.id])
+        if session.state is State.ENDING and running is not None:
+            # All clients that ask meanwhile wait for one task: the session ends once.
+            name = f"terminate {session.id}"
+            await self._terminations.get(session.id, lambda: self._shut_down(session, running), name)
         else:
             # No process holds the session. A resume that is under way will fail.
             self.turns.force_end(session)

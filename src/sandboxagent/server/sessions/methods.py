@@ -3,7 +3,6 @@
 Other modules handle the methods that load, set up and end sessions; the table here has all of them.
 """
 
-import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -357,7 +356,7 @@ class SessionMethods(Struct, frozen=True):
         if reply.result is not None:
             return
         try:
-            await asyncio.shield(self.dispatcher.resume(session))
+            await self.dispatcher.resume(session)
         except SandboxAgentError as error:
             if reply.result is None:
                 self.turns.drop(session, prompt, error)

@@ -15,6 +15,7 @@ from typing import cast
 
 from msgspec import Struct
 
+from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandboxagent.server.files.confined import Confined
@@ -229,7 +230,8 @@ class Terminals:
         self._pool = pool
         self._limits = limits
         self._terminals: dict[str, tuple[Asker, Terminal]] = {}
-        self._ending: dict[asyncio.Task[None], Terminal] = {}
+        self._ending: set[Terminal] = set()
+        self._tasks = Tasks()
         self._closed = False
 
     async def create(self, asker: Asker, command: TerminalCommand) -> str:
@@ -281,10 +283,11 @@ class Terminals:
         """End all terminals, each after at most `longest` seconds of grace, and start no more."""
         self._closed = True
         self._end_all(lambda _: True, min(longest, self._limits.grace))
-        ending = dict(self._ending)
-        if ending:
-            _, late = await asyncio.wait(ending, timeout=longest + KILL_TIMEOUT)
-            await asyncio.gather(*(ending[task].kill() for task in late))
+        try:
+            async with asyncio.timeout(longest + KILL_TIMEOUT):
+                await self._tasks.settle()
+        except TimeoutError:
+            await asyncio.gather(*(terminal.kill() for terminal in self._ending))
 
     def _check_room(self, asker: Asker) -> None:
         used = sum(other.session == asker.session for other, _ in self._terminals.values())
@@ -300,10 +303,14 @@ class Terminals:
                 self._end(terminal, grace)
 
     def _end(self, terminal: Terminal, grace: float) -> asyncio.Task[None]:
-        task = asyncio.create_task(terminal.stop(grace))
-        self._ending[task] = terminal
-        task.add_done_callback(self._ending.pop)
-        return task
+        async def end() -> None:
+            try:
+                await terminal.stop(grace)
+            finally:
+                self._ending.discard(terminal)
+
+        self._ending.add(terminal)
+        return self._tasks.run(end(), f"end {terminal.key}")
 
 
 def _prepare(command: TerminalCommand) -> tuple[int, list[str]]:

@@ -121,6 +121,7 @@ class Installer:
         if running is not None and running.request == request:
             return running.job, running.task
         job = Job()
+        # Not a `Shared`: another request for the same agent replaces this one, and callers want the job as well.
         task = asyncio.create_task(self._run(agent, request, job, running), name=f"install {agent.id}")
         mine = self._running[agent.id] = _Running(request, job, task)
         task.add_done_callback(lambda _: self._forget(agent.id, mine))

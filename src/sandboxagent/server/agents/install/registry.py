@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
+from sandboxagent.core.tasks import Shared
 from sandboxagent.protocol.errors import RegistryUnavailable
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class Registry:
         self._clock = clock
         self._copy: _Copy | None = None
         self._failure: tuple[float, str] | None = None
-        self._fetching: asyncio.Task[Snapshot] | None = None
+        self._fetching = Shared[str, Snapshot]()
 
     async def snapshot(self, max_age: float = 300.0) -> Snapshot:
         """Return the registry, at most `max_age` seconds old.
@@ -106,11 +107,7 @@ class Registry:
         recent = self._recent(max_age)
         if recent is not None:
             return recent
-        if self._fetching is None:
-            self._fetching = asyncio.create_task(self._refresh())
-            self._fetching.add_done_callback(self._fetched)
-        # Shielded: a caller that is cancelled must not cancel the fetch for others.
-        return await asyncio.shield(self._fetching)
+        return await self._fetching.get(self._location, self._refresh, "fetch the registry")
 
     def cached(self) -> Snapshot | None:
         """Return the kept copy, without network."""
@@ -134,11 +131,6 @@ class Registry:
         if self._failure is not None and 0 <= now - self._failure[0] < min(max_age, RETRY_INTERVAL):
             return copy.snapshot(self._failure[1])
         return None
-
-    def _fetched(self, task: "asyncio.Task[Snapshot]") -> None:
-        self._fetching = None
-        if not task.cancelled():
-            task.exception()  # If all callers have gone, nothing else retrieves it.
 
     @property
     def _shown(self) -> str:
