@@ -2,23 +2,32 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import httpx
+import pytest
 
 import sandboxagent
+from sandboxagent.server.capability import Capabilities, Capability
+from sandboxagent.server.http.auth import Access
+from sandboxagent.server.http.routes import make_control_app
+from sandboxagent.server.http.views import Endpoint
 from tests.support.client import META, Client, run
 from tests.support.running import BOUND, Server, eventually, scripted
+from tests.support.world import world
 
 SOURCE = Path(sandboxagent.__file__).parent
 BRIDGE = "sandboxagent.adapters.opencode.capability:OpenCodeApi"
 FILES = "sandboxagent.server.file_api.capability:FileApi"
 EXAMPLE = "tests.server.example_capability:TurnLimit"
+BROKEN = "tests.server.broken_capabilities"
 MODULE = "tests.support.capable"
 
 
-def server_with(*capabilities: str) -> Server:
+def server_with(*capabilities: str, directory: Path | None = None) -> Server:
     """Its agent `forbidden` is one that the example refuses to start."""
     return Server(
+        directory=directory,
         anew=True,
         module=MODULE,
         agents={"forbidden": scripted()},
@@ -133,6 +142,74 @@ def test_a_capability_refuses_a_session_a_prompt_and_a_process() -> None:
             assert "not allowed here" in response.text
 
     run(main())
+
+
+def test_capabilities_that_fail_or_hang_at_the_end_stop_nothing_else(tmp_path: Path) -> None:
+    broken = ("FailsToStop", "FailsToClose", "NeverCloses")
+    server = server_with(*(f"{BROKEN}:{name}" for name in broken), EXAMPLE, directory=tmp_path)
+    server.start()
+
+    assert server.stop() == 0, server.stderr
+    # Of log.close(), the last step.
+    assert not (tmp_path / "data" / "log.db-wal").exists()
+    failures = re.findall(r"capability failed to (\w+) capability='(.+)'", server.stderr)
+    assert sorted(failures) == [("close", "fails to close"), ("close", "never closes"), ("stop", "fails to stop")]
+
+
+def test_work_of_a_capability_that_fails_is_logged_with_its_name(tmp_path: Path) -> None:
+    server = server_with(f"{BROKEN}:FailsToWork", directory=tmp_path)
+    server.start()
+    try:
+        eventually(lambda: "task failed task='capability fails to work'" in server.stderr)
+        assert get(server, "/v1/health").status_code == 200
+    finally:
+        server.stop()
+    assert "RuntimeError: no work today" in server.stderr
+
+
+class _AtPath(Capability):
+    name = "first"
+    access = Access("/turns")
+
+
+@pytest.mark.parametrize("access", [Access("/turns"), Access("/turns/all"), Access("/", "/turns")])
+def test_two_capabilities_with_one_path_are_refused_at_the_start(access: Access) -> None:
+    second = type("Second", (Capability,), {"name": "second", "access": access})
+    no_core: Any = None
+
+    with pytest.raises(ValueError, match="'first' and 'second' both answer /"):
+        Capabilities([_AtPath, second], no_core)
+
+
+@pytest.mark.parametrize("path", ["/v1/turns", "/acp", "/ui/turns", "/openapi.json"])
+def test_a_capability_with_a_path_of_the_server_is_refused_at_the_start(path: str) -> None:
+    no_core: Any = None
+
+    with pytest.raises(ValueError, match="belongs to the server"):
+        Capabilities([type("Taker", (Capability,), {"name": "taker", "access": Access(path)})], no_core)
+
+
+@pytest.mark.parametrize("name", ["session/new", "session/prompt", "session/cancel", "_sandboxagent/session/turn"])
+def test_a_capability_with_a_method_that_exists_is_refused_at_the_start(name: str) -> None:
+    async def method(*_: object) -> Any: ...
+
+    async def main() -> None:
+        async with world() as own:
+            with pytest.raises(ValueError, match=f"has these methods already: {name}"):
+                own.requests.add_methods({name: method})
+            with pytest.raises(ValueError, match=f"has these methods already: {name}"):
+                own.requests.add_methods({}, [name])
+
+    run(main())
+
+
+def test_two_endpoints_with_one_method_and_path_are_refused() -> None:
+    async def handle(*_: object) -> Any: ...
+
+    no_ui: Any = None
+    one, other = (Endpoint("GET", f"/v1/turns/{{{name}}}", handle, "") for name in ("turn", "id"))
+    with pytest.raises(ValueError, match="two endpoints answer GET /v1/turns/{id}"):
+        make_control_app([one, other], no_ui)
 
 
 def test_the_example_of_the_architecture_is_the_one_that_is_tested() -> None:

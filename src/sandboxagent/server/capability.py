@@ -4,7 +4,10 @@ A capability is a folder with one class that inherits `Capability`, and one line
 know its name. `docs/architecture.md` has an example.
 """
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -32,6 +35,13 @@ from sandboxagent.server.sessions.terminals import Terminals
 if TYPE_CHECKING:
     from sandboxagent.server.files.search import Searches
     from sandboxagent.server.http.views import Endpoint
+
+logger = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 1.0
+"""Seconds that `close` of a capability may take, because the server promises to exit within two seconds."""
+_SERVER_PATHS = ("/v1", "/acp", "/ui", "/openapi.json")
+"""The paths of the server itself, which no capability may answer with an app."""
 
 
 class ServerCore(Struct, frozen=True):
@@ -133,7 +143,9 @@ class Capabilities:
     """All capabilities of one server."""
 
     def __init__(self, every: Sequence[type[Capability]], core: ServerCore) -> None:
+        """Make all capabilities, and connect them to the core. Raises ValueError if two have the same path or method."""
         self.all = [each(core) for each in every]
+        _check_paths(self.all)
         for each in self.all:
             _connect(each, core)
 
@@ -146,15 +158,53 @@ class Capabilities:
     def endpoints(self) -> "list[Endpoint]":
         return [endpoint for each in self.all for endpoint in each.endpoints()]
 
-    def work(self) -> list[Coroutine[object, None, None]]:
-        return [work for each in self.all if (work := each.run()) is not None]
+    def work(self) -> list[tuple[str, Coroutine[object, None, None]]]:
+        """Return the work that capabilities do beside the server, each with the name of its capability."""
+        return [(each.name, work) for each in self.all if (work := each.run()) is not None]
 
     def is_busy(self) -> bool:
         return any(each.is_busy() for each in self.all)
 
     def stop(self) -> None:
+        """Stop all capabilities. One that fails does not keep the others from stopping."""
         for each in self.all:
-            each.stop()
+            try:
+                each.stop()
+            except Exception:
+                logger.exception("capability failed to stop capability=%r", each.name)
+
+    async def close(self) -> None:
+        """Close all capabilities side by side. One that fails or takes too long is only logged."""
+        await asyncio.gather(*map(_close, self.all))
+
+
+async def _close(capability: Capability) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_TIMEOUT):
+            await capability.close()
+    except Exception:
+        logger.exception("capability failed to close capability=%r", capability.name)
+
+
+def _check_paths(capabilities: Sequence[Capability]) -> None:
+    """Raise ValueError if a capability has a path of the server or of another capability."""
+    owners = [
+        (path, each.name)
+        for each in capabilities
+        if each.access is not None
+        for path in (each.access.path, each.access.health)
+        if path is not None
+    ]
+    for path, name in owners:
+        if any(_overlap(path, taken) for taken in _SERVER_PATHS):
+            raise ValueError(f"the path {path} of the capability {name!r} belongs to the server")
+    for (path, name), (other, owner) in combinations(owners, 2):
+        if name != owner and _overlap(path, other):
+            raise ValueError(f"the capabilities {name!r} and {owner!r} both answer {path}")
+
+
+def _overlap(path: str, other: str) -> bool:
+    return f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
 
 
 def _connect(capability: Capability, core: ServerCore) -> None:

@@ -53,8 +53,6 @@ from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.listing import SessionListing
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
     from sandboxagent.fleet.node.tunnels import NodeTunnels
     from sandboxagent.protocol.views import SessionView
 
@@ -124,14 +122,15 @@ async def _serve(
     await asyncio.to_thread(Store(settings.agents_dir).remove_leftovers)
     server = make_server(parts.app, settings)
     sockets = server.sockets
-    running: list[Coroutine[object, None, None]] = [parts.timeout_loop.run(), parts.streams.run(), sockets.run()]
-    running += parts.capabilities.work()
+    clocks = Tasks()
+    clocks.run(parts.timeout_loop.run(), "timeouts")
+    clocks.run(parts.streams.run(), "streams")
+    clocks.run(sockets.run(), "sockets")
+    for name, work in parts.capabilities.work():
+        clocks.run(work, f"capability {name}")
     flows = _make_flows(settings, parts) if settings.join else None
     if flows is not None:
-        running.append(_join_fleet(settings, parts, flows))
-    clocks = Tasks()
-    for each in running:
-        clocks.run(each, "clock")
+        clocks.run(_join_fleet(settings, parts, flows), "fleet")
     await server.start(listener)
     # All objects allocated so far stay alive, so the collector need not scan them.
     gc.freeze()
@@ -156,7 +155,7 @@ async def _serve(
             parts.installer.close(),
             parts.supervisor.close(LAST_TIMEOUT),
             parts.terminals.close(LAST_TIMEOUT),
-            *(each.close() for each in parts.capabilities.all),
+            parts.capabilities.close(),
         )
         # Stop the server last, because a client that waits for an agent gets its answer when the agent has ended.
         await server.stop()

@@ -47,14 +47,17 @@ REMOVED = (
     *(RemovedRoute(method, "/v1/config/mcp", _MCP) for method in ("GET", "PUT", "DELETE")),
     *(RemovedRoute(method, "/v1/config/skills", _SKILLS) for method in ("GET", "PUT", "DELETE")),
 )
-_PATTERNS = [(each, re.compile(re.sub(r"{\w+}", "[^/]+", each.path))) for each in REMOVED]
+_PARAMETER = re.compile(r"{\w+}")
+_PATTERNS = [(each, re.compile(_PARAMETER.sub("[^/]+", each.path))) for each in REMOVED]
 
 
 def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[[], list[Endpoint]] = list) -> App:
     """Make the app for everything that is not /v1/rpc.
 
-    `elsewhere` returns the endpoints of another app that the OpenAPI document has, too.
+    `elsewhere` returns the endpoints of another app that the OpenAPI document has, too. Raises ValueError if two
+    endpoints have the same method and path.
     """
+    _check_unique(endpoints)
 
     @cache
     def document_bytes() -> bytes:
@@ -84,6 +87,16 @@ def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[
         await app({**scope, "app": app, "path": _routable(scope)}, receive, send)
 
     return routed
+
+
+def _check_unique(endpoints: Sequence[Endpoint]) -> None:
+    """Raise ValueError if two endpoints have the same method and path, whatever their parameters are called."""
+    known: set[str] = set()
+    for each in endpoints:
+        route = f"{each.method} {_PARAMETER.sub('{}', each.path)}"
+        if route in known:
+            raise ValueError(f"two endpoints answer {each.method} {each.path}")
+        known.add(route)
 
 
 def _routable(scope: Scope) -> str:

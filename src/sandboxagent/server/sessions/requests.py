@@ -66,6 +66,8 @@ _ANNOUNCED = (
     methods.UNPARSED,
 )
 """Extension methods that clients receive and do not call."""
+_BUILT_IN = (methods.PROMPT, methods.CANCEL, methods.CANCEL_REQUEST)
+"""Methods that are handled in this module, without an entry in a table."""
 
 
 class Requests:
@@ -94,7 +96,13 @@ class Requests:
         self._tasks = Tasks()
 
     def add_methods(self, own: Mapping[str, Method], announced: Sequence[str] = ()) -> None:
-        """Add methods that the server answers. `announced` names notifications that clients may receive."""
+        """Add methods that the server answers. `announced` names notifications that clients may receive.
+
+        Raises ValueError if the server has one of them already.
+        """
+        known = {*self._own, *self._announced, *_BUILT_IN}
+        if taken := known.intersection((*own, *announced)):
+            raise ValueError(f"the server has these methods already: {', '.join(sorted(taken))}")
         self._own |= own
         self._announced = (*self._announced, *announced)
         self._extensions = self._advertise()
