@@ -16,7 +16,11 @@ from tests.support.architecture import PAGE, read_modules, write_modules
 from tools.reference.methods import methods
 
 PAGES = pages()
+CLIENTS = ("client/", "cli/", "server/agents/", "adapters/amp/", "fleet/bus/")
+SERVERS = [path for path in SOURCE.rglob("*.py") if not path.relative_to(SOURCE).as_posix().startswith(CLIENTS)]
+"""The code that answers requests of clients. What sends requests itself names headers of other servers, too."""
 CONTRACT = (DOCS / "contract.md").read_text()
+FLEET = (DOCS / "fleet.md").read_text()
 
 FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -42,11 +46,12 @@ def test_no_page_names_a_method_of_our_own_that_is_not_there(page: Path) -> None
     assert sorted(set(re.findall(r"`(_sandboxagent/[\w/]+)`", page.read_text())) - set(methods())) == []
 
 
-def test_every_route_is_in_the_contract() -> None:
+def test_every_route_is_in_the_contract_or_for_gateways_in_fleet() -> None:
     routes = {*endpoints(), *(f"{method} /v1/rpc" for method in rpc.METHODS.split(", "))}
 
-    assert {"GET /v1/health", "POST /v1/rpc", "GET /v1/sessions/{id}"} <= routes, "found no endpoints"
-    assert sorted(route for route in routes if f"`{route}`" not in CONTRACT) == []
+    known = {"GET /v1/health", "POST /v1/rpc", "GET /v1/sessions/{id}", "PUT /v1/fs/file", "GET /v1/nodes"}
+    assert known <= routes, "found no endpoints"
+    assert sorted(route for route in routes if f"`{route}`" not in CONTRACT + FLEET) == []
 
 
 def test_every_header_that_we_read_or_send_is_in_the_contract() -> None:
@@ -56,7 +61,7 @@ def test_every_header_that_we_read_or_send_is_in_the_contract() -> None:
     for several in (auth._EXPOSED, auth._ALLOWED_HEADERS):
         headers |= {name.lower() for name in several.decode().split(", ")}
 
-    assert {"authorization", "idempotency-key", "x-acp-last-event-id", "allow", "cache-control"} <= headers
+    assert {"authorization", "idempotency-key", "x-acp-last-event-id", "allow", "if-match", "content-range"} <= headers
     assert sorted(name for name in headers if not re.search(rf"`{name}[`:]", CONTRACT, re.IGNORECASE)) == []
 
 
@@ -87,21 +92,34 @@ def endpoints() -> Iterator[str]:
 
 
 def headers_read() -> Iterator[str]:
-    """What `header(scope, b"…")` is asked for; names that are constants are those of `wire.headers`."""
+    """What `header(scope, b"…")` and `request.headers.get("…")` are asked for.
+
+    Names that are constants are those of `protocol.headers`.
+    """
     for call in calls("header"):
         name = call.args[1]
         if isinstance(name, ast.Constant):
             yield name.value.decode()
         else:
             assert ast.unparse(name).isupper(), f"line {call.lineno}: a header's name is a constant, not computed"
+    for module in trees(SERVERS):
+        for node in ast.walk(module):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Attribute(attr="headers") | ast.Name(id="headers"), attr="get"),
+                    args=[ast.Constant(value=str(name)), *_],
+                ):
+                    yield name
+                case _:
+                    pass
 
 
 def headers_sent() -> Iterator[str]:
     """Names in pairs of bytes, `(b"allow", …)`, and in dictionaries called headers."""
-    for module in trees((SOURCE / "server" / "http").glob("*.py")):
+    for module in trees(SERVERS):
         for node in ast.walk(module):
             match node:
-                case ast.Tuple(elts=[ast.Constant(value=bytes(name)), _]):
+                case ast.Tuple(elts=[ast.Constant(value=bytes(name)), _]) if re.fullmatch(rb"[a-z-]+", name):
                     yield name.decode()
                 case (
                     ast.Assign(targets=[ast.Name(id="headers")], value=ast.Dict(keys=keys))
@@ -111,8 +129,8 @@ def headers_sent() -> Iterator[str]:
 
 
 def calls(name: str) -> Iterator[ast.Call]:
-    """Every call of a function by its plain name, in http/."""
-    for module in trees((SOURCE / "server" / "http").glob("*.py")):
+    """Every call of a function by its plain name, in the code that answers requests."""
+    for module in trees(SERVERS):
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
                 yield node

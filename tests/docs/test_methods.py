@@ -15,7 +15,7 @@ from sandboxagent.protocol.files import FileView, Found
 from sandboxagent.protocol.views import HealthView, InstallResult, SessionView
 from sandboxagent.server.files.upload import Uploaded
 from sandboxagent.server.sessions import requests as from_client
-from tests.docs.source import answered_methods, host_methods, slugs
+from tests.docs.source import announced_methods, answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run
 from tests.support.running import BOUND, Server
@@ -71,7 +71,7 @@ def test_every_method_of_ours_is_documented_and_no_other() -> None:
     called = {name for name in answered_methods() if name.startswith("_")}
 
     assert set(CALLED) == called
-    assert set(RECEIVED) == set(from_client._ANNOUNCED)
+    assert set(RECEIVED) == {*from_client._ANNOUNCED, *announced_methods()}
 
 
 def test_every_method_of_acp_that_is_answered_is_documented_and_no_other() -> None:

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 import sandboxagent
+from sandboxagent.protocol import methods
 from sandboxagent.server.capability import Capabilities, Capability
 from sandboxagent.server.http.auth import Access
 from sandboxagent.server.http.routes import make_control_app
@@ -45,6 +46,11 @@ def get(server: Server, path: str, token: str | None = None) -> httpx.Response:
     )
 
 
+def sources(*folders: str) -> dict[str, str]:
+    paths = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
+    return {path.relative_to(SOURCE).as_posix(): path.read_text() for path in paths}
+
+
 async def extensions(server: Server) -> set[str]:
     """The methods and notifications that `initialize` tells."""
     greeting = await Client(server).initialize()
@@ -60,6 +66,7 @@ async def take_a_turn(client: Client) -> None:
 def test_a_server_without_the_bridge_imports_nothing_of_it_and_misses_nothing() -> None:
     async def main() -> None:
         with server_with(FILES, EXAMPLE) as server:
+            assert methods.SHELL not in await extensions(server)
             async with Client(server) as client:
                 await take_a_turn(client)
                 assert (await client.result("_sandboxagent/fs/stat", {"path": server.work}))["entryType"] == "directory"
@@ -68,19 +75,29 @@ def test_a_server_without_the_bridge_imports_nothing_of_it_and_misses_nothing() 
             assert get(server, "/opencode/session").status_code == 404
             loaded = get(server, "/turns").json()["modules"]
             assert "sandboxagent.server.file_api.routes" in loaded
-            # What the list in build.py names; the app behind it is never made.
-            bridge = {name for name in loaded if name.startswith("sandboxagent.adapters.opencode.")}
-            assert bridge == {"sandboxagent.adapters.opencode.capability", "sandboxagent.adapters.opencode.paths"}
+            assert not [name for name in loaded if name.startswith("sandboxagent.adapters.opencode")]
 
     run(main())
 
 
 def test_only_the_list_in_build_knows_the_capabilities_of_a_server() -> None:
-    known = re.compile(r"^from sandboxagent\.(?:adapters\.opencode|server\.file_api)\.", re.MULTILINE)
-    modules = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in (SOURCE / "server").rglob("*.py")}
-    importers = {name for name, text in modules.items() if known.search(text)}
+    known = re.compile(r"\bfrom sandboxagent\.(?:adapters\.opencode|server\.file_api)\b")
+    importers = {name for name, text in sources("server", "fleet").items() if known.search(text)}
 
     assert {name for name in importers if not name.startswith("server/file_api/")} == {"server/build.py"}
+
+
+def test_hub_http_and_gateways_name_no_capability() -> None:
+    """Neither a capability's word, nor its methods by name or by constant."""
+    own = {name: value for name, value in vars(methods).items() if name.isupper() and "/fs/" in str(value)}
+    own["SHELL"] = methods.SHELL
+    assert len(own) > 5, "found no methods"
+    constants = "|".join(rf"methods\.{name}\b" for name in own if not own[name].startswith("fs/"))
+    texts = "|".join(re.escape(value) for value in own.values() if value.startswith("_"))
+    named = re.compile(rf"opencode|file_api|{constants}|{texts}", re.IGNORECASE)
+
+    found = sources("server/sessions", "server/http", "fleet/gateway")
+    assert [name for name, text in found.items() if named.search(text)] == []
 
 
 def test_a_server_without_the_file_api_has_neither_its_routes_nor_its_methods() -> None:
@@ -89,7 +106,9 @@ def test_a_server_without_the_file_api_has_neither_its_routes_nor_its_methods() 
             async with Client(server) as client:
                 await take_a_turn(client)
                 assert (await client.error("_sandboxagent/fs/stat", {"path": "/"}))["code"] == -32601
-            assert "_sandboxagent/fs/stat" not in await extensions(server)
+            told = await extensions(server)
+            assert "_sandboxagent/fs/stat" not in told
+            assert methods.SHELL in told
             assert get(server, "/v1/fs/entries?path=/").status_code == 410
             assert not [path for path in get(server, "/openapi.json").json()["paths"] if path.startswith("/v1/fs/")]
 
@@ -207,9 +226,20 @@ def test_two_endpoints_with_one_method_and_path_are_refused() -> None:
     async def handle(*_: object) -> Any: ...
 
     no_ui: Any = None
-    one, other = (Endpoint("GET", f"/v1/turns/{{{name}}}", handle, "") for name in ("turn", "id"))
-    with pytest.raises(ValueError, match="two endpoints answer GET /v1/turns/{id}"):
+    one, other = (
+        Endpoint("GET", f"/v1/turns/{{{name}}}", handle, "", path_parameters={name: "Its id."})
+        for name in ("turn", "id")
+    )
+    with pytest.raises(ValueError, match=r"two endpoints answer GET /v1/turns/\{id\}"):
         make_control_app([one, other], no_ui)
+
+
+def test_an_endpoint_that_does_not_describe_its_path_is_refused() -> None:
+    async def handle(*_: object) -> Any: ...
+
+    no_ui: Any = None
+    with pytest.raises(ValueError, match=r"GET /v1/turns/\{turn\} needs a description"):
+        make_control_app([Endpoint("GET", "/v1/turns/{turn}", handle, "")], no_ui)
 
 
 def test_the_example_of_the_architecture_is_the_one_that_is_tested() -> None:

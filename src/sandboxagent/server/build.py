@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from sandboxagent.adapters.opencode.capability import OpenCodeApi
 from sandboxagent.core.settings import Settings
 from sandboxagent.core.threads import Pools
 from sandboxagent.protocol.errors import SettingsError, ShuttingDown
@@ -22,7 +21,6 @@ from sandboxagent.server.agents.installs import AgentInstalls
 from sandboxagent.server.agents.supervisor import Supervisor
 from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.capability import Capabilities, Capability, ServerCore
-from sandboxagent.server.file_api.capability import FileApi
 from sandboxagent.server.files.attached import AttachedFiles
 from sandboxagent.server.files.roots import Roots, find_working_directory
 from sandboxagent.server.files.text import TextFiles
@@ -62,8 +60,17 @@ if TYPE_CHECKING:
 
 
 LOG = "log.db"
-CAPABILITIES: tuple[type[Capability], ...] = (FileApi, OpenCodeApi)
-"""All capabilities of a server. None knows another one, and the hub knows none."""
+
+
+def list_capabilities() -> Sequence[type[Capability]]:
+    """Return all capabilities. None knows another one, and the hub knows none.
+
+    The imports are local, so that a server without a capability imports nothing of it.
+    """
+    from sandboxagent.adapters.opencode.capability import OpenCodeApi
+    from sandboxagent.server.file_api.capability import FileApi
+
+    return (FileApi, OpenCodeApi)
 
 
 class ServerParts(Struct, frozen=True):
@@ -106,9 +113,7 @@ class ServerParts(Struct, frozen=True):
         self.streams.close("the server is stopping")
 
 
-def build(
-    settings: Settings, children: ProcessTrees, capabilities: Sequence[type[Capability]] = CAPABILITIES
-) -> ServerParts:
+def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[type[Capability]]) -> ServerParts:
     """Construct everything, bottom to top. Needs a running event loop."""
     catalog = open_catalog(settings, os.environ)
     tail = settings.replay_bytes

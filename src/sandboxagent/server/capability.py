@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 
@@ -66,6 +66,19 @@ class ServerCore(Struct, frozen=True):
     """Makes the searches on first use."""
 
 
+class _Absent:
+    """A part of a server that does not exist. It may be kept, and called for a part that does not exist either."""
+
+    def __call__(self) -> "_Absent":
+        return self
+
+
+def describing_core(settings: Settings) -> ServerCore:
+    """Return a core without a server. With it, capabilities can describe their endpoints, and nothing else."""
+    parts: dict[str, object] = dict.fromkeys(ServerCore.__struct_fields__, _Absent())
+    return cast("Callable[..., ServerCore]", ServerCore)(**parts | {"settings": settings, "pools": Pools()})
+
+
 class Capability(Observer):
     """A part of the server beside the hub.
 
@@ -78,7 +91,11 @@ class Capability(Observer):
     name: str
     """The capability's name in log messages and errors."""
     access: Access | None = None
-    """The paths that `app` answers."""
+    """The paths that `app` answers. A gateway passes requests for them to a node."""
+    forwarded: tuple[str, ...] = ()
+    """Paths of `endpoints`, with all paths beneath them, whose requests a gateway passes to a node."""
+    large_methods: frozenset[str] = frozenset()
+    """Those of `methods` that accept an envelope of any size. They limit it themselves, and parse it in a thread."""
 
     def __init__(self, core: ServerCore) -> None:
         """Store the core. Nothing of the server is running yet."""
@@ -92,7 +109,8 @@ class Capability(Observer):
     def endpoints(self) -> "Sequence[Endpoint]":
         """Return routes below `/v1/`, with their part of the OpenAPI document.
 
-        Called when the first request needs one.
+        Called when the first request needs one. A gateway calls it to describe the routes that it passes on. Its core
+        has settings and pools only, so this method and `__init__` may keep the other parts, but not use them.
         """
         return ()
 
@@ -143,7 +161,10 @@ class Capabilities:
     """All capabilities of one server."""
 
     def __init__(self, every: Sequence[type[Capability]], core: ServerCore) -> None:
-        """Make all capabilities, and connect them to the core. Raises ValueError if two have the same path or method."""
+        """Make all capabilities, and connect them to the core.
+
+        Raises ValueError for a path or a method that the server or another capability has.
+        """
         self.all = [each(core) for each in every]
         _check_paths(self.all)
         for each in self.all:
@@ -209,7 +230,7 @@ def _overlap(path: str, other: str) -> bool:
 
 def _connect(capability: Capability, core: ServerCore) -> None:
     kind, name = type(capability), capability.name
-    core.requests.add_methods(capability.methods(), capability.notifications())
+    core.requests.add_methods(capability.methods(), capability.notifications(), capability.large_methods)
     core.hub.observers.add(capability)
     if kind.means_session is not Capability.means_session:
         core.hub.watch_names(capability.means_session)

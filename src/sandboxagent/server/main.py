@@ -33,7 +33,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.server.agents.capabilities import FILE as OFFERS_FILE
 from sandboxagent.server.agents.install.record import Store
-from sandboxagent.server.build import CAPABILITIES, LOG, ServerParts, build
+from sandboxagent.server.build import LOG, ServerParts, build, list_capabilities
 from sandboxagent.server.capability import Capability
 from sandboxagent.server.lifetime import IdleTimer, Parent
 from sandboxagent.server.listen import (
@@ -68,8 +68,9 @@ LAST_TIMEOUT = 0.5
 """Seconds that agents get when the server stops, because the server promises to exit within two seconds."""
 
 
-def run(settings: Settings, capabilities: Sequence[type[Capability]] = CAPABILITIES) -> int:
-    """Serve until the server is stopped. Returns the exit code."""
+def run(settings: Settings, capabilities: Sequence[type[Capability]] | None = None) -> int:
+    """Serve until the server is stopped, with all capabilities unless some are given. Returns the exit code."""
+    capabilities = list_capabilities() if capabilities is None else capabilities
     for root in settings.fs_root:
         if not root.is_dir():
             raise SettingsError(f"--fs-root {root}: there is no such directory")

@@ -4,7 +4,8 @@ import pytest
 from starlette.requests import Request
 
 from sandboxagent.adapters.opencode.errors import BridgeError
-from sandboxagent.adapters.opencode.params import DIRECTORY, Reading
+from sandboxagent.adapters.opencode.params import Reading
+from sandboxagent.adapters.opencode.paths import DIRECTORY
 
 
 def request(header: bytes | None = None, query: bytes = b"") -> Request:

@@ -1,9 +1,11 @@
 """Add OpenCode's API to a server, and make the app at the first call of one of OpenCode's programs."""
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sandboxagent.adapters.opencode.paths import ACCESS
+from sandboxagent.protocol import methods
 from sandboxagent.server.agents.environment import allowed_environment
 from sandboxagent.server.capability import Capability, ServerCore
 from sandboxagent.server.http.asgi import App as Asgi
@@ -38,6 +40,9 @@ class OpenCodeApi(Capability):
             shell=settings.opencode_shell == "on",
         )
         return self._bridge.app
+
+    def notifications(self) -> Sequence[str]:
+        return (methods.SHELL,)
 
     def means_session(self, name: str) -> bool:
         """Return whether OpenCode's programs use a name for a session or a draft."""

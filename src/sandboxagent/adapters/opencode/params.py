@@ -1,21 +1,20 @@
 """Read the body, the query and the directory of a request of OpenCode's programs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sandboxagent.adapters.opencode.errors import BridgeError
+from sandboxagent.adapters.opencode.paths import find_directory, read_query
 from sandboxagent.adapters.opencode.session_ids import normalize
 from sandboxagent.protocol.errors import BodyTooLarge
-from sandboxagent.protocol.headers import OPENCODE_DIRECTORY, raw
 from sandboxagent.protocol.json_bounds import read
 
-DIRECTORY = raw(OPENCODE_DIRECTORY)
 Table = list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]
 """Routes: method, path, handler."""
 T = TypeVar("T")
@@ -43,13 +42,9 @@ class Reading:
 
     def named_directory(self, request: Request) -> str | None:
         """Return the directory that a request names; None if it names none. Raises BridgeError."""
-        given = query(request).get("directory")
-        if not given:
-            header = request.scope["headers_by_name"].get(DIRECTORY)
-            given = None if header is None else unquote(header.decode("latin-1"), errors="surrogateescape")
-        if not given:
-            return None
-        return _check(given)
+        with _query_problems():
+            given = find_directory(request.scope)
+        return None if given is None else _check(given)
 
     def directory(self, request: Request) -> str:
         """Return the directory that a request names, else `base`. Raises BridgeError."""
@@ -69,11 +64,16 @@ def _check(directory: str) -> str:
 
 def query(request: Request) -> dict[str, str]:
     """Return the parameters of the query. A repeated parameter has its last value. Raises BridgeError."""
+    with _query_problems():
+        return read_query(request.scope)
+
+
+@contextmanager
+def _query_problems() -> Generator[None]:
     try:
-        pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+        yield
     except ValueError:
         raise BridgeError(400, "the query has too many parameters") from None
-    return dict(pairs)
 
 
 def read_number(request: Request, name: str) -> int | None:

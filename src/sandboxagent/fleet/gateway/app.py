@@ -1,11 +1,10 @@
 """Route a gateway's HTTP requests: answer them here, or pass them to the node that they are for.
 
-Nodes answer requests about files and agents, and OpenCode's API. This module finds the right node. The OpenAPI document
+Nodes answer requests about agents, and requests to capabilities. This module finds the right node. The OpenAPI document
 has these routes as at a server, with the additional parameter `node`.
 """
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,12 @@ from urllib.parse import unquote, unquote_plus
 import msgspec
 from starlette.requests import Request
 
-from sandboxagent.adapters.opencode.paths import HEALTH, PREFIX, is_opencode
-from sandboxagent.core.threads import Pool, Pools
+from sandboxagent.core.settings import Settings
+from sandboxagent.core.threads import Pool
 from sandboxagent.fleet.bus.subjects import is_name
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.gateway.views import GatewayViews
-from sandboxagent.protocol import headers
 from sandboxagent.protocol.errors import (
     BadRequest,
     FleetUnreachable,
@@ -34,11 +32,12 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.server.agents.installs import AgentInstalls
 from sandboxagent.server.agents.views import AgentViews
+from sandboxagent.server.capability import Capability, describing_core
 from sandboxagent.server.http.acp import PATH as ACP
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.app import BaseApp
-from sandboxagent.server.http.asgi import Receive, Scope, Send, header, json_headers, respond
-from sandboxagent.server.http.auth import Auth
+from sandboxagent.server.http.asgi import Receive, Scope, Send, json_headers, respond
+from sandboxagent.server.http.auth import Access, Auth
 from sandboxagent.server.http.health import HealthCheck
 from sandboxagent.server.http.posts import Post
 from sandboxagent.server.http.routes import make_control_app
@@ -54,15 +53,9 @@ NATS_TIMEOUT = 3.0
 server."""
 NODE = "Name of the node. Required if the fleet has several nodes and there is no `sessionId`."
 
-_FORWARDED = re.compile(r"/v1/(fs|agents)(/.*)?", re.DOTALL)
-_AT_NODE = re.compile(rb"/opencode/@(?P<node>[^/]*)(?P<rest>/.*)?", re.DOTALL)
+_AGENTS = "/v1/agents"
 _SECRETS = ("auth_token",)
 """Names of query parameters that only the gateway may see."""
-
-
-def is_forwarded(path: str) -> bool:
-    """Return whether a node answers requests for this path."""
-    return _FORWARDED.fullmatch(path) is not None or is_opencode(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +64,24 @@ class Forwarding:
 
     registry: NodeRegistry
     flows: GatewayTunnels
+    capabilities: Sequence[type[Capability]]
+
+    def has(self, path: str) -> bool:
+        """Return whether a node answers requests for this path."""
+        return is_forwarded(path, self.capabilities) or self._access(path) is not None
+
+    def _access(self, path: str) -> Access | None:
+        accesses = (each.access for each in self.capabilities)
+        return next((access for access in accesses if access is not None and access.has(path)), None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the right node answer. Raises MissingNode, NoNode, NodeUnreachable, SessionNotFound or TooMany."""
         query = _without_secrets(scope["query_string"])
-        if not is_opencode(scope["path"]):
-            node = self._choose(scope)
-            await self.flows.proxy(node, {**scope, "query_string": query}, receive, send)
-            return
-        at = _AT_NODE.fullmatch(scope["raw_path"])
-        if at is None:
-            node, target = self._choose_for_opencode(scope), scope["raw_path"]
+        access = self._access(scope["path"])
+        if access is None:
+            node, target = self._choose(scope), scope["raw_path"]
         else:
-            node, target = _read_name(unquote(at["node"].decode("latin-1"))), PREFIX.encode() + (at["rest"] or b"")
+            node, target = self._choose_for_app(access, scope)
         await self.flows.proxy(node, {**scope, "raw_path": target, "query_string": query}, receive, send)
 
     def _choose(self, scope: Scope) -> str:
@@ -99,19 +97,26 @@ class Forwarding:
             raise BadRequest("node is not the one that has the session", parameter="node", node=owner)
         return owner
 
-    def _choose_for_opencode(self, scope: Scope) -> str:
-        """Return the node that has all sessions of the directory, or the only node.
+    def _choose_for_app(self, access: Access, scope: Scope) -> tuple[str, bytes]:
+        """Return the node for a request to the app of a capability, and the path there.
 
-        OpenCode's programs know no nodes.
+        The clients of an app may know no nodes. So a path can name one, as in `/app/@node/path`.
         """
-        if scope["path"] == HEALTH and self.registry.leases:
+        prefix, path = access.path.encode(), cast("bytes", scope["raw_path"])
+        if path.startswith(prefix + b"/@"):
+            name, slash, rest = path.removeprefix(prefix + b"/@").partition(b"/")
+            return _read_name(unquote(name.decode("latin-1"))), prefix + slash + rest
+        return self._choose_by_directory(access, scope), path
+
+    def _choose_by_directory(self, access: Access, scope: Scope) -> str:
+        """Return the node that has all sessions of the directory, or the only node."""
+        if scope["path"] == access.health and self.registry.leases:
             return min(self.registry.leases)
         query = read_query(Request(scope))
         if "node" in query:
             return _read_name(query["node"])
-        given = header(scope, headers.raw(headers.OPENCODE_DIRECTORY)) or b""
-        directory = query.get("directory") or unquote(given.decode("latin-1"), errors="surrogateescape")
-        owners = self.registry.owners(directory) if directory else set[str]()
+        directory = None if access.find_directory is None else access.find_directory(scope)
+        owners = set[str]() if directory is None else self.registry.owners(directory)
         return owners.pop() if len(owners) == 1 else self._only_node()
 
     def _only_node(self) -> str:
@@ -139,21 +144,17 @@ _PROBLEMS = (MissingNode, NoNode, NodeUnreachable, FleetUnreachable, SessionNotF
 T = TypeVar("T")
 
 
-def describe_forwarded() -> list[Endpoint]:
+def is_forwarded(path: str, capabilities: Sequence[type[Capability]]) -> bool:
+    """Return whether a node answers requests for this path below `/v1/`."""
+    prefixes = (_AGENTS, *(prefix for each in capabilities for prefix in each.forwarded))
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
+
+
+def describe_forwarded(capabilities: Sequence[type[Capability]], settings: Settings) -> list[Endpoint]:
     """Return the endpoints that nodes answer, with the parameter `node`.
 
     Their handlers come from an empty server, and are never called.
     """
-    # Imported here, because these imports are large and the document is rarely read.
-    from sandboxagent.server.file_api.archives import Archives
-    from sandboxagent.server.file_api.routes import FileRoutes, Paths
-    from sandboxagent.server.file_api.search import SearchRoute
-    from sandboxagent.server.file_api.watch import Watching
-    from sandboxagent.server.files.search import Searches
-    from sandboxagent.server.files.upload import UploadLimits
-    from sandboxagent.server.files.watch import Watches
-
-    paths, pool = _absent(Paths), Pool("none", 1)
     views = Views(
         _absent(Hub),
         _absent(SessionListing),
@@ -161,20 +162,15 @@ def describe_forwarded() -> list[Endpoint]:
         Installs(_absent(AgentInstalls), 0),
         _absent(HealthCheck),
         Path(),
-        pool,
+        Pool("none", 1),
     )
-    tables = (
-        views,
-        FileRoutes(paths, None, 0, Pools()),
-        Archives(paths, _absent(UploadLimits), 0, pool),
-        SearchRoute(paths, _absent(Searches)),
-        Watching(paths, _absent(Watches), 0),
-    )
+    core = describing_core(settings)
+    tables = [views.endpoints(), *(each(core).endpoints() for each in capabilities)]
     return [
         replace(each, query={**each.query, "node": NODE}, problems=tuple(dict.fromkeys((*each.problems, *_PROBLEMS))))
         for table in tables
-        for each in table.endpoints()
-        if is_forwarded(each.path)
+        for each in table
+        if is_forwarded(each.path, capabilities)
     ]
 
 
@@ -194,6 +190,7 @@ class GatewayApp(BaseApp):
         views: GatewayViews,
         forwarding: Forwarding,
         ui: Ui,
+        settings: Settings,
         cut_off_for: Callable[[], float],
     ) -> None:
         """Create the app. `cut_off_for` returns for how many seconds NATS has not been reachable."""
@@ -203,7 +200,9 @@ class GatewayApp(BaseApp):
         self._acp = acp
         self._views = views
         self._forwarding = forwarding
-        self._control = make_control_app(views.endpoints(), ui, describe_forwarded)
+        self._control = make_control_app(
+            views.endpoints(), ui, partial(describe_forwarded, forwarding.capabilities, settings)
+        )
 
     def transport_of(self, path: str) -> Rpc | Acp | None:
         if path == RPC:
@@ -229,13 +228,13 @@ class GatewayApp(BaseApp):
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
         transport = self.transport_of(path)
-        if transport is not None or is_forwarded(path):
+        if transport is not None or self._forwarding.has(path):
             self._check_fleet()
         if transport is not None:
             await transport(scope, receive, send)
         elif path == "/v1/health" and method == "GET":
             await _send_json(send, self._views.health())
-        elif is_forwarded(path):
+        elif self._forwarding.has(path):
             await self._forwarding(scope, receive, send)
         else:
             await self._control(scope, receive, send)

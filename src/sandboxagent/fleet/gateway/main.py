@@ -11,7 +11,6 @@ import time
 import msgspec
 import uvloop
 
-from sandboxagent.adapters.opencode.paths import ACCESS
 from sandboxagent.core.settings import Settings
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.core.threads import Pool
@@ -39,6 +38,7 @@ from sandboxagent.fleet.gateway.tunnels import GatewayTunnels
 from sandboxagent.fleet.gateway.validate import Quotas
 from sandboxagent.fleet.gateway.views import GatewayViews
 from sandboxagent.protocol.errors import SettingsError
+from sandboxagent.server.build import list_capabilities
 from sandboxagent.server.http.acp import Acp
 from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.body import WebSocketTransport
@@ -88,7 +88,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
 async def _serve_on(
     settings: Settings, listener: socket.socket, bus: NatsBus, name: str, stopping: asyncio.Event
 ) -> None:
-    replicas = settings.replicas
+    replicas, capabilities = settings.replicas, list_capabilities()
     events = await bus.stream(
         "EV",
         [subjects.EVENTS],
@@ -132,7 +132,9 @@ async def _serve_on(
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
     )
     streams = Streams(feed, stream_limits, connections.announce_stream, connections.is_incomplete)
-    flows = GatewayTunnels(name, bus, registry.leases, settings.flows, feed.progress.kept)
+    accesses = tuple(each.access for each in capabilities if each.access is not None)
+    further = [name for access in accesses for name in access.headers]
+    flows = GatewayTunnels(name, bus, registry.leases, settings.flows, feed.progress.kept, further)
     flows.stray, intake.silenced = quotas.stray, flows.silence
     node_calls = NodeCalls(connections, flows, registry, MAX_ANSWERED)
     own_methods = GatewayMethods(feed, registry, owners)
@@ -140,6 +142,7 @@ async def _serve_on(
         *(name, connections, node_calls, own_methods, registry, presence.answers, keys),
         settings.log_max_age,
         settings.default_agent,
+        {method for each in capabilities for method in each.large_methods},
     )
     delivery = Delivery(connections, calls, settings.stream_requests)
     lines = Pool("lines", 1)
@@ -147,7 +150,7 @@ async def _serve_on(
     shared = (connections, calls, streams, delivery, websockets, lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
-    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health, (ACCESS,))
+    auth = Auth(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health, accesses)
     views = GatewayViews(
         name,
         registry,
@@ -155,7 +158,8 @@ async def _serve_on(
         lambda: None if bus.connected else "NATS cannot be reached; see whether the servers which --join names run",
     )
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
-    app = GatewayApp(auth, rpc, acp, views, Forwarding(registry, flows), ui, lambda: bus.cut_off_for)
+    forwarding = Forwarding(registry, flows, capabilities)
+    app = GatewayApp(auth, rpc, acp, views, forwarding, ui, settings, lambda: bus.cut_off_for)
     server = make_server(app, settings)
     clocks = Tasks()
     for each in (

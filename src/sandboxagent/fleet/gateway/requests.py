@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -89,8 +89,12 @@ class FleetRequests:
         keys: Table,
         keys_ttl: float,
         default_agent: str | None,
+        large_methods: Collection[str] = (),
     ) -> None:
-        """Create the entry point. `answers` says whether a run of a node answers at the moment."""
+        """Create the entry point. `answers` says whether a run of a node answers at the moment.
+
+        `large_methods` are methods of nodes that accept an envelope of any size.
+        """
         self._gateway = gateway
         self._connections = connections
         self._node_calls = node_calls
@@ -102,6 +106,7 @@ class FleetRequests:
         self._keys = keys
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
+        self._large_methods = large_methods
         self._random = random.SystemRandom()
         self._tasks = Tasks()
 
@@ -202,7 +207,7 @@ class FleetRequests:
         assert envelope.id is not None
         method = self._own.get(envelope.method)
         try:
-            if method is not None or envelope.session_id is None:
+            if method is not None or (envelope.session_id is None and envelope.method not in self._large_methods):
                 check_size(envelope)
             if method is not None:
                 connection.note_asked(envelope.id, subjects.GATEWAY)

@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -40,9 +40,10 @@ _ASKED = {
     *(b"accept", b"accept-encoding", b"user-agent"),
     *(b"content-type", b"content-length", b"content-encoding", b"content-range"),
     *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range"),
-    *map(headers.raw, (headers.PREFER, headers.IDEMPOTENCY_KEY, headers.RESUME_AFTER, headers.OPENCODE_DIRECTORY)),
+    *map(headers.raw, (headers.PREFER, headers.IDEMPOTENCY_KEY, headers.RESUME_AFTER)),
 }
-"""Headers of a request that a node sees. They exclude tokens, and headers that a proxy may have added."""
+"""Headers of a request that a node sees, besides those of capabilities. They exclude tokens, and headers that a proxy
+may have added."""
 _ANSWERED = {
     *(b"content-type", b"content-length", b"content-encoding", b"content-range", b"content-disposition"),
     *(b"etag", b"last-modified", b"accept-ranges", b"cache-control", b"allow", b"retry-after", b"x-accel-buffering"),
@@ -114,9 +115,16 @@ class GatewayTunnels:
     """The open requests to nodes, up to a maximum number."""
 
     def __init__(
-        self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int, seen: Seen | None = None
+        self,
+        gateway: str,
+        bus: Bus,
+        leases: Mapping[str, Lease],
+        most: int,
+        seen: Seen | None = None,
+        further: Iterable[str] = (),
     ) -> None:
-        """Create the tunnels. `leases` are the connected nodes."""
+        """Create the tunnels. `leases` are the connected nodes, and `further` names headers that nodes see, too."""
+        self._passed = _ASKED.union(map(headers.raw, further))
         self.stray: Callable[[str], None] = lambda node: None
         """Called for each message of a node into a flow that does not exist."""
         self._seen = seen
@@ -282,7 +290,7 @@ class GatewayTunnels:
             scope["method"],
             scope["raw_path"],
             scope["query_string"] if query is None else query,
-            [pair for pair in scope["headers"] if pair[0] in _ASKED],
+            [pair for pair in scope["headers"] if pair[0] in self._passed],
         )
         try:
             first, more = await _read_first(scope, receive)

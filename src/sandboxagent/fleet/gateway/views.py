@@ -31,7 +31,7 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.protocol.json_bounds import read_answer
 from sandboxagent.protocol.views import AgentHealth, GatewayHealth, NodesView, NodeView, SessionsView, SessionView
-from sandboxagent.server.http.views import Endpoint, json_response
+from sandboxagent.server.http.views import SESSION, Endpoint, json_response
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,15 @@ class GatewayViews:
                 GatewayHealth,
             ),
             Endpoint("GET", "/v1/nodes", self.get_nodes, "The connected nodes.", NodesView),
-            Endpoint("GET", "/v1/nodes/{node}", self.get_node, "One node.", NodeView, problems=(NotFound,)),
+            Endpoint(
+                "GET",
+                "/v1/nodes/{node}",
+                self.get_node,
+                "One node.",
+                NodeView,
+                problems=(NotFound,),
+                path_parameters={"node": "Its name."},
+            ),
             Endpoint(
                 "GET",
                 "/v1/sessions",
@@ -80,6 +88,7 @@ class GatewayViews:
                 "One session, with its `node`.",
                 SessionView,
                 problems=(SessionNotFound,),
+                path_parameters={"id": SESSION},
             ),
         ]
 

@@ -91,6 +91,7 @@ class Archives:
                 _WHERE | {"format": f"{', '.join(f'`{each}`' for each in _FORMATS)}; the default is `tar`."},
                 (*PROBLEMS, TooMany),
                 required=("path",),
+                schemas={"format": {"type": "string", "enum": list(_FORMATS)}},
                 gives=_TAR,
             ),
         ]

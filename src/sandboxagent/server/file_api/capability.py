@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sandboxagent.protocol import methods
 from sandboxagent.server.capability import Capability, ServerCore
 from sandboxagent.server.file_api.methods import FileMethods
 from sandboxagent.server.files.watch import Watches
@@ -16,6 +17,8 @@ class FileApi(Capability):
     """Read, write, list, search and watch files, and whole directories as archives."""
 
     name = "files"
+    forwarded = ("/v1/fs",)
+    large_methods = frozenset({methods.WRITE_FILE})
 
     def __init__(self, core: ServerCore) -> None:
         self._core = core

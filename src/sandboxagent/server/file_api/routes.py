@@ -55,7 +55,7 @@ from sandboxagent.server.http.downloads import (
     media_type,
     read_version,
 )
-from sandboxagent.server.http.views import Endpoint, json_response, read_query, read_switch
+from sandboxagent.server.http.views import BOOLEAN, COUNT, Endpoint, json_response, read_query, read_switch
 from sandboxagent.server.sessions.hub import Hub
 
 PATH = "The path: absolute, or relative to the session's directory, or else to the server's root directory."
@@ -182,6 +182,7 @@ class FileRoutes:
                 _WHERE | download,
                 (*PROBLEMS, RangeNotSatisfiable),
                 required=need,
+                schemas={"download": BOOLEAN},
                 headers=reading,
                 gives="*/*",
                 statuses={206: "The requested range.", 304: "The client has this version already."},
@@ -207,6 +208,7 @@ class FileRoutes:
                 _WHERE | page,
                 PROBLEMS,
                 required=need,
+                schemas={"limit": COUNT},
             ),
             Endpoint(
                 "GET",
@@ -217,6 +219,7 @@ class FileRoutes:
                 _WHERE | follow,
                 PROBLEMS,
                 required=need,
+                schemas={"follow": BOOLEAN},
             ),
             Endpoint(
                 "POST",
@@ -247,6 +250,7 @@ class FileRoutes:
                 _WHERE | recursive,
                 (*PROBLEMS, ShuttingDown),
                 required=need,
+                schemas={"recursive": BOOLEAN},
             ),
         ]
 

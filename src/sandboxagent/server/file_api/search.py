@@ -11,15 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sandboxagent.protocol.errors import (
-    BadRequest,
-    TooMany,
-)
+from sandboxagent.protocol.envelope import Object
+from sandboxagent.protocol.errors import BadRequest, TooMany
 from sandboxagent.protocol.files import Found, Match, SearchEnding
 from sandboxagent.server.file_api.routes import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.files.search import Query, Search, Searches
 from sandboxagent.server.http.downloads import Streamed
-from sandboxagent.server.http.views import Endpoint, json_response, read_query, read_switch
+from sandboxagent.server.http.views import BOOLEAN, COUNT, Endpoint, json_response, read_query, read_switch
 
 NDJSON = "application/x-ndjson"
 T = TypeVar("T")
@@ -34,6 +32,11 @@ _QUERY = {
     "hidden": "`true` also searches names that begin with a dot.",
     "ignored": "`true` also searches files that `.gitignore`, `.ignore` and `.rgignore` exclude.",
     "limit": "Maximum number of results, at most the server's own limit.",
+}
+_SCHEMAS: dict[str, Object] = {
+    **dict.fromkeys(("regex", "hidden", "ignored"), BOOLEAN),
+    "case": {"type": "string", "enum": list(_CASES)},
+    "limit": COUNT,
 }
 
 
@@ -55,6 +58,7 @@ class SearchRoute:
                 _QUERY,
                 (*PROBLEMS, TooMany),
                 required=("path",),
+                schemas=_SCHEMAS,
                 answer="The matches, sorted by path.",
                 also={
                     NDJSON: "A line for each match as soon as it is found, in no order. "

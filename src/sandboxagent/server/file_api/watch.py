@@ -18,7 +18,7 @@ from sandboxagent.server.file_api.routes import PATH, PROBLEMS, SESSION, Paths
 from sandboxagent.server.files.watch import Watch, Watches
 from sandboxagent.server.http.asgi import EVENT_STREAM
 from sandboxagent.server.http.downloads import Streamed
-from sandboxagent.server.http.views import Endpoint, read_query, read_switch
+from sandboxagent.server.http.views import BOOLEAN, Endpoint, read_query, read_switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Watching:
                 {"path": PATH, "sessionId": SESSION, "recursive": "`false` ignores changes in directories below it."},
                 (*PROBLEMS, TooMany, WatchesExhausted),
                 required=("path",),
+                schemas={"recursive": BOOLEAN},
                 gives=EVENT_STREAM,
                 answer="Events `changes`, `overflow` and `ended`.",
             )

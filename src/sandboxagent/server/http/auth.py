@@ -5,7 +5,7 @@ import hmac
 import ipaddress
 import re
 from base64 import b64decode, urlsafe_b64decode
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from urllib.parse import parse_qs
 
@@ -19,7 +19,6 @@ from sandboxagent.protocol.headers import (
     CONNECTION_ID,
     IDEMPOTENCY_KEY,
     LAST_EVENT,
-    OPENCODE_DIRECTORY,
     PREFER,
     PREFERENCE_APPLIED,
     RESUME_AFTER,
@@ -34,8 +33,7 @@ _EXPOSED = (
 ).encode()
 _ALLOWED_HEADERS = (
     f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {RESUME_AFTER}, "
-    f"{PREFER}, {IDEMPOTENCY_KEY}, "
-    f"{OPENCODE_DIRECTORY}, If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
+    f"{PREFER}, {IDEMPOTENCY_KEY}, If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
 ).encode()
 _SINGLE = (
     b"host",
@@ -64,6 +62,10 @@ class Access(Struct, frozen=True):
     passwords: bool = False
     """Whether the token may also be the password of Basic authentication, in a header or as `auth_token` in the
     query."""
+    headers: tuple[str, ...] = ()
+    """Further request headers that pages of an allowed origin may send, and that gateways pass on."""
+    find_directory: Callable[[Scope], str | None] | None = None
+    """Return the directory that a request is about. A gateway passes the request to the node with its sessions."""
 
     def has(self, path: str) -> bool:
         return path in (self.path, self.health) or path.startswith(f"{self.path}/")
@@ -121,10 +123,14 @@ class Auth(Struct, frozen=True):
         if _is_preflight(scope):
             found += [
                 (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE, HEAD"),
-                (b"access-control-allow-headers", _ALLOWED_HEADERS),
+                (b"access-control-allow-headers", self._allowed_headers()),
                 (b"access-control-max-age", b"600"),
             ]
         return found
+
+    def _allowed_headers(self) -> bytes:
+        further = [name.encode() for access in self.accesses for name in access.headers]
+        return b", ".join((_ALLOWED_HEADERS, *further))
 
     def is_preflight(self, scope: Scope) -> bool:
         """Whether the request is a CORS preflight for a page of an allowed origin."""

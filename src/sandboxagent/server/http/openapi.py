@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Literal, cast
@@ -44,7 +44,7 @@ from sandboxagent.protocol.errors import (
     UnsupportedMediaType,
     WrongAnswer,
 )
-from sandboxagent.server.http.views import INSTALL_PROBLEMS, Endpoint, RemovedRoute
+from sandboxagent.server.http.views import AGENT, INSTALL_PROBLEMS, SESSION, Endpoint, RemovedRoute
 
 ALWAYS: tuple[type[SandboxAgentError], ...] = (
     *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, RequestTimeout, HeadersTooLarge, InternalError),
@@ -61,22 +61,13 @@ _ACP_PROBLEMS = (
     *(BatchNotSupported, ShuttingDown, LogUnavailable),
 )
 PARTIAL_CONTENT = 206
-_TRUTH: Object = {"type": "boolean"}
 _TEXT: Object = {"type": "string"}
-_IN_PATHS = {
-    "agent": "Its id, or its slug in the ACP registry.",
-    "id": "Its id, or its alias.",
-    "node": "Its name.",
+_IN_REMOVED_PATHS = {
+    "agent": AGENT,
+    "id": SESSION,
     "request": "The agent's request.",
     "server": "A connection, by the name that its client made up.",
 }
-_KINDS: dict[str, Object] = {
-    **dict.fromkeys(("download", "follow", "hidden", "ignored", "models", "recursive", "regex", "registry"), _TRUTH),
-    "limit": {"type": "integer", "minimum": 1},
-    "case": {"type": "string", "enum": ["smart", "sensitive", "ignore"]},
-    "format": {"type": "string", "enum": ["tar", "tar.gz", "tar.zst"]},
-}
-"""Schemas of query parameters, by name, on any route. All others are strings."""
 
 
 class Problem(msgspec.Struct):
@@ -177,9 +168,10 @@ def _anything(type: type) -> Object:
 
 
 def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
-    parameters = _path_parameters(endpoint.path)
+    parameters = _path_parameters(endpoint.path, endpoint.path_parameters)
     parameters += [
-        _parameter(name, "query", text) | ({"required": True} if name in endpoint.required else {})
+        _parameter(name, "query", text, endpoint.schemas.get(name, _TEXT))
+        | ({"required": True} if name in endpoint.required else {})
         for name, text in endpoint.query.items()
     ]
     parameters += [_parameter(name, "header", text) for name, text in endpoint.headers.items()]
@@ -212,14 +204,14 @@ def _removed_operation(route: RemovedRoute, refs: dict[type, Object]) -> Object:
         "operationId": "_".join(("removed", route.method.lower(), *words)),
         "summary": f"Gone. Use {route.replacement}.",
         "deprecated": True,
-        "parameters": _path_parameters(route.path),
+        "parameters": _path_parameters(route.path, _IN_REMOVED_PATHS),
         "responses": _problems((*ALWAYS, Removed), refs),
     }
 
 
-def _path_parameters(path: str) -> list[Object]:
+def _path_parameters(path: str, meanings: Mapping[str, str]) -> list[Object]:
     names: list[str] = re.findall(r"{(\w+)}", path)
-    return [_parameter(name, "path", _IN_PATHS[name]) | {"required": True} for name in names]
+    return [_parameter(name, "path", meanings[name]) | {"required": True} for name in names]
 
 
 def _rpc(refs: dict[type, Object]) -> Object:
@@ -323,8 +315,7 @@ def _acp(refs: dict[type, Object]) -> Object:
     return {"post": post, "get": get, "delete": delete}
 
 
-def _parameter(name: str, place: str, text: str) -> Object:
-    schema = _KINDS.get(name, _TEXT) if place == "query" else _TEXT
+def _parameter(name: str, place: str, text: str, schema: Object = _TEXT) -> Object:
     return {"name": name, "in": place, "description": text, "schema": schema}
 
 

@@ -55,9 +55,9 @@ def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[
     """Make the app for everything that is not /v1/rpc.
 
     `elsewhere` returns the endpoints of another app that the OpenAPI document has, too. Raises ValueError if two
-    endpoints have the same method and path.
+    endpoints have the same method and path, or one does not describe a parameter of its path.
     """
-    _check_unique(endpoints)
+    _check(endpoints)
 
     @cache
     def document_bytes() -> bytes:
@@ -89,13 +89,15 @@ def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[
     return routed
 
 
-def _check_unique(endpoints: Sequence[Endpoint]) -> None:
-    """Raise ValueError if two endpoints have the same method and path, whatever their parameters are called."""
+def _check(endpoints: Sequence[Endpoint]) -> None:
+    """Raise ValueError for a mistake in the table. Paths that differ only in the names of parameters are the same."""
     known: set[str] = set()
     for each in endpoints:
         route = f"{each.method} {_PARAMETER.sub('{}', each.path)}"
         if route in known:
             raise ValueError(f"two endpoints answer {each.method} {each.path}")
+        if set(re.findall(r"{(\w+)}", each.path)) != set(each.path_parameters):
+            raise ValueError(f"{each.method} {each.path} needs a description of each parameter of its path")
         known.add(route)
 
 

@@ -83,6 +83,12 @@ INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
 ASKING_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, ShuttingDown),
 )
+AGENT = "Its id, or its slug in the ACP registry."
+SESSION = "Its id, or its alias."
+BOOLEAN: Object = {"type": "boolean"}
+"""The schema of a query parameter that is `true` or `false`."""
+COUNT: Object = {"type": "integer", "minimum": 1}
+"""The schema of a query parameter that limits a number."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -178,8 +184,12 @@ class Endpoint:
     status: int = 200
     body: type[Struct] | None = None
     """Type of the request's body. The body may be left out when all of its fields may."""
+    path_parameters: dict[str, str] = field(default_factory=dict[str, str])
+    """Meaning of each name in braces in the path."""
     required: tuple[str, ...] = ()
     """Names of the required query parameters."""
+    schemas: dict[str, Object] = field(default_factory=dict[str, Object])
+    """Schemas of the query parameters that are not any string."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
     """Request headers that matter, besides those of every request, and their meaning."""
     takes: str | None = None
@@ -232,7 +242,9 @@ class Views:
                 "Whether the server is well, and which agents are installed and run.",
                 HealthView,
             ),
-            Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which),
+            Endpoint(
+                "GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which, schemas={"registry": BOOLEAN}
+            ),
             Endpoint(
                 "GET",
                 "/v1/agents/{agent}",
@@ -241,6 +253,8 @@ class Views:
                 AgentView,
                 {"models": "`true`: ask the agent for its models and modes if they are not known."},
                 problems=ASKING_PROBLEMS,
+                path_parameters={"agent": AGENT},
+                schemas={"models": BOOLEAN},
             ),
             Endpoint(
                 "GET",
@@ -249,6 +263,7 @@ class Views:
                 "The newest part of an agent's stderr.",
                 StderrView,
                 problems=(UnknownAgent,),
+                path_parameters={"agent": AGENT},
             ),
             Endpoint(
                 "POST",
@@ -258,6 +273,7 @@ class Views:
                 InstallResult,
                 problems=INSTALL_PROBLEMS,
                 body=InstallRequest,
+                path_parameters={"agent": AGENT},
                 answer="The result, when the install is complete.",
                 also={EVENT_STREAM: "Events `progress`, then one `result` or `problem`. They begin at once."},
             ),
@@ -277,6 +293,7 @@ class Views:
                 "One session.",
                 SessionView,
                 problems=(SessionNotFound, SessionDamaged),
+                path_parameters={"id": SESSION},
             ),
         ]
 

@@ -371,11 +371,8 @@ class Dispatcher:
 
 
 def check_size(envelope: Envelope) -> None:
-    """Refuse an envelope that is too large for the server itself to parse. Raises InvalidParams.
-
-    A file write is exempt: its method has its own limit, and parses in a thread.
-    """
-    if len(envelope.line) > LARGE and envelope.method != methods.WRITE_FILE:
+    """Refuse an envelope that is too large for the server itself to parse. Raises InvalidParams."""
+    if len(envelope.line) > LARGE:
         what = envelope.method or "this"
         raise InvalidParams(f"{what} may have {LARGE} bytes; only envelopes for an agent may have more", limit=LARGE)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -60,7 +60,6 @@ _ANNOUNCED = (
     methods.ENDED,
     methods.TURN,
     methods.METADATA_UPDATE,
-    methods.SHELL,
     DECISION,
     methods.GAP,
     methods.UNPARSED,
@@ -90,20 +89,25 @@ class Requests:
         self._default_agent = default_agent
         # Methods that the server answers or changes. It passes all others on to the agent.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
-        self._announced = _ANNOUNCED
+        self._large_methods: frozenset[str] = frozenset()
+        self._announced: tuple[str, ...] = _ANNOUNCED
         self._extensions = self._advertise()
         self._idempotency = Idempotency(hub.log, request_timeout)
         self._tasks = Tasks()
 
-    def add_methods(self, own: Mapping[str, Method], announced: Sequence[str] = ()) -> None:
-        """Add methods that the server answers. `announced` names notifications that clients may receive.
+    def add_methods(
+        self, own: Mapping[str, Method], announced: Sequence[str] = (), large: Collection[str] = ()
+    ) -> None:
+        """Add methods that the server answers.
 
-        Raises ValueError if the server has one of them already.
+        `announced` names notifications that clients may receive, and `large` those methods that accept an envelope of
+        any size. Raises ValueError if the server has a method already.
         """
         known = {*self._own, *self._announced, *_BUILT_IN}
         if taken := known.intersection((*own, *announced)):
             raise ValueError(f"the server has these methods already: {', '.join(sorted(taken))}")
         self._own |= own
+        self._large_methods |= set(large)
         self._announced = (*self._announced, *announced)
         self._extensions = self._advertise()
 
@@ -155,7 +159,7 @@ class Requests:
         """Start a request at once. If it has to wait for anything but its agent, a task does the rest."""
         if self._hub.stopping:
             raise ShuttingDown
-        if len(envelope.line) > LARGE and (envelope.session_id is None or envelope.method in self._own):
+        if len(envelope.line) > LARGE and self._limits(envelope):
             check_size(envelope)
         if envelope.method == methods.PROMPT:
             left = self._prompt(connection, envelope, reply)
@@ -165,6 +169,12 @@ class Requests:
             left = self._work(connection, envelope, reply)
         if left is not None:
             self._tasks.run(_see_to(left, reply), envelope.method)
+
+    def _limits(self, envelope: Envelope) -> bool:
+        """Return whether the server has to parse a request, and so limits its size."""
+        if envelope.method in self._own:
+            return envelope.method not in self._large_methods
+        return envelope.session_id is None
 
     async def _work(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
         # Accept the request when it has begun, so that its client learns of it.
