@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session
+from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session, TurnEnded, TurnStarted, text_of
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.pretending import EVENTS, pretender
@@ -119,6 +119,62 @@ def test_it_ends_when_the_session_is_deleted_or_the_client_closed(server: Server
             while await waits is not None:
                 waits = asyncio.ensure_future(anext(closing, None))
             assert [event async for event in behind] == []
+
+    run(scenario())
+
+
+def test_closed_it_ends_after_the_events_that_the_log_has(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            following = session.follow()
+            events = [await anext(following)]
+            await play(session, [["flood", 700, 10]])
+            following.close()
+            past = ids(await log(session))
+            await play(session, [["say", "later"]])
+            async with asyncio.timeout(BOUND):
+                events += [event async for event in following]
+            assert ids(events)[: len(past)] == past
+            assert len(past) > 700
+
+    run(scenario())
+
+
+def test_closed_it_ends_although_the_session_goes_on() -> None:
+    async def scenario() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session_id = {"sessionId": "s-1"}
+            event = {"jsonrpc": "2.0", "method": "x/event", "params": session_id}
+            pretending.log = [(5, event)]
+            pretending.results = {"session/new": session_id, EVENTS: pretending.events}
+            following = (await client.sessions.create("any", cwd="/")).follow()
+            async with asyncio.timeout(BOUND):
+                assert ids([await anext(following)]) == [5]
+                following.close()
+                assert await anext(following, None) is None
+                await pretending.told(6, event)
+                assert await anext(following, None) is None
+
+    run(scenario())
+
+
+def test_updates_from_an_id_are_the_past_and_then_what_comes(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client, connected(server) as other:
+            session = await new_session(client, server)
+            await play(session, [["say", "zero"]])
+            end = ids(await log(session))[-1]
+            await play(session, [["say", "one"]])
+            updates = (await other.sessions.attach(session.id)).updates(end)
+            items = [await anext(updates)]
+            await play(session, [["say", "two"]])
+            await session.terminate()
+            async with asyncio.timeout(BOUND):
+                items += [item async for item in updates]
+            assert "".join(map(text_of, items)) == "onetwo"
+            turns = [item.session_update for item in items if isinstance(item, TurnStarted | TurnEnded)]
+            assert turns == ["turn_started", "turn_ended"] * 2
 
     run(scenario())
 

@@ -182,10 +182,13 @@ class ClientConnection:
         """Return the reader with which a feed of the session reads the log."""
         return LogReader(self.request, session_id, self._prompts.__contains__)
 
-    def open_feed(self, session_id: str, log: LogReader) -> Cursor[Notification]:
-        """Return a feed of all events of a session from this call on. Dropping the last reference ends it."""
-        after = max(self.position, self._attached.get(session_id, 0))
-        feed = Cursor(log, after, self._settings.buffer, is_live=True)
+    def open_feed(self, session_id: str, log: LogReader, after: int | None = None) -> Cursor[Notification]:
+        """Return a feed of all events of a session after a position, or from this call on.
+
+        Dropping the last reference ends it.
+        """
+        now = max(self.position, self._attached.get(session_id, 0))
+        feed = Cursor(log, now if after is None else after, self._settings.buffer, is_live=after is None)
         self._register(feed, session_id, self._feeds)
         return feed
 

@@ -154,6 +154,11 @@ class Following(AsyncIterator[LogEvent | Gap]):
     def __init__(self, connection: ClientConnection, session_id: str, after: int) -> None:
         self._cursor = connection.open_follower(session_id, after)
 
+    def close(self) -> None:
+        """Take no new events. The iteration ends after those that the log has by now."""
+        self._cursor.fall_behind()
+        self._cursor.close()
+
     async def __anext__(self) -> LogEvent | Gap:
         try:
             item = await self._cursor.next()
@@ -215,7 +220,7 @@ _GONE: Object = {
 
 
 class Updates(AsyncIterator[SessionItem]):
-    """The events of a session from the creation of this object on. The iteration continues when the connection breaks.
+    """The events of a session from one position of its log on. The iteration continues when the connection breaks.
 
     A slow reader does not delay others and misses nothing: it reads missed events from the session's log. When the
     agent crashes or the session is closed, the iteration yields a `SessionEnded` and continues, because a prompt may
@@ -316,14 +321,17 @@ class Session:
 
     # Following
 
-    def updates(self) -> "Updates":
+    def updates(self, after: int | None = None) -> "Updates":
         """Return all events of the session from this call on, no matter which client causes them.
 
         The iteration continues when the agent crashes or the connection breaks. It ends when the session is terminated
         or deleted, or when you detach.
+
+        Args:
+            after: position in the log after which the events begin, instead of the time of this call.
         """
         log = self._connection.open_log(self.id)
-        return Updates(self._connection.open_feed(self.id, log), log)
+        return Updates(self._connection.open_feed(self.id, log, after), log)
 
     async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
         """Yield the session's log between two positions: every envelope to and from its agent.

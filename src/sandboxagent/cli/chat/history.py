@@ -7,7 +7,7 @@ from typing import TypeGuard
 
 import msgspec
 
-from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session, Updates
+from sandboxagent.client import Gap, LogEvent, SandboxAgent, Session
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import META, Object, object_at, text_at
 from sandboxagent.protocol.methods import PROMPT, TURN
@@ -48,29 +48,6 @@ class OwnPrompts:
         elif direction == "received" and method == TURN:
             own = self.number(text_at(params, "promptId")) is not None
             self._running = own and params.get("state") == "started"
-
-
-class Live:
-    """The updates of a session from its creation on, and the position where they begin in the log."""
-
-    def __init__(self, client: SandboxAgent, session: Session) -> None:
-        self._client = client
-        self._session = session
-        self._first: int | None = None
-        """The position of the first event since then."""
-        self.updates: Updates = session.updates()
-        self._stop = client.tap(self._saw)
-
-    async def boundary(self) -> int:
-        """Return the position that separates history, before it, from the live updates, which begin there."""
-        # The response arrives after all earlier events. An event that has not arrived by then comes later.
-        end = await end_of_log(self._client, self._session)
-        self._stop()
-        return end + 1 if self._first is None else self._first
-
-    def _saw(self, direction: str, envelope: Object, position: int | None) -> None:
-        if direction == "received" and position is not None and self._first is None and "id" not in envelope:
-            self._first = position if text_at(envelope, "params", "sessionId") == self._session.id else None
 
 
 async def end_of_log(client: SandboxAgent, session: Session) -> int:

@@ -22,29 +22,23 @@ class JsonLines:
         self._client = client
         self._session = session
         self._own = own
-        self._at = 0
+        self._after = 0
+        """The end of the log before the prompt."""
         self._turn_id: str | None = None
         self._text: list[str] = []
 
     async def begin(self) -> None:
         """Note the end of the log before the prompt."""
-        self._at = await end_of_log(self._client, self._session)
+        self._after = await end_of_log(self._client, self._session)
 
     async def write(self, turn: Turn) -> TurnEnded:
         """Print the events of the turn until it ends."""
+        following = self._session.follow(self._after)
         ended = asyncio.ensure_future(_end(turn))
-        following = self._session.follow(self._at)
+        ended.add_done_callback(lambda _: following.close())
         try:
-            while not ended.done():
-                event = asyncio.ensure_future(anext(following))
-                await asyncio.wait([event, ended], return_when=asyncio.FIRST_COMPLETED)
-                if event.done():
-                    self._event(event.result())
-                else:
-                    event.cancel()
-            # Print the events that have arrived in the meantime.
-            async for each in self._session.history(self._at):
-                self._event(each)
+            async for event in following:
+                self._event(event)
             return await ended
         finally:
             ended.cancel()
@@ -66,7 +60,6 @@ class JsonLines:
         if isinstance(event, Gap):
             write_line(gap(event))
             return
-        self._at = event.id
         method = text_at(event.envelope, "method")
         if method is None or "id" in event.envelope or event.direction == "fromClient":
             return

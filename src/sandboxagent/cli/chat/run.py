@@ -24,7 +24,7 @@ from sandboxagent.cli.chat.client import (
     served,
 )
 from sandboxagent.cli.chat.conversation import Conversation, OneShot
-from sandboxagent.cli.chat.history import Live, OwnPrompts, before_last, is_end
+from sandboxagent.cli.chat.history import OwnPrompts, before_last, end_of_log, is_end
 from sandboxagent.cli.chat.input_history import NAME, InputHistory
 from sandboxagent.cli.chat.json_lines import gap, write_line
 from sandboxagent.cli.chat.requests import Answering, View, has_keyboard, view
@@ -278,12 +278,12 @@ async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, in
         if wanted.prompt is not None:
             shot = OneShot(server.client, session, own, seen, interrupts)
             return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
-        live = Live(server.client, session)
-        conversation = Conversation(session, own, seen, live.updates)
+        end = await end_of_log(server.client, session)
+        conversation = Conversation(session, own, seen, session.updates(end))
         conversation.attach(files)
         seen.showing.unfolds = True
         seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
-        before = await live.boundary()
+        before = end + 1
         await conversation.learn(before)
         if wanted.session is not None or wanted.newest:
             await conversation.resume(before)
@@ -427,9 +427,8 @@ async def _show_session(
     async with served(choice, handlers) as server:
         info = await find_named_session(server.client, arguments.word("session") or "")
         session = await server.client.sessions.attach(info.session_id)
-        live = Live(server.client, session)
-        before = await live.boundary()
-        after = 0
+        end = await end_of_log(server.client, session)
+        after, before = 0, end + 1
         if not arguments.switch("all"):
             turns = arguments.number("history")
             after = await before_last(session, 1 if turns is None else turns, before)
@@ -438,7 +437,7 @@ async def _show_session(
         seen.showing.cwd = session.cwd
         own = OwnPrompts()
         own.watch(server.client)
-        conversation = Conversation(session, own, seen, live.updates)
+        conversation = Conversation(session, own, seen, session.updates(end))
         await conversation.learn(before)
         seen.showing.unfolds = talks
         if talks:
