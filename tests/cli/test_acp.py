@@ -264,6 +264,10 @@ def test_an_editor_answers_once_while_the_bridge_repeats_it_until_the_node_is_ba
     run(main())
 
 
+def logged(position: int) -> dict[str, object]:
+    return {"id": position, "at": "now", "direction": "fromAgent", "envelope": update(str(position))}
+
+
 def test_restarts_repeat_nothing_and_what_the_log_no_longer_has_is_told() -> None:
     async def main() -> None:
         async with pretender() as pretending, editor("--connect", pretending.url, "--session", "s-1") as own:
@@ -271,18 +275,17 @@ def test_restarts_repeat_nothing_and_what_the_log_no_longer_has_is_told() -> Non
             await own.call(1, "session/new", {"cwd": "/", "mcpServers": []})
             await pretending.told(3, update("three"))
             assert (await own.next())["params"] == update("three")["params"]
-            pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 9}
-            gap = {"sessionId": "s-1", "resumesAt": 9}
-            pretending.log = [(9, update("nine"))]
-            pretending.results[EVENTS] = lambda post: {**pretending.events(post), "gap": gap}
-            pretending.restart()
-            assert [(await own.next())["params"] for _ in range(2)] == [gap, update("nine")["params"]]
-            pretending.restart()
-            assert (await own.next())["params"] == gap
-            await pretending.told(10, update("ten"))
-            assert (await own.next())["params"] == update("ten")["params"]
+            for after, position in ((3, 9), (9, 12)):
+                pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": position}
+                gap = {"after": after, "resumesAt": position}
+                page = {"events": [logged(position)], "next": None, "gap": gap}
+                pretending.results[EVENTS] = page
+                pretending.restart()
+                assert [(await own.next())["params"] for _ in range(2)] == [gap, update(str(position))["params"]]
+            await pretending.told(13, update("thirteen"))
+            assert (await own.next())["params"] == update("thirteen")["params"]
         pages = [post.envelope["params"] for post in pretending.requests(EVENTS)]
-        assert [(page["after"], page["before"]) for page in pages] == [(3, 10), (9, 10)], "what was shown is not again"
+        assert [(page["after"], page["before"]) for page in pages] == [(3, 10), (9, 13)], "what was shown is not again"
 
     run(main())
 

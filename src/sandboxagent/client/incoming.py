@@ -272,7 +272,9 @@ class LogSource:
         upto = max(after, _read_gap_end(page.gap))
         items: list[LogEntry | Gap] = [] if page.gap is None else [Gap(after, upto + 1)]
         items += map(LogEntry, page.events)
-        return Page(items, page.events[-1].id if page.events else upto, is_last=page.next is None)
+        if page.next is not None:
+            return Page(items, page.next)
+        return Page(items, page.events[-1].id if page.events else upto, is_last=True)
 
 
 class LogReader:

@@ -16,7 +16,7 @@ from sandboxagent.client.api import Api
 from sandboxagent.client.connection import ClientConnection
 from sandboxagent.client.errors import InvalidCall, RequestError
 from sandboxagent.client.files import Files
-from sandboxagent.client.incoming import LogEntry, LogEvent, LogReader, Notification, as_notification, read_log_page
+from sandboxagent.client.incoming import LogEntry, LogEvent, LogReader, LogSource, Notification, as_notification
 from sandboxagent.client.requests import (
     Decided,
     ElicitationRequest,
@@ -33,9 +33,9 @@ from sandboxagent.client.updates import (
     SessionEnded,
     SessionItem,
     blocks,
-    read_gap,
     read_item,
 )
+from sandboxagent.core import cursor
 from sandboxagent.core.cursor import Cursor
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
@@ -172,11 +172,14 @@ class Following(AsyncIterator[LogEvent | Gap]):
             item = None
         if item is None:
             raise StopAsyncIteration
-        if not isinstance(item, LogEntry):
-            return Gap(item.after, item.resumes_at)
-        if _is_final(item.event):
+        event = _event(item)
+        if isinstance(event, LogEvent) and _is_final(event):
             self._cursor.close()
-        return item.event
+        return event
+
+
+def _event(item: LogEntry | cursor.Gap) -> LogEvent | Gap:
+    return item.event if isinstance(item, LogEntry) else Gap(item.after, item.resumes_at)
 
 
 def _is_final(event: LogEvent) -> bool:
@@ -342,15 +345,10 @@ class Session:
             after: position before the first event that is yielded.
             before: position after the last event that is yielded; without it, the log is read to its end.
         """
-        while True:
-            page = await read_log_page(self._connection.request, self.id, after, before)
-            if page.gap is not None:
-                yield read_gap(page.gap)
-            for event in page.events:
-                yield event
-            if page.next is None:
-                return
-            after = page.next
+        log = Cursor(LogSource(self._connection.request, self.id, before), after, 0)
+        log.close()
+        while (item := await log.next()) is not None:
+            yield _event(item)
 
     def follow(self, after: int = 0) -> Following:
         """Return the session's log after a position, and then each new event as it comes.

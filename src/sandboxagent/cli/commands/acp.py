@@ -384,20 +384,26 @@ class StdioBridge:
             self._write(line)
 
     async def _show_missed(self, call: "Call", session_id: str) -> None:
-        from sandboxagent.client.incoming import read_log_page
+        from sandboxagent.client.incoming import LogSource
+        from sandboxagent.core.cursor import Cursor, Gap
 
         position = (await call(methods.ATTACH, {"sessionId": session_id})).get("position")
+        if not isinstance(position, int):
+            return
         sessions = self._ledger.sessions
-        place = max(self._ledger.last, sessions[session_id]) if isinstance(position, int) else None
-        while place is not None and isinstance(position, int):
-            page = await read_log_page(call, session_id, place, position + 1)
-            if page.gap is not None:
-                self._write(notification(methods.GAP, page.gap))
-            for event in page.events:
-                if event.direction != "fromClient" and "method" in event.envelope and "id" not in event.envelope:
-                    self._write(msgspec.json.encode(event.envelope))
-            place = page.next
-            sessions[session_id] = position if place is None else place
+        # Later events come on the new connection, so the cursor is closed from the beginning.
+        cursor = Cursor(LogSource(call, session_id, position + 1), max(self._ledger.last, sessions[session_id]), 0)
+        cursor.close()
+        while (item := await cursor.next()) is not None:
+            if isinstance(item, Gap):
+                self._write(notification(methods.GAP, {"after": item.after, "resumesAt": item.resumes_at}))
+                sessions[session_id] = item.resumes_at - 1
+                continue
+            event = item.event
+            if event.direction != "fromClient" and "method" in event.envelope and "id" not in event.envelope:
+                self._write(msgspec.json.encode(event.envelope))
+            sessions[session_id] = item.last
+        sessions[session_id] = position
 
     def _fail(self, error: Exception) -> None:
         """End the bridge with an error."""
