@@ -118,3 +118,25 @@ def test_the_rules_to_start_with_are_printed_and_in_order(place: Place) -> None:
     checked = place.run("permissions", "check", "--permissions-file", str(file))
     assert (printed.returncode, checked.returncode) == (0, 0)
     assert "9 rules, in order" in checked.stdout
+
+
+def test_a_test_and_a_check_point_at_a_star_that_allows_no_further_words(place: Place) -> None:
+    (place.config / "permissions.toml").write_text('[[rules]]\ncommand = "git status*"\naction = "allow"\n')
+
+    tested = place.json("permissions", "test", "--command", "git status --short", "--json")
+    shown = place.run("permissions", "test", "--command", "git status --short").stdout
+    checked = place.run("permissions", "check")
+
+    assert tested["action"] == "ask"
+    assert [(each["rule"], each["part"]) for each in tested["nearest"]] == [(1, "git status --short")]
+    assert "`git status *`" in tested["nearest"][0]["why"]
+    assert "nearest  rule 1: the star in `git status*`" in shown
+    assert checked.stdout.splitlines()[1:] == [
+        "note: rule 1: `git status*` allows no further words; write `git status *` to allow them"
+    ]
+
+
+def test_a_test_of_an_allowed_command_shows_no_nearest_rule(place: Place) -> None:
+    (place.config / "permissions.toml").write_text('[[rules]]\ncommand = "git status*"\naction = "allow"\n')
+
+    assert place.json("permissions", "test", "--command", "git status", "--json")["nearest"] == []

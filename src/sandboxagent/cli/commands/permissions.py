@@ -16,14 +16,16 @@ _WHERE = ("config_dir", "permissions_file")
 
 TEST = """\
 Show what the server's rules would decide about a request, by which rule, and why. Each part of a
-command is judged; the strictest decision wins. Rules of a single session are not included.
+command is judged; the strictest decision wins. If no rule allows it, the rule that nearly does is
+shown, and why it does not. Rules of a single session are not included.
 """
 STARTER = """\
 Print a file of rules to start with. They reject access to secrets, allow commands that only look and
 the project's own checks, and ask you about everything else. Save the file and adapt it.
 """
 CHECK = """\
-Read the file of rules as a server does at its start. An error names the line and the rule.
+Read the file of rules as a server does at its start. An error names the line and the rule. A note
+names a rule that allows less than it seems to.
 """
 
 
@@ -90,11 +92,16 @@ def _run_starter(arguments: ParsedArguments) -> int:
 
 def _run_check(arguments: ParsedArguments) -> int:
     from sandboxagent.server.permissions.file import load_rules
+    from sandboxagent.server.permissions.nearest import find_glued_stars
 
     path = settings_of(arguments, os.environ, _WHERE).permissions_file
     rules = load_rules(path)
     count = "1 rule" if len(rules) == 1 else f"{len(rules)} rules"
     print(f"{path}: {count}, in order" if path.exists() else f"{path} does not exist: there are no rules")
+    for rule in rules:
+        for command in find_glued_stars(rule):
+            wider = f"{command.rstrip('*')} *"
+            print(f"note: {rule.title}: `{command}` allows no further words; write `{wider}` to allow them")
     return 0
 
 
@@ -102,22 +109,28 @@ def _run_test(arguments: ParsedArguments) -> int:
     import msgspec
 
     from sandboxagent.server.permissions.file import load_rules
+    from sandboxagent.server.permissions.nearest import find_nearest
     from sandboxagent.server.permissions.request import Asked
     from sandboxagent.server.permissions.rules import Policy
 
     rules = load_rules(settings_of(arguments, os.environ, _WHERE).permissions_file)
     cwd = str(Path(arguments.word("cwd") or ".").expanduser().absolute())
     policy = Policy(rules, str(Path.home()), os.path.realpath)
-    decision = policy.decide(Asked({"toolCall": _call(arguments)}, arguments.word("agent"), cwd), ())
+    asked = Asked({"toolCall": _call(arguments)}, arguments.word("agent"), cwd)
+    decision = policy.decide(asked, ())
     parts = [f"{each.action}: {each.why}" for each in decision.parts]
+    nearest = () if decision.action == "allow" else find_nearest(policy, asked)
     rule = decision.rule
     if arguments.switch("json"):
         facts = {"number": rule.number, "name": rule.name, "reason": rule.reason} if rule else None
-        print_json(msgspec.json.encode({"action": decision.action, "why": decision.why, "rule": facts, "parts": parts}))
+        near = [{"rule": each.rule.number, "part": each.part, "why": each.why} for each in nearest]
+        document = {"action": decision.action, "why": decision.why, "rule": facts, "parts": parts, "nearest": near}
+        print_json(msgspec.json.encode(document))
         return 0
     called = f"{rule.number} ({rule.name})" if rule and rule.name else str(rule.number) if rule else "none"
     told = [("action", decision.action), ("rule", called), ("why", decision.why)]
     told += [("reason", (rule.reason if rule else None) or ""), ("parts", "\n".join(parts) if len(parts) > 1 else "")]
+    told += [("nearest", "\n".join(f"{each.rule.title}: {each.why}" for each in nearest))]
     print_facts(told)
     return 0
 

@@ -248,7 +248,7 @@ class Words(Struct, frozen=True):
         work.spend(1 + sum(glob.steps(word) for glob, word in zip(self.globs, words, strict=False)))
         if len(words) < len(self.globs) or (len(words) > len(self.globs) and not self.is_open):
             return None
-        if not all(map(_stands_for, self.globs, words)):
+        if not all(map(stands_for, self.globs, words)):
             return None
         return tuple(at < len(self.globs) and not self.globs[at].wild for at in range(len(words)))
 
@@ -300,7 +300,7 @@ class Words(Struct, frozen=True):
         return tuple(glob.loose for glob in self.globs)
 
 
-def _stands_for(glob: Glob, word: str) -> bool:
+def stands_for(glob: Glob, word: str) -> bool:
     """A star does not match an option, unless the text before the star begins with a dash."""
     return glob.is_all_of(word) and (not word.startswith("-") or glob.text.startswith("-"))
 

@@ -49,6 +49,9 @@ class Glob:
         # A `*` in the standard library's translation does not backtrack.
         self._compiled = re.compile(translate(text)) if self.wild else None
 
+    def __str__(self) -> str:
+        return self.text
+
     def fits(self, text: str) -> Match:
         return Match.YES if self.is_all_of(text) else Match.NO
 
@@ -69,6 +72,7 @@ class Regex:
 
     def __init__(self, text: str) -> None:
         """Compile the expression. Raises ValueError with the reason if it cannot be used."""
+        self._text = text
         _check_cost(text)
         try:
             with warnings.catch_warnings():
@@ -77,6 +81,9 @@ class Regex:
                 self._compiled = re.compile(text)
         except (re.error, Warning, RecursionError, OverflowError) as error:
             raise ValueError(f"is no regular expression: {error}") from None
+
+    def __str__(self) -> str:
+        return f"/{self._text}/"
 
     def fits(self, text: str) -> Match:
         """Return whether the expression matches anywhere in a text."""
@@ -193,6 +200,7 @@ class PathGlob:
     """
 
     def __init__(self, text: str) -> None:
+        self.text = text
         self._home = text == "~" or text.startswith("~/")
         absolute = text.startswith(("/", "**"))
         names = [name for name in (text[1:] if self._home else text).split("/") if name not in ("", ".")]

@@ -107,6 +107,11 @@ class Rule(Struct, frozen=True):
     remember: bool
     """Whether the rule allows for good, if the agent offers that."""
 
+    @property
+    def title(self) -> str:
+        """Number and name of the rule, for people."""
+        return f"rule {self.number} ({self.name})" if self.name else f"rule {self.number}"
+
 
 def read_rules(raw: object, source: Source) -> tuple[Rule, ...]:
     """Read rules from decoded TOML or JSON. Raises Mistake."""
