@@ -31,6 +31,17 @@ REGISTRY_HOSTS = [
         ("crates", "io"),
     )
 ]
+# `sandbox-agent` is our command. On PyPI and npm, it is another product.
+FORGOTTEN_NAMES = [
+    r"\bsandbox[_]agent\b",
+    r"pip install\s+['\"]?sandbox[-]agent",
+    r"npm install sandbox[-]agent",
+    r"from [\"']sandbox[-]agent",
+    r"(?<!/)sandbox[-]agent\[",
+    r"sandbox[-]agent==",
+    r"sandbox[-_]agent-\d",
+]
+NAMES_THE_PEER = "docs/migrating.md:"
 MACHINE_PATHS = [f"/{folder}/" for folder in ("work", "root")]
 
 TASKS_OF_THEIR_OWN = {
@@ -155,6 +166,14 @@ def test_no_tracked_file_names_a_registry_host() -> None:
 def test_no_tracked_file_names_a_path_of_one_machine() -> None:
     # Not after a letter: "docs/work/" is a folder like any other.
     assert tracked_lines_with(rf"(?<![\w.~}}-])(?:{'|'.join(map(re.escape, MACHINE_PATHS))})") == []
+
+
+def test_no_tracked_file_has_a_name_that_the_package_had() -> None:
+    found = tracked_lines_with("|".join(FORGOTTEN_NAMES))
+    of_the_peer = [line for line in found if line.startswith(NAMES_THE_PEER)]
+
+    assert of_the_peer, "no exception is needed"
+    assert [line for line in found if line not in of_the_peer] == []
 
 
 def test_the_lock_has_a_hash_for_every_package_and_no_address() -> None:

@@ -62,6 +62,16 @@ def test_what_the_image_runs_is_not_root(image: list[tuple[str, str]]) -> None:
     assert names.index("USER") < names.index("CMD")
 
 
+def test_image_installs_from_a_folder_that_it_has_copied(image: list[tuple[str, str]]) -> None:
+    copied = {text.split()[-1] for name, text in image if name == "COPY"}
+    installs = [text.partition(" && ")[0] for name, text in image if name == "RUN" and "pip install" in text]
+    words = [word for install in installs for word in shlex.split(install)]
+    folders = {word.partition("[")[0] for word in words if word.startswith("/")}
+
+    assert folders
+    assert folders <= copied
+
+
 @pytest.mark.parametrize("name", ["CMD", "HEALTHCHECK"])
 def test_what_the_image_starts_is_a_list_of_words(image: list[tuple[str, str]], name: str) -> None:
     arguments = dict(image)[name].rpartition("CMD ")[2]

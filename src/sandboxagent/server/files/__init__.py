@@ -1,4 +1,4 @@
-"""Use the files and terminals of this machine for agents and clients.
+"""Use the files of this machine for agents and clients.
 
 The package knows nothing of agents, sessions or envelopes.
 """
