@@ -120,7 +120,7 @@ def work(folder: str) -> list[Any]:
             "c2",
             "edit",
             "Edit limits.py",
-            locations=[{"path": path, "line": 8}],
+            locations=[{"path": path, "line": 1}],
             content=[{"type": "diff", "path": path, "oldText": OLD, "newText": NEW}],
         ),
         plan(2),
@@ -152,7 +152,7 @@ def large(folder: str) -> list[Any]:
     path = f"{folder}/schema.py"
     diff = {"type": "diff", "path": path, "oldText": "\n".join(olds) + "\n", "newText": "\n".join(news) + "\n"}
     return [
-        call("c7", "edit", "Write schema.py", locations=[{"path": path}], content=[diff]),
+        call("c7", "edit", "Write schema.py", locations=[{"path": path, "line": 1}], content=[diff]),
         ["say", "The schema is generated anew."],
     ]
 
@@ -170,7 +170,7 @@ def permission(folder: str) -> list[Any]:
         "title": "Edit app.py",
         "kind": "edit",
         "content": [diff],
-        "locations": [{"path": path}],
+        "locations": [{"path": path, "line": 1}],
     }
     return [["ask", "session/request_permission", {"toolCall": asked, "options": OPTIONS}], ["wait_answer"]]
 

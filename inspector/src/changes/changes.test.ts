@@ -34,6 +34,29 @@ describe("a review", () => {
     expect(deciderOf(changes[0]!.decision!)).toBe("ada");
   });
 
+  it("has the file's own line numbers where the agent or the server says them", () => {
+    const script = new Script().made();
+    script.turn("Edit it", () => {
+      const content = [
+        { type: "diff", path: "/srv/app/a", oldText: "1\n", newText: "2\n3\n" },
+        { type: "diff", path: "/srv/app/a", oldText: "8\n", newText: "9\n" },
+      ];
+      script.tool("told", { content, locations: [{ path: "/srv/app/a", line: 20 }, { path: "/srv/app/a", line: 31 }] });
+      script.edit("untold", "/srv/app/b", "1\n", "2\n");
+      script.edit("new", "/srv/app/c", null, "1\n");
+      script.event("fromAgent", { id: 9, method: "fs/write_text_file", params: { path: "/srv/app/d", content: "y\n" } });
+      script.event("fromServer", { id: 9, result: null });
+      script.edit("written", "/srv/app/d", "x\n", "y\n");
+    });
+    expect(reviewOf(fold(script.entries)).changes.map(({ start }) => start)).toEqual([
+      { old: 20, new: 20 },
+      { old: 30, new: 31 },
+      undefined,
+      { old: 1, new: 1 },
+      { old: 1, new: 1 },
+    ]);
+  });
+
   it("tells what was refused, what failed and what never came to its end", () => {
     const script = new Script().made();
     const content = [{ type: "diff", path: "/srv/app/a", oldText: "1", newText: "2" }];
@@ -142,6 +165,16 @@ describe("a patch", () => {
     expect(applied({ "a.txt": lines(60) }, [["a.txt", ...part(20, "twenty-three")], ["a.txt", ...part(50, "fifty-three")]])).toEqual({
       "a.txt": expected,
     });
+  });
+
+  it("has hunks where the agent says that its parts are", () => {
+    const script = new Script().made();
+    const [before, after] = ["same\n".repeat(9), "same\n".repeat(4) + "other\n" + "same\n".repeat(4)];
+    script.turn("Edit it", () => {
+      const content = [{ type: "diff", path: `${CWD}/a`, oldText: before, newText: after }];
+      script.tool("told", { content, locations: [{ path: `${CWD}/a`, line: 101 }], status: "completed" });
+    });
+    expect(patchOf(reviewOf(fold(script.entries)).files, CWD)).toContain("@@ -102,7 +102,7 @@");
   });
 
   it("is taken for files without an end of line, and with names that need quotes", () => {

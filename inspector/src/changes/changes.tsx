@@ -219,7 +219,15 @@ function Card({ change, layout, isCurrent, path, focus }: CardProps): ReactNode 
         </IconButton>
       </header>
       {isNear ? (
-        <Diff path={change.path} before={change.before} after={change.after} layout={layout} rows={40} bare />
+        <Diff
+          path={change.path}
+          before={change.before}
+          after={change.after}
+          start={change.start}
+          layout={layout}
+          rows={40}
+          bare
+        />
       ) : (
         <div style={{ height: rows * 20 }} />
       )}

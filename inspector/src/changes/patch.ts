@@ -1,6 +1,7 @@
 /** Changes as a patch that `git apply` takes (pure). */
 
 import { type Line, compared } from "../text/changes.js";
+import { type Start, WHOLE_FILE } from "../text/numbering.js";
 import type { Change, ChangedFile } from "./review.js";
 
 /** A patch of everything that was done, beneath a directory. */
@@ -22,7 +23,7 @@ function filePatch(path: string, changes: readonly Change[], cwd: string | undef
 interface Net {
   readonly before: string | undefined;
   readonly after: string;
-  readonly line: number | undefined;
+  readonly start: Start | undefined;
 }
 
 /**
@@ -36,7 +37,7 @@ export function net(changes: readonly Net[]): readonly Net[] {
     const last = found.at(-1);
     const after = last && continued(last.after, change);
     if (last && after !== undefined) found[found.length - 1] = { ...last, after };
-    else found.push({ before: change.before, after: change.after, line: change.line });
+    else found.push({ before: change.before, after: change.after, start: change.start });
   }
   return found.filter(({ before, after }) => before !== after);
 }
@@ -52,7 +53,7 @@ function continued(text: string, { before, after }: Net): string | undefined {
   return text.slice(0, at) + after + text.slice(at + before.length);
 }
 
-function onePatch(name: string, { before, after, line }: Net): string {
+function onePatch(name: string, { before, after, start }: Net): string {
   const isNew = before === undefined;
   const hunks = hunksOf(compared(linesOf(before ?? ""), linesOf(after)));
   const head = [
@@ -60,15 +61,16 @@ function onePatch(name: string, { before, after, line }: Net): string {
     ...(isNew ? ["new file mode 100644"] : []),
     ...(hunks.length === 0 ? [] : [`--- ${isNew ? "/dev/null" : quoted(`a/${name}`)}`, `+++ ${quoted(`b/${name}`)}`]),
   ];
-  const shift = Math.max(0, (line ?? 1) - 1);
   const body = hunks.map(({ oldStart, oldLines, newStart, newLines, text }) => {
-    // Git looks for a hunk of line 1 at the beginning alone; this may be a part of a file, and be anywhere.
-    const moved = isNew || before === "" ? 0 : oldStart === 1 && shift === 0 ? 1 : shift;
-    const from = isNew || (before === "" && oldLines === 0) ? 0 : oldStart + moved;
-    return `@@ -${from},${oldLines} +${newStart + moved},${newLines} @@\n${text}`;
+    if (isNew || before === "") return `@@ -0,${oldLines} +${newStart},${newLines} @@\n${text}`;
+    // Git looks for a hunk of line 1 at the beginning alone; one of which nothing says where it is may be anywhere.
+    const { old, new: fresh } = start ?? (oldStart === 1 ? ANYWHERE : WHOLE_FILE);
+    return `@@ -${oldStart + old - 1},${oldLines} +${newStart + fresh - 1},${newLines} @@\n${text}`;
   });
   return `${[...head, ...body].join("\n")}\n`;
 }
+
+const ANYWHERE: Start = { old: 2, new: 2 };
 
 /** The lines of a text; a last one that has no end is another line than one that has. */
 function linesOf(text: string): string[] {

@@ -1,6 +1,7 @@
 /** Everything that a session did to files: per change, per file, per turn; with what was asked and who allowed it (pure). */
 
 import { isRefused } from "../log/asking.js";
+import { type Start, WHOLE_FILE, startsOf } from "../text/numbering.js";
 import type { Asked, FileWrite, SessionView, Settled, ToolCall, Turn } from "../log/view.js";
 
 /** How far a change has come. */
@@ -29,8 +30,8 @@ export interface Change {
   readonly askedKey: string | undefined;
   /** How permission was given or refused. */
   readonly decision: Settled | undefined;
-  /** The line where it begins, when the agent says so. */
-  readonly line: number | undefined;
+  /** Where it begins in the file, when that is known. */
+  readonly start: Start | undefined;
 }
 
 /** All changes of one file, oldest first. */
@@ -78,7 +79,7 @@ function changesOf(turn: Turn, writes: readonly FileWrite[]): Omit<Change, "turn
   if (known && known.writes.length === writes.length && known.writes.every((each, index) => each === writes[index])) {
     return known.changes;
   }
-  const changes = [...ofTools(turn), ...ofWrites(turn, writes)].sort((one, other) => one.event - other.event);
+  const changes = [...ofTools(turn, writes), ...ofWrites(turn, writes)].sort((one, other) => one.event - other.event);
   memory.set(turn, { writes, changes });
   return changes;
 }
@@ -86,10 +87,11 @@ function changesOf(turn: Turn, writes: readonly FileWrite[]): Omit<Change, "turn
 /** A turn that has not changed has the same changes. */
 const memory = new WeakMap<Turn, { writes: readonly FileWrite[]; changes: Omit<Change, "turnNumber">[] }>();
 
-function* ofTools(turn: Turn): Generator<Omit<Change, "turnNumber">> {
+function* ofTools(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
   const asked = new Map(turn.items.flatMap((item) => (item.type === "asked" ? [[item.key, item] as const] : [])));
   for (const item of turn.items) {
     if (item.type !== "tool") continue;
+    const starts = startsOf(item.content, item.locations);
     const request = item.askedKey === undefined ? undefined : asked.get(item.askedKey);
     for (const [index, content] of item.content.entries()) {
       if (content.type !== "diff" || typeof content.path !== "string" || typeof content.newText !== "string") continue;
@@ -106,10 +108,15 @@ function* ofTools(turn: Turn): Generator<Omit<Change, "turnNumber">> {
         event: item.events.first,
         askedKey: request?.key,
         decision: request?.decision,
-        line: item.locations.find(({ path }) => path === content.path)?.line ?? undefined,
+        // What the server wrote is the whole file.
+        start: writes.some((write) => isSame(write, content)) ? WHOLE_FILE : starts[index],
       };
     }
   }
+}
+
+function isSame(write: FileWrite, shown: { readonly path: string; readonly newText: string }): boolean {
+  return write.path === shown.path && write.newText === shown.newText;
 }
 
 /** What the server wrote for the agent, unless a tool call shows the same. */
@@ -134,7 +141,7 @@ function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Cha
       event: write.events.first,
       askedKey: undefined,
       decision: undefined,
-      line: undefined,
+      start: WHOLE_FILE,
     };
   }
 }

@@ -58,6 +58,7 @@ describe("the transcript", () => {
       ),
     );
     expect(container.querySelector(".tool")?.getAttribute("data-status")).toBe("completed");
+    expect([...container.querySelectorAll(".diff-number")].map(({ textContent }) => textContent)).toEqual(["7", "", "", "7"]);
     expect(container.querySelector(".tool-where")?.textContent).toBe("src/a.ts:7");
     expect(container.querySelector(".diff-added")?.textContent).toContain("b");
   });

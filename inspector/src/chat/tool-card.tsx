@@ -25,6 +25,7 @@ import { DiffCount, Diff } from "../text/diff.js";
 import { countOf, linesOf } from "../text/changes.js";
 import { Code } from "../text/code.js";
 import { Markdown } from "../text/markdown.js";
+import { type Start, startsOf } from "../text/numbering.js";
 import { SafeText } from "../text/safe-text.js";
 import { actionOf, commandLine } from "../waiting/action.js";
 import { BlockView } from "./block-view.js";
@@ -139,6 +140,7 @@ function ToolBody({
     () => actionOf({ toolCallId: tool.toolCallId, rawInput: tool.rawInput }),
     [tool.toolCallId, tool.rawInput],
   );
+  const starts = useMemo(() => startsOf(tool.content, tool.locations), [tool.content, tool.locations]);
   const isBare = tool.content.length === 0 && (tool.rawInput ?? tool.rawOutput ?? undefined) === undefined;
   return (
     <div className="tool-body">
@@ -149,7 +151,13 @@ function ToolBody({
         </pre>
       )}
       {tool.content.map((content, index) => (
-        <ContentView key={index} content={content} terminals={terminals} isOutput={tool.kind === "execute"} />
+        <ContentView
+          key={index}
+          content={content}
+          start={starts[index]}
+          terminals={terminals}
+          isOutput={tool.kind === "execute"}
+        />
       ))}
       <Raw name="Input" value={tool.rawInput} fold={`${tool.key}:input`} />
       <Raw name="Output" value={tool.rawOutput} fold={`${tool.key}:output`} />
@@ -159,13 +167,17 @@ function ToolBody({
 
 interface ContentViewProps {
   readonly content: ToolCallContent;
+  /** Where a change begins in its file. */
+  readonly start: Start | undefined;
   readonly terminals: ToolCardProps["terminals"];
   readonly isOutput: boolean;
 }
 
-function ContentView({ content, terminals, isOutput }: ContentViewProps): ReactNode {
-  if (content.type === "diff")
-    return <Diff path={content.path} before={content.oldText ?? undefined} after={content.newText} rows={24} />;
+function ContentView({ content, start, terminals, isOutput }: ContentViewProps): ReactNode {
+  if (content.type === "diff") {
+    const { path, oldText, newText } = content;
+    return <Diff path={path} before={oldText ?? undefined} after={newText} start={start} rows={24} />;
+  }
   if (content.type === "terminal") return <TerminalView terminal={terminals[content.terminalId]} />;
   if (content.type !== "content" || !content.content)
     return <Code text={JSON.stringify(content, null, 2)} language="json" />;

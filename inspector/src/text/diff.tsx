@@ -7,6 +7,7 @@ import { type Fold, type Line, type Pair, countOf, counterparts, folded, linesOf
 import { ColouredPieces, useColours } from "./code.js";
 import { CopyButton } from "./copy-button.js";
 import type { Coloured } from "./highlighting.js";
+import { type Start, WHOLE_FILE } from "./numbering.js";
 import { SafeText } from "./safe-text.js";
 
 import "./text.css";
@@ -25,6 +26,8 @@ export interface DiffProps {
   /** Undefined for a file that was not there. */
   readonly before: string | undefined;
   readonly after: string;
+  /** Where the texts begin in the file; without it, lines have no numbers, except for those of a new file. */
+  readonly start?: Start | undefined;
   readonly layout?: "unified" | "split";
   /** How high it may become, in rows, before it scrolls; without it, it is as high as its content, up to 32 rows. */
   readonly rows?: number;
@@ -37,6 +40,7 @@ export const Diff = memo(function Diff({
   path,
   before,
   after,
+  start = before === undefined ? WHOLE_FILE : undefined,
   layout = "unified",
   rows: most = 32,
   bare = false,
@@ -59,12 +63,12 @@ export const Diff = memo(function Diff({
     if (row.kind === "pair") {
       return (
         <div className="diff-row diff-row-split">
-          <Side line={row.left} side="old" other={row.right} colours={colours} />
-          <Side line={row.right} side="new" other={row.left} colours={colours} />
+          <Side line={row.left} side="old" start={start} other={row.right} colours={colours} />
+          <Side line={row.right} side="new" start={start} other={row.left} colours={colours} />
         </div>
       );
     }
-    return <UnifiedRow line={row} other={others.get(row)} colours={colours} />;
+    return <UnifiedRow line={row} start={start} other={others.get(row)} colours={colours} />;
   };
   return (
     <figure className={`diff diff-${layout}`} data-path={path}>
@@ -170,37 +174,47 @@ type Colours = (line: Line) => readonly Coloured[] | undefined;
 
 const SIGNS = { same: " ", removed: "−", added: "+" } as const;
 
-function UnifiedRow({ line, other, colours }: { line: Line; other: Line | undefined; colours: Colours }): ReactNode {
+interface UnifiedRowProps {
+  readonly line: Line;
+  readonly start: Start | undefined;
+  readonly other: Line | undefined;
+  readonly colours: Colours;
+}
+
+function UnifiedRow({ line, start, other, colours }: UnifiedRowProps): ReactNode {
   return (
     <div className={`diff-row diff-${line.kind}`}>
-      <span className="diff-number" aria-hidden>
-        {line.old}
-      </span>
-      <span className="diff-number" aria-hidden>
-        {line.new}
-      </span>
+      <LineNumber line={line} side="old" start={start} />
+      <LineNumber line={line} side="new" start={start} />
       <Text line={line} other={other} colours={colours} />
     </div>
   );
 }
 
-function Side({
-  line,
-  side,
-  other,
-  colours,
-}: {
-  line: Line | undefined;
-  side: "old" | "new";
-  other: Line | undefined;
-  colours: Colours;
-}): ReactNode {
+/** A line's number in the file, where it is known. */
+function LineNumber({ line, side, start }: { line: Line; side: "old" | "new"; start: Start | undefined }): ReactNode {
+  if (start === undefined) return null;
+  const number = line[side];
+  return (
+    <span className="diff-number" aria-hidden>
+      {number === undefined ? "" : number + start[side] - 1}
+    </span>
+  );
+}
+
+interface SideProps {
+  readonly line: Line | undefined;
+  readonly side: "old" | "new";
+  readonly start: Start | undefined;
+  readonly other: Line | undefined;
+  readonly colours: Colours;
+}
+
+function Side({ line, side, start, other, colours }: SideProps): ReactNode {
   if (line === undefined) return <div className="diff-side diff-none" />;
   return (
     <div className={`diff-side diff-${line.kind}`}>
-      <span className="diff-number" aria-hidden>
-        {line[side]}
-      </span>
+      <LineNumber line={line} side={side} start={start} />
       <Text line={line} other={line === other ? undefined : other} colours={colours} />
     </div>
   );

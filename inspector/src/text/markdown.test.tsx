@@ -130,6 +130,15 @@ describe("code, output and differences", () => {
     expect(container.textContent).toContain("998,000 more characters");
   });
 
+  it("have the file's own line numbers, or none", () => {
+    const numbers = (view: HTMLElement): unknown[] => [...view.querySelectorAll(".diff-number")].map(({ textContent }) => textContent);
+    const change = { path: "a.txt", before: "a\nb\n", after: "a\nc\n" };
+    expect(numbers(render(<Diff {...change} start={{ old: 40, new: 42 }} />).container)).toEqual(["40", "42", "41", "", "", "43"]);
+    expect(numbers(render(<Diff {...change} start={{ old: 40, new: 42 }} layout="split" />).container)).toEqual(["40", "42", "41", "43"]);
+    expect(numbers(render(<Diff {...change} />).container)).toEqual([]);
+    expect(numbers(render(<Diff {...change} before={undefined} />).container)).toEqual(["", "1", "", "2"]);
+  });
+
   it("draw a part of ten thousand lines", () => {
     const { container } = render(<Diff path="a.txt" before={undefined} after={"line\n".repeat(10_000)} />);
     expect(container.querySelectorAll(".diff-row").length).toBeLessThan(200);

@@ -10,7 +10,7 @@ import type { Action } from "./action.js";
 
 import "./waiting.css";
 
-/** Longer values, and those of several lines, are what a difference shows already. */
+/** Longer values, and those of several lines, are what a change is made of. */
 const SHORT = 160;
 
 export interface ActionViewProps {
@@ -19,13 +19,14 @@ export interface ActionViewProps {
   readonly rows?: number;
 }
 
-/** All of what will be done. Nothing is folded away, but beside a difference the long inputs that it is made of. */
+/** All of what will be done. Nothing is folded away, except for arguments that a change beside them shows already. */
 export const ActionView = memo(function ActionView({ action, rows = 14 }: ActionViewProps): ReactNode {
   const { command, diffs, texts, paths, inputs, title } = action;
   const others = paths.filter((path) => !diffs.some((diff) => diff.path === path));
-  const isLong = ({ value }: { value: string }): boolean =>
-    diffs.length > 0 && (value.length > SHORT || value.includes("\n"));
-  const [long, short] = [inputs.filter(isLong), inputs.filter((input) => !isLong(input))];
+  const [folded, open] = [
+    inputs.filter(({ value }) => isShown(value, diffs)),
+    inputs.filter(({ value }) => !isShown(value, diffs)),
+  ];
   return (
     <div className="action">
       {title !== "" && title !== command && (
@@ -47,11 +48,11 @@ export const ActionView = memo(function ActionView({ action, rows = 14 }: Action
           {others.length > 20 && <li>{others.length - 20} more</li>}
         </ul>
       )}
-      {short.length > 0 && <Inputs inputs={short} />}
-      {long.length > 0 && (
+      {open.length > 0 && <Inputs inputs={open} />}
+      {folded.length > 0 && (
         <details className="action-more">
-          <summary>All that is passed to the tool</summary>
-          <Inputs inputs={long} />
+          <summary>Raw arguments</summary>
+          <Inputs inputs={folded} />
         </details>
       )}
       {texts.length > 0 && (
@@ -70,6 +71,12 @@ export const ActionView = memo(function ActionView({ action, rows = 14 }: Action
     </div>
   );
 });
+
+/** Whether a change shows an argument: its file, its texts, or a text that it is made of. */
+function isShown(value: string, diffs: Action["diffs"]): boolean {
+  if (diffs.length > 0 && (value.length > SHORT || value.includes("\n"))) return true;
+  return diffs.some(({ path, before, after }) => path === value || before === value || after === value);
+}
 
 /** A command, character by character as it will be run. */
 export function Command({ text }: { readonly text: string }): ReactNode {

@@ -4,7 +4,9 @@
  * Titles and descriptions are an agent's words about it. They never stand in for what is done.
  */
 
-import type { ToolCallContent, ToolCallUpdate, ToolKind } from "@agentclientprotocol/sdk";
+import type { ToolCallContent, ToolCallLocation, ToolCallUpdate, ToolKind } from "@agentclientprotocol/sdk";
+
+import { type Start, startsOf } from "../text/numbering.js";
 
 /** What a tool call would do. */
 export interface Action {
@@ -13,7 +15,7 @@ export interface Action {
   readonly title: string;
   /** The command line, when there is one. */
   readonly command: string | undefined;
-  readonly diffs: readonly { readonly path: string; readonly before: string | undefined; readonly after: string }[];
+  readonly diffs: readonly ShownChange[];
   /** Texts that the agent shows along with it. */
   readonly texts: readonly string[];
   /** Where it happens. */
@@ -22,6 +24,15 @@ export interface Action {
   readonly inputs: readonly { readonly name: string; readonly value: string }[];
   /** Whether the agent has said what it passes to its tool. */
   readonly isToldInFull: boolean;
+}
+
+/** A change of a file, as the agent shows it. */
+export interface ShownChange {
+  readonly path: string;
+  readonly before: string | undefined;
+  readonly after: string;
+  /** Where it begins in the file, when the agent says so. */
+  readonly start: Start | undefined;
 }
 
 type Fields = Readonly<Record<string, unknown>>;
@@ -47,15 +58,17 @@ export function actionOf(asked: ToolCallUpdate, known?: Partial<ToolCallUpdate>)
   const said = <K extends keyof ToolCallUpdate>(key: K): unknown => asked[key] ?? known?.[key];
   const input = said("rawInput");
   const content = list(said("content")) as ToolCallContent[];
+  const locations = list(said("locations")) as ToolCallLocation[];
+  const starts = startsOf(content, locations);
   const kind = said("kind");
   const { command, used } = commandOf(input);
   return {
     kind: KINDS.has(kind) ? (kind as ToolKind) : "other",
     title: text(said("title")) ?? "",
     command,
-    diffs: content.flatMap((each) =>
+    diffs: content.flatMap((each, index) =>
       each?.type === "diff"
-        ? [{ path: text(each.path) ?? "", before: text(each.oldText), after: text(each.newText) ?? "" }]
+        ? [{ path: text(each.path) ?? "", before: text(each.oldText), after: text(each.newText) ?? "", start: starts[index] }]
         : [],
     ),
     texts: content.flatMap((each) =>
@@ -63,7 +76,7 @@ export function actionOf(asked: ToolCallUpdate, known?: Partial<ToolCallUpdate>)
         ? [each.content.text]
         : [],
     ),
-    paths: list(said("locations")).flatMap((each) => text((each as Fields | null)?.["path"]) ?? []),
+    paths: locations.flatMap((each) => text(each?.path) ?? []),
     inputs: inputsOf(input, used),
     isToldInFull: input !== undefined && input !== null,
   };

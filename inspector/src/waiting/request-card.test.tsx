@@ -164,6 +164,28 @@ describe("a permission card shows the command that was asked for, and no other",
   });
 });
 
+describe("a permission card with a change", () => {
+  const edit: Partial<AskedPermission["toolCall"]> = {
+    kind: "edit",
+    locations: [{ path: "/srv/app/a.py", line: 12 }],
+    content: [{ type: "diff", path: "/srv/app/a.py", oldText: "one", newText: "two" }],
+  };
+  const namesIn = (root: ParentNode | null): unknown[] => [...(root?.querySelectorAll("dt") ?? [])].map(({ textContent }) => textContent);
+
+  it("has the file's own line numbers", () => {
+    const { container } = show(permission(edit));
+    expect([...container.querySelectorAll(".diff-number")].map(({ textContent }) => textContent)).toEqual(["12", "", "", "12"]);
+  });
+
+  it("folds the arguments that the change shows, and no others", () => {
+    const rawInput = { file_path: "/srv/app/a.py", old_string: "one", new_string: "two", replace_all: true, mode: "o" };
+    const { container } = show(permission({ ...edit, rawInput }));
+    expect(namesIn(container.querySelector("details"))).toEqual(["file_path", "old_string", "new_string"]);
+    expect(container.querySelector("details")?.open).toBe(false);
+    expect(namesIn(container.querySelector(".action > dl"))).toEqual(["replace_all", "mode"]);
+  });
+});
+
 describe("a permission card", () => {
   it("shows the difference", () => {
     const { container } = show(

@@ -241,7 +241,7 @@ async def _tool(turn: Turn, _: re.Match[str]) -> None:
         "kind": "edit",
         "status": "pending",
         "content": diff,
-        "locations": [{"path": path}],
+        "locations": [{"path": path, "line": 1}],
         "rawInput": {"path": path, "old": "Hello.\n", "new": "Hello, world!\n"},
     }
     await turn.send({"sessionUpdate": "tool_call", **call})
