@@ -31,6 +31,13 @@ def test_a_session_is_made_in_the_chosen_directory_and_its_first_message_is_answ
     (made,) = [each for each in client.sessions.list() if each.title == "hello there"]
     assert made.cwd == server.work
     assert tab.path == f"/ui/sessions/{made.session_id}"
+    # The next message can be written at once; Escape leaves the field.
+    tab.type("and again")
+    tab.press("Enter")
+    tab.sees("You said: and again")
+    tab.until("document.activeElement.matches('.composer-field')")
+    tab.press("Escape")
+    tab.until("document.activeElement === document.body")
 
 
 def test_model_mode_and_rules_are_set_before_the_start(tab: Tab, server: Server, client: SandboxAgent) -> None:

@@ -43,6 +43,18 @@ def test_a_turn_is_stopped(talk: Conversation) -> None:
     talk.hides("[data-action=stop]")
 
 
+def test_escape_leaves_the_field_and_stops_nothing(talk: Conversation) -> None:
+    talk.say("slow 60")
+    talk.sees("word 1", ".transcript")
+    talk.tab.press("Escape")
+    talk.tab.until("!document.activeElement.matches('.composer-field')")
+    talk.tab.press("Escape")
+    talk.say("after that")
+    talk.sees("after that", ".queue")
+    assert talk.session.info().running
+    talk.session.cancel()
+
+
 def test_a_prompt_is_queued_while_a_turn_runs_and_can_be_taken_back(talk: Conversation) -> None:
     talk.say("slow 60")
     talk.sees("word 1", ".transcript")
@@ -85,6 +97,8 @@ def test_a_file_is_attached_by_button_by_drop_and_by_paste(talk: Conversation, t
     for name in ("chosen.txt", "dropped.txt", "pasted.txt"):
         talk.sees(name, ".item-text")
         talk.sees(name, ".user-message .attachments")
+        # The message that the agent got has a link to it, too.
+        talk.tab.until(f"document.querySelector('.user-message').innerText.split({json.dumps(name)}).length === 2")
     assert (Path(talk.session.cwd) / ".sandbox-agent" / ".gitignore").read_text() == "*\n"
     talk.hides(".attached")
 

@@ -3,11 +3,10 @@
 import { FileText } from "lucide-react";
 import { useEffect, useState, type ReactNode } from "react";
 
-import type { UserMessage } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
+import { useBlob } from "./block-view.js";
 import { useFiles } from "./session-files.js";
-
-type Attachment = UserMessage["attachments"][number];
+import type { AttachedFile } from "./written.js";
 
 const IMAGES: Readonly<Record<string, string>> = {
   png: "image/png",
@@ -16,12 +15,15 @@ const IMAGES: Readonly<Record<string, string>> = {
   gif: "image/gif",
   webp: "image/webp",
 };
+const IMAGES_SENT = new Set(Object.values(IMAGES));
 const LARGEST = 10 * 1024 * 1024;
 
-export function AttachmentChip({ attachment }: { readonly attachment: Attachment }): ReactNode {
+export function AttachmentChip({ attachment, image }: AttachedFile): ReactNode {
   const { path, filename } = attachment;
   const name = filename ?? path.split("/").at(-1) ?? path;
-  const url = useImage(attachment);
+  const sent = useBlob(image?.data ?? "", image && IMAGES_SENT.has(image.mimeType) ? image.mimeType : undefined);
+  const read = useImage(attachment, image === undefined);
+  const url = sent ?? read;
   return (
     <span className="chip" title={path}>
       {url ? <img src={url} alt={name} className="chip-image" /> : <FileText aria-hidden size={14} />}
@@ -31,11 +33,11 @@ export function AttachmentChip({ attachment }: { readonly attachment: Attachment
 }
 
 /** The image that a path names, as an address within this page. */
-function useImage({ path, mime }: Attachment): string | undefined {
+function useImage({ path, mime }: AttachedFile["attachment"], isWanted: boolean): string | undefined {
   const files = useFiles();
   const [url, setUrl] = useState<string>();
   const type = IMAGES[path.split(".").at(-1)?.toLowerCase() ?? ""];
-  const isImage = type !== undefined && (mime === undefined || mime.startsWith("image/"));
+  const isImage = isWanted && type !== undefined && (mime === undefined || mime.startsWith("image/"));
   useEffect(() => {
     if (!isImage || files === undefined) return undefined;
     let current = true;

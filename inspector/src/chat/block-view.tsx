@@ -84,7 +84,7 @@ function LinkView({ uri, name }: { readonly uri: string; readonly name: string }
 }
 
 /** An address within this page for bytes in base64; undefined for bytes that are none. */
-function useBlob(data: string, type: string | undefined): string | undefined {
+export function useBlob(data: string, type: string | undefined): string | undefined {
   const [url, setUrl] = useState<string>();
   useEffect(() => {
     if (type === undefined) return undefined;

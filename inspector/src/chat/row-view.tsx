@@ -1,7 +1,7 @@
 /** One row of a transcript. */
 
 import { Braces, ChevronRight, CircleStop, Info, TriangleAlert } from "lucide-react";
-import { memo, type ReactNode } from "react";
+import { memo, useMemo, type ReactNode } from "react";
 
 import { IconButton, Spinner, durationText, useNow } from "../design/index.js";
 import type { Failure, Item, Missing, Notice, SessionView, Thought, ToolCall, Turn, UserMessage } from "../log/view.js";
@@ -16,6 +16,7 @@ import { PlanView } from "./plan-view.js";
 import type { Row } from "./rows.js";
 import { SettledView } from "./settled-view.js";
 import { ToolCard } from "./tool-card.js";
+import { writtenIn } from "./written.js";
 
 export interface RowViewProps {
   readonly row: Row;
@@ -117,9 +118,10 @@ function ItemView({ item, streaming, view, isLive }: ItemViewProps): ReactNode {
 }
 
 function UserMessageView({ message }: { readonly message: UserMessage }): ReactNode {
+  const { blocks, files } = useMemo(() => writtenIn(message), [message]);
   return (
     <div className="user-message">
-      {message.blocks.map((block, index) =>
+      {blocks.map((block, index) =>
         block.type === "text" ? (
           <p key={index} className="user-text" dir="auto">
             <SafeText text={block.text} as="prose" />
@@ -128,11 +130,11 @@ function UserMessageView({ message }: { readonly message: UserMessage }): ReactN
           <BlockView key={index} block={block} />
         ),
       )}
-      {message.attachments.length > 0 && (
+      {files.length > 0 && (
         <ul className="attachments" aria-label="Attachments">
-          {message.attachments.map((attachment, index) => (
+          {files.map((file, index) => (
             <li key={index}>
-              <AttachmentChip attachment={attachment} />
+              <AttachmentChip {...file} />
             </li>
           ))}
         </ul>

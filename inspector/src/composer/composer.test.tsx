@@ -11,6 +11,7 @@ import type { SessionView } from "../log/view.js";
 import { completed, matching } from "./commands.js";
 import { Composer } from "./composer.js";
 import { keepDraft, readDraft } from "./drafts.js";
+import { focusComposer } from "./focus.js";
 import { promptsOf } from "./history.js";
 import { fileName } from "./uploads.js";
 
@@ -94,13 +95,32 @@ describe("the composer", () => {
   });
 
   it("stops the turn that runs, and queues what is written meanwhile", () => {
-    const { cancel, getByLabelText, type, prompts, press } = show({ ...NOTHING_YET, state: "running" });
+    const { cancel, getByLabelText, type, prompts } = show({ ...NOTHING_YET, state: "running" });
     type("and then this");
     fireEvent.click(getByLabelText("Queue the prompt"));
     expect(prompts).toEqual([["and then this", {}]]);
     fireEvent.click(getByLabelText("Stop the turn"));
-    press("Escape");
-    expect(cancel).toHaveBeenCalledTimes(2);
+    expect(cancel).toHaveBeenCalledOnce();
+  });
+
+  it("is left with Escape, which stops nothing and keeps what was written", () => {
+    const { cancel, field, type, press } = show({ ...NOTHING_YET, state: "running" });
+    for (const text of ["", "half a thought"]) {
+      act(() => field.focus());
+      type(text);
+      press("Escape");
+      expect(document.activeElement).toBe(document.body);
+      expect(field.value).toBe(text);
+    }
+    expect(cancel).not.toHaveBeenCalled();
+  });
+
+  it("has the focus at once in a session that was just made, and in no other", () => {
+    focusComposer("s-1");
+    const { field, unmount } = show();
+    expect(document.activeElement).toBe(field);
+    unmount();
+    expect(document.activeElement).not.toBe(show().field);
   });
 
   it("completes slash commands by keyboard", () => {

@@ -21,6 +21,7 @@ import { completed, matching } from "./commands.js";
 import { type Draft, EMPTY, keepDraft, readDraft } from "./drafts.js";
 import { Queue, type Sending } from "./queue.js";
 import { AttachedFiles, useAttaching, type Attaching } from "./attached-files.js";
+import { takeFocus } from "./focus.js";
 import { useHistory } from "./history.js";
 import { UsageView } from "./usage.js";
 
@@ -53,6 +54,9 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
   useEffect(() => keepDraft(sessionId, draft), [sessionId, draft]);
   useGrowing(field, draft.text);
   useSlash(field);
+  useEffect(() => {
+    if (takeFocus(sessionId)) field.current?.focus();
+  }, [sessionId]);
   useEffect(() => {
     dropped.take = attaching.add;
   });
@@ -109,7 +113,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
             setText={(next) => setDraft((now) => ({ ...now, text: next }))}
             view={view}
             send={send}
-            stop={running ? stop : undefined}
+            running={running}
             attaching={attaching}
           />
           <div className="composer-bar">
@@ -152,11 +156,11 @@ interface WritingProps {
   readonly setText: (text: string) => void;
   readonly view: SessionView;
   readonly send: () => void;
-  readonly stop: (() => void) | undefined;
+  readonly running: boolean;
   readonly attaching: Attaching;
 }
 
-function Writing({ field, draft, setText, view, send, stop, attaching }: WritingProps): ReactNode {
+function Writing({ field, draft, setText, view, send, running, attaching }: WritingProps): ReactNode {
   const [caret, setCaret] = useState(draft.length);
   const [chosen, setChosen] = useState(0);
   const [dismissed, setDismissed] = useState("");
@@ -188,9 +192,10 @@ function Writing({ field, draft, setText, view, send, stop, attaching }: Writing
     } else if (event.key === "Enter" && !event.shiftKey && !event.altKey) {
       event.preventDefault();
       send();
-    } else if (event.key === "Escape" && stop && draft === "") {
+    } else if (event.key === "Escape") {
+      // Out of the field, where keys answer what waits. It stops nothing, and what was written stays.
       event.preventDefault();
-      stop();
+      event.currentTarget.blur();
     }
   };
   const pasted = (event: ClipboardEvent): void => {
@@ -205,7 +210,6 @@ function Writing({ field, draft, setText, view, send, stop, attaching }: Writing
     setChosen(0);
     setDismissed("");
   };
-  const running = stop !== undefined;
   return (
     <div className="composer-writing">
       {found && <CommandList commands={found} chosen={Math.min(chosen, found.length - 1)} choose={complete} />}

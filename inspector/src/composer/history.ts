@@ -2,6 +2,7 @@
 
 import { useRef, type KeyboardEvent } from "react";
 
+import { wordsIn } from "../chat/written.js";
 import type { SessionView } from "../log/view.js";
 
 /** Handles a key; tells whether it was one of the history's. */
@@ -37,7 +38,7 @@ export function promptsOf(view: SessionView): readonly string[] {
   for (const turn of view.turns) {
     for (const item of turn.items) {
       if (item.type !== "user") continue;
-      const text = item.blocks.flatMap((block) => (block.type === "text" ? [block.text] : [])).join("\n");
+      const text = wordsIn(item);
       if (text !== "" && text !== found.at(-1)) found.push(text);
     }
   }

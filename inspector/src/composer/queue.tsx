@@ -5,6 +5,7 @@ import type { ReactNode } from "react";
 import type { Turn } from "sandboxagent";
 
 import { IconButton } from "../design/index.js";
+import { wordsIn } from "../chat/written.js";
 import type { SessionView } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 
@@ -34,7 +35,7 @@ export function Queue({ view, sending, takeBack }: QueueProps): ReactNode {
               // What was on its way keeps its row when the server has it: the focus, or a click, may be there.
               key={mine?.turn.promptId ?? prompt.key}
               word="Queued"
-              text={textOf(prompt.blocks)}
+              text={wordsIn(prompt)}
               files={prompt.attachments.length}
               remove={mine && (() => takeBack(mine.turn))}
             />
@@ -71,8 +72,4 @@ function QueueRow({ word, text, files, remove }: QueueRowProps): ReactNode {
       )}
     </li>
   );
-}
-
-function textOf(blocks: SessionView["queue"][number]["blocks"]): string {
-  return blocks.flatMap((block) => (block.type === "text" ? [block.text] : [])).join(" ");
 }

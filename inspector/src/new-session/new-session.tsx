@@ -6,6 +6,7 @@ import type { Agent, CreateSessionOptions } from "sandboxagent";
 
 import { Install } from "../agents/install.js";
 import { AgentFace, StandingBadge, aboutOf, standingOf } from "../agents/standing.js";
+import { focusComposer } from "../composer/focus.js";
 import { Button, ErrorNote, Field, Input, Loading, Select, Spinner, TextArea, Words, toast, wordsOf } from "../design/index.js";
 import { useMachine } from "../nodes/machine.js";
 import { go } from "../router.js";
@@ -144,6 +145,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
       for (const warning of session.warnings) toast(warning, "bad");
       // What becomes of it is in the session's log, which the next room shows.
       if (text.trim()) session.prompt(text.trim()).then(undefined, (failure: unknown) => toast(wordsOf(failure), "bad"));
+      focusComposer(session.id);
       go({ room: "session", id: session.id });
     } catch (failure) {
       setError(failure);
