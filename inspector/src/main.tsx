@@ -1,5 +1,6 @@
 /** The Inspector begins here. */
 
+import "./no-eval.js";
 import "@fontsource-variable/inter/wght.css";
 import "@fontsource-variable/jetbrains-mono/wght.css";
 import "./design/tokens.css";

@@ -5,7 +5,8 @@
  * Out: {"id": 3, "gives": …}, {"id": 3, "object": "o2"} for what is no JSON, or {"id": 3, "fails": "…"}
  *
  * An argument {"function": "…"} is a function by its source, {"object": "o2"} an object of before. The first line out is {"ready": version} or
- * {"unavailable": reason}. `problems` of a page gives what went wrong in it unnoticed since the last time. It ends with stdin.
+ * {"unavailable": reason}. `problems` of a page gives what went wrong in it unnoticed since the last time, `complaints` the errors in its console:
+ * those of its code, and the browser's own, such as a request that failed. It ends with stdin.
  */
 
 import { createInterface } from "node:readline";
@@ -15,6 +16,7 @@ import { launched } from "./chromium.mjs";
 const objects = new Map();
 const names = new Map();
 const problems = new Map();
+const complaints = new Map();
 
 function say(line) {
   process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -33,6 +35,10 @@ function nameOf(object) {
 function listen(page) {
   problems.set(page, []);
   page.on("pageerror", (error) => problems.get(page).push(error.stack ?? String(error)));
+  complaints.set(page, []);
+  page.on("console", (message) => {
+    if (message.type() === "error") complaints.get(page).push(`${message.text()} (${message.location().url})`);
+  });
   page.on("crash", () => problems.get(page).push("the page crashed"));
 }
 
@@ -45,6 +51,7 @@ async function play({ id, on, call, with: given = [] }) {
   try {
     const object = objects.get(on);
     if (call === "problems") return { id, gives: problems.get(object).splice(0) };
+    if (call === "complaints") return { id, gives: complaints.get(object).splice(0) };
     const value = await object[call](...given.map(argument));
     if (call === "newContext") value.on("page", listen);
     // A picture: it is in the file that it was to be written to.

@@ -354,16 +354,16 @@ def _no_server(tab: Tab, made: Workshop) -> None:
     page = made.at_another_server(tab).open()
     page.sees("Connected")
     page.forget()
-    page.open(token=None).sees("This server wants its token")
+    page.open(token=None).sees("Sign in with the server's token")
     made.others[-1].stop()
     page.fill("Token", TOKEN)
     page.press("Enter")
-    page.sees("No server answers")
+    page.sees("The server does not answer")
 
 
 def _token(tab: Tab, made: Workshop) -> None:
     tab.open(token="not this one")
-    tab.sees("That is not the token of this server")
+    tab.sees("This is not the server's token")
 
 
 def _failed(tab: Tab, made: Workshop) -> None:

@@ -24,24 +24,24 @@ def test_without_a_token_it_is_asked_for_and_a_wrong_one_is_told_from_none(tab: 
     tab.open()
     tab.forget()
     tab.open(token=None)
-    tab.sees("This server wants its token")
+    tab.sees("Sign in with the server's token")
 
     tab.fill("Token", "not this one")
     tab.press("Enter")
-    tab.sees("That is not the token of this server")
+    tab.sees("This is not the server's token")
 
     tab.fill("Token", TOKEN)
-    tab.click("Connect")
+    tab.click("Sign in")
     tab.sees("Connected")
 
 
 def test_the_token_is_forgotten_when_asked(tab: Tab) -> None:
     tab.open()
     tab.click("Settings")
-    tab.click("Forget the token", role="menuitem")
-    tab.sees("This server wants its token")
+    tab.click("Sign out", role="menuitem")
+    tab.sees("Sign in with the server's token")
     tab.reload()
-    tab.sees("This server wants its token")
+    tab.sees("Sign in with the server's token")
 
 
 @pytest.fixture
@@ -78,25 +78,25 @@ def test_a_token_that_is_no_longer_valid_is_told_from_a_wrong_one(restarting: tu
     server.stop()
     server.token = "another-token"
     server.start()
-    tab.sees("The token is no longer valid")
+    tab.sees("The server has a new token")
     tab.reload()
-    tab.sees("The token is no longer valid")
+    tab.sees("The server has a new token")
 
     tab.fill("Token", "another-token")
-    tab.click("Connect")
+    tab.click("Sign in")
     tab.sees("Connected")
 
 
 def test_a_page_that_finds_no_server_says_so_and_connects_when_there_is_one(restarting: tuple[Server, Tab]) -> None:
     server, tab = restarting
     tab.open(token=None)
-    tab.sees("This server wants its token")
+    tab.sees("Sign in with the server's token")
 
     # The page is there already, and its server is not.
     server.stop()
     tab.fill("Token", TOKEN)
     tab.press("Enter")
-    tab.sees("No server answers")
+    tab.sees("The server does not answer")
     tab.has_accessible_room(colors=False)
     server.start()
     tab.sees("Connected")

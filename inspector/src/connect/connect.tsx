@@ -1,4 +1,4 @@
-/** What stands before everything else: there is no server, or it wants a token. */
+/** What stands before everything else: there is no server, or the person has to sign in. */
 
 import { KeyRound, Unplug } from "lucide-react";
 import { type FormEvent, type ReactNode, useState } from "react";
@@ -9,16 +9,16 @@ import styles from "./connect.module.css";
 
 const REFUSALS = {
   missing: {
-    title: "This server wants its token",
-    text: "It printed the token when it started. `sandbox-agent ui` opens this page with it.",
+    title: "Sign in with the server's token",
+    text: "The server printed the token when it started. `sandbox-agent ui` opens this page signed in.",
   },
   wrong: {
-    title: "That is not the token of this server",
-    text: "The server refused it. Look at what it printed when it started, or run `sandbox-agent ui`.",
+    title: "This is not the server's token",
+    text: "Look at what the server printed when it started, or run `sandbox-agent ui`, which opens this page signed in.",
   },
   expired: {
-    title: "The token is no longer valid",
-    text: "It was accepted before: the server has been started with another one since. Your sessions are still there.",
+    title: "The server has a new token",
+    text: "Sign in again: the server was restarted with another token. Your sessions are still there.",
   },
 } as const;
 
@@ -52,7 +52,7 @@ function AskToken({ why }: { readonly why: keyof typeof REFUSALS }): ReactNode {
       </span>
       <h1>{title}</h1>
       <p role={why === "missing" ? undefined : "alert"}>{withCode(text)}</p>
-      <Field label="Token" hint="It stays in this tab, and is gone when you close it.">
+      <Field label="Token" hint="It stays in this browser's open tabs, and is gone when you close the last one.">
         {(given) => (
           <Input
             {...given}
@@ -66,7 +66,7 @@ function AskToken({ why }: { readonly why: keyof typeof REFUSALS }): ReactNode {
         )}
       </Field>
       <Button look="primary" type="submit" disabled={!token.trim()}>
-        Connect
+        Sign in
       </Button>
     </form>
   );
@@ -78,10 +78,10 @@ function Absent({ error }: { readonly error: unknown }): ReactNode {
       <span className={styles.icon} aria-hidden>
         <Unplug />
       </span>
-      <h1>No server answers</h1>
+      <h1>The server does not answer</h1>
       <p role="alert">
-        Nothing answers at <code>{window.location.host}</code>. This page connects by itself as soon as the server is back;
-        no session is lost.
+        Nothing answers at <code>{window.location.host}</code>. This page connects as soon as the server is back. No session
+        is lost.
       </p>
       <p className={styles.detail}>{wordsOf(error)}</p>
       <p className={styles.trying}>

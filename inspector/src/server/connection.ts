@@ -9,7 +9,8 @@ import { ConnectionLost, type Health, SandboxAgent, ServerProblem } from "sandbo
 
 import { OpenRequests, serveRequests } from "../waiting/open-requests.js";
 import { Store } from "./store.js";
-import { acceptToken, forgetToken, wasAccepted } from "./token.js";
+import { Tabs } from "./tabs.js";
+import { acceptToken, forgetToken, wantsToken, wasAccepted } from "./token.js";
 
 export type ConnectionView =
   | { readonly state: "connecting" }
@@ -25,6 +26,8 @@ export type ConnectionView =
 const CHEAPEST_AGENT = "mock";
 /** Milliseconds between two tries to find a server. */
 const PAUSE = 1_500;
+/** Milliseconds that another tab has to say the token, before the page tries without one. One that says it later is heard, too. */
+const PATIENCE = 300;
 /** A person may wait for long; the page says meanwhile that it is trying. */
 const TIMEOUT = 10 * 60_000;
 
@@ -33,11 +36,33 @@ export class ServerConnection {
   readonly client: Store<SandboxAgent | undefined> = new Store<SandboxAgent | undefined>(undefined);
   readonly health: Store<Health | undefined> = new Store<Health | undefined>(undefined);
   readonly #url: string;
+  readonly #tabs: Tabs;
+  /** The token that the server has accepted. */
+  #accepted: string | undefined;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #attempt = 0;
 
   constructor(url: string) {
     this.#url = url;
+    this.#tabs = new Tabs({
+      held: () => this.#accepted,
+      onToken: (token) => {
+        if (this.view.get().state === "refused") void this.connect(token);
+      },
+      onForget: () => void this.#signOut(),
+    });
+  }
+
+  /** Connects for the first time: with this token, or with the one of another tab. */
+  async begin(token: string | undefined): Promise<void> {
+    const attempt = (this.#attempt += 1);
+    const known = token ?? (wantsToken() ? await this.#tabs.ask(PATIENCE) : undefined);
+    if (attempt === this.#attempt) await this.connect(known);
+  }
+
+  /** Whether the person has signed in: a server may want no token. */
+  get isSignedIn(): boolean {
+    return this.#accepted !== undefined;
   }
 
   /** Connects with a token, in place of any connection there is. */
@@ -64,7 +89,7 @@ export class ServerConnection {
       return;
     }
     if (attempt !== this.#attempt) return await client.close();
-    if (token !== undefined) acceptToken(token);
+    if (token !== undefined) this.#accept(token);
     serveRequests(client, requests);
     this.client.set(client);
     this.view.set({ state: "live" });
@@ -86,8 +111,19 @@ export class ServerConnection {
     });
   }
 
-  /** Forgets the token, and asks for one. */
+  #accept(token: string): void {
+    this.#accepted = token;
+    acceptToken(token);
+    this.#tabs.tell(token);
+  }
+
+  /** Forgets the token, in all tabs, and asks for one. */
   async disconnect(): Promise<void> {
+    this.#tabs.forget();
+    await this.#signOut();
+  }
+
+  async #signOut(): Promise<void> {
     this.#attempt += 1;
     clearTimeout(this.#retry);
     forgetToken();
@@ -116,6 +152,7 @@ export class ServerConnection {
 
   async #leave(): Promise<void> {
     const client = this.client.get();
+    this.#accepted = undefined;
     this.client.set(undefined);
     await client?.close();
   }

@@ -29,9 +29,8 @@ export function Connected({ children, otherwise }: ConnectedProps): ReactNode {
   const client = useStore(connection.client);
   const [inventory, setInventory] = useState<Inventory>();
   useEffect(() => {
-    const connect = (): void => void connection.connect(takeToken());
-    connect();
-    return onTokenBrought(connect);
+    void connection.begin(takeToken());
+    return onTokenBrought(() => void connection.connect(takeToken()));
   }, [connection]);
   useEffect(() => {
     if (!client) return undefined;

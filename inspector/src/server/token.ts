@@ -1,9 +1,14 @@
-/** The server's token: taken from the address's fragment, which no server ever sees, or entered; kept for this tab. */
+/**
+ * The server's token: taken from the address's fragment, which no server ever sees, entered, or told by another tab
+ * (`tabs.ts`); kept for this tab.
+ */
 
 const KEY = "inspector.token";
 /** The token that the server has accepted last. */
 const ACCEPTED = "inspector.accepted";
 const NAME = "token";
+/** Says in this browser that the server of this origin wants a token; not which. */
+const WANTED = "inspector.signs-in";
 
 /** What is kept here when the browser keeps nothing, as in frames of another site. */
 const memory = new Map<string, string>();
@@ -22,7 +27,7 @@ export function takeToken(): string | undefined {
   return brought;
 }
 
-/** Keeps a token for this tab: a reload has it, another tab has not. */
+/** Keeps a token for this tab: a reload has it. */
 export function keepToken(token: string): void {
   write(KEY, token);
 }
@@ -31,6 +36,20 @@ export function keepToken(token: string): void {
 export function acceptToken(token: string): void {
   keepToken(token);
   write(ACCEPTED, token);
+  try {
+    localStorage.setItem(WANTED, "yes");
+  } catch {
+    // The next tab tries without a token first.
+  }
+}
+
+/** Whether a token was needed here before: then another tab may have it. */
+export function wantsToken(): boolean {
+  try {
+    return localStorage.getItem(WANTED) !== null;
+  } catch {
+    return false;
+  }
 }
 
 /** Whether the server took this token before, in this tab. */

@@ -38,9 +38,11 @@ export function Status(): ReactNode {
         <MenuItem onSelect={() => choose("dark")}>
           <Moon aria-hidden /> Dark {theme === "dark" && "✓"}
         </MenuItem>
-        <MenuItem onSelect={() => void connection.disconnect()}>
-          <LogOut aria-hidden /> Forget the token
-        </MenuItem>
+        {connection.isSignedIn && (
+          <MenuItem onSelect={() => void connection.disconnect()}>
+            <LogOut aria-hidden /> Sign out
+          </MenuItem>
+        )}
       </Menu>
     </footer>
   );
