@@ -51,10 +51,10 @@ WALKS: dict[str, list[End]] = {
     "prompt-keyed": [End(Log.when_flushed, Idempotency.start), End(AgentProcess.send)],
     "prompt-async": [End(AgentProcess.send)],
     "session-new": [End(Tasks.run, Requests.submit), End(AgentProcess.send)],
-    "notification": [End(Tasks.run), End(AgentProcess.send)],
+    "notification": [End(AgentProcess.send)],
     "update": [End(BufferedTransport.write_part, Hub.record_updates)],
     "permission": [End(OpenStream.push, Hub.ask)],
-    "answer": [End(Tasks.run), End(Log.committed, Requests.answer), End(AgentProcess.send, Hub.settle)],
+    "answer": [End(Log.when_committed, Requests.answer), End(AgentProcess.send, Hub.settle)],
     "reconnect": [End(Tasks.run, HttpServer.run), End(Streams.open), End(Log.in_memory, OpenStream.next)],
     "crash": [End(ProcessTrees.forget), End(Supervisor._gone), End(Hub.move)],
     "install": [

@@ -175,7 +175,7 @@ def test_a_cancel_reaches_a_node_behind_a_silent_one() -> None:
         gateway = await open_gateway(a=never, b=replying(ACCEPTED))
         client = await gateway.client("a", "b")
         cancel = b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}'
-        cancelling = asyncio.create_task(gateway.calls.notify(client, parse(cancel)))
+        cancelling = asyncio.ensure_future(gateway.calls.notify(client, parse(cancel)))
         while ("b", b"/v1/rpc") not in gateway.nodes.called:  # noqa: ASYNC110 - what is tested has no events
             await asyncio.sleep(0)
         cancelling.cancel()

@@ -48,11 +48,11 @@ class Intake:
         self.submitted.append((envelope.method, key))
         return self._own.submit(connection, envelope, key, on_stream=on_stream)
 
-    async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        await self._own.notify(connection, envelope)
+    def notify(self, connection: Connection, envelope: Envelope) -> Reply:
+        return self._own.notify(connection, envelope)
 
-    async def answer(self, connection: Connection, envelope: Envelope) -> None:
-        await self._own.answer(connection, envelope)
+    def answer(self, connection: Connection, envelope: Envelope) -> Reply:
+        return self._own.answer(connection, envelope)
 
 
 class Node:

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sandboxagent.protocol.envelope import META, parse
-from sandboxagent.protocol.errors import AgentNotReading, AlreadyAnswered, UnknownSession
+from sandboxagent.protocol.errors import AgentNotReading, AlreadyAnswered, LogUnavailable, UnknownSession
 from sandboxagent.server.agents.options import MODE
 from sandboxagent.server.log.database import Database
 from sandboxagent.server.log.event import session_channel
@@ -41,21 +42,16 @@ def test_cancel_while_an_allowing_answer_is_written_to_disk_wins() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.asks(7)
-            kept, reached = asyncio.Event(), asyncio.Event()
-
-            async def committed(position: int) -> None:
-                reached.set()
-                await kept.wait()
-
-            own.log.committed = committed  # type: ignore[method-assign]
-            answer = asyncio.create_task(own.requests.answer(own.client, envelope(id=asked, result=ALLOW)))
-            await reached.wait()
+            waiting: list[Callable[[Exception | None], None]] = []
+            own.log.when_committed = lambda _, callback: waiting.append(callback)  # type: ignore[method-assign]
+            answer = own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             with pytest.raises(AlreadyAnswered):
                 await own.requests.answer(own.client, envelope(id=asked, result=CANCELLED))
-            repeat = asyncio.create_task(own.requests.answer(own.client, envelope(id=asked, result=ALLOW)))
+            repeat = own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             cancel = envelope(method="session/cancel", params={"sessionId": "s"})
             await own.requests.notify(own.client, cancel)
-            kept.set()
+            for callback in waiting:
+                callback(None)
             with pytest.raises(AlreadyAnswered) as refused:
                 await answer
             assert refused.value.fields["outcome"] == "cancelled"
@@ -108,16 +104,13 @@ def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
     async def main() -> None:
         async with world() as own:
             asked = own.asks(7)
-            committed = own.log.committed
-
-            async def failing(position: int) -> None:
-                raise OSError("disk full")
-
-            own.log.committed = failing  # type: ignore[method-assign]
-            with pytest.raises(OSError, match="disk full"):
+            when_committed = own.log.when_committed
+            full = LogUnavailable("disk full")
+            own.log.when_committed = lambda _, callback: callback(full)  # type: ignore[method-assign]
+            with pytest.raises(LogUnavailable, match="disk full"):
                 await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             assert own.process.sent == []
-            own.log.committed = committed  # type: ignore[method-assign]
+            own.log.when_committed = when_committed  # type: ignore[method-assign]
             await own.requests.answer(own.client, envelope(id=asked, result=ALLOW))
             assert [one["result"] for one in own.process.sent] == [ALLOW]
 

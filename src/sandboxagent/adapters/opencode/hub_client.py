@@ -63,9 +63,11 @@ class HubClient:
         """
         async with self.connected(agent) as connection:
             answer = await self._requests.submit(connection, self._make(method, params))
-            await self.hub.log.committed(answer.commit)
-        if answer.session_opened is not None:
-            answer.session_opened()
+            try:
+                await self.hub.log.committed(answer.commit)
+            finally:
+                if answer.session_opened is not None:
+                    answer.session_opened()
         return read_result(parse_answer(answer.line))
 
     async def prompt(self, session: Session, params: Object) -> "Prompted":

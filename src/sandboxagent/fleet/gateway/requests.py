@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import cast
@@ -55,7 +55,7 @@ from sandboxagent.protocol.errors import (
 from sandboxagent.protocol.request_ids import asker
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import check_size
-from sandboxagent.server.sessions.reply import Answer, AnsweredOnStream, Reply
+from sandboxagent.server.sessions.reply import Answer, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class FleetRequests:
             is_at_node = on_stream and await self.begin(connection, envelope, key)
             reply.accept(0)
             if is_at_node:
-                reply.set_exception(AnsweredOnStream())
+                reply.set_done()
             else:
                 reply.set_result(await self._answer(connection, envelope, key))
         except Exception as error:
@@ -424,9 +424,18 @@ class FleetRequests:
 
     # Envelopes without a response
 
-    async def notify(self, connection: Connection, envelope: Envelope) -> None:
+    def notify(self, connection: Connection, envelope: Envelope) -> Reply:
         """Pass a notification on. Errors are only logged, because a notification has no response."""
         assert isinstance(connection, FleetConnection)
+        return self._run(self._notify(connection, envelope), envelope.method)
+
+    def _run(self, work: Coroutine[object, None, None], name: str) -> Reply:
+        """Handle an envelope without a response in a task, because the bus must be asked."""
+        reply = Reply()
+        self._tasks.run(_settle_after(work, reply), name)
+        return reply
+
+    async def _notify(self, connection: FleetConnection, envelope: Envelope) -> None:
         try:
             if envelope.method == methods.CANCEL_REQUEST:
                 check_size(envelope)
@@ -446,9 +455,12 @@ class FleetRequests:
         except (SandboxAgentError, TimeoutError) as error:
             logger.info("notification dropped method=%s node=%s reason=%s", envelope.method, node, error)
 
-    async def answer(self, connection: Connection, envelope: Envelope) -> None:
+    def answer(self, connection: Connection, envelope: Envelope) -> Reply:
         """Send an answer to the node whose agent asked. That node accepts the first answer, and refuses all others."""
         assert isinstance(connection, FleetConnection)
+        return self._run(self._send_answer(connection, envelope), "answer")
+
+    async def _send_answer(self, connection: FleetConnection, envelope: Envelope) -> None:
         assert envelope.id is not None
         node = asker(envelope.id)
         if node is None or node not in connection.remotes:
@@ -461,6 +473,15 @@ class FleetRequests:
         if answer.status != 202:
             raise Refusal(answer)
         self._connections.withdrawals.note_answered(connection, envelope.id)
+
+
+async def _settle_after(work: Coroutine[object, None, None], reply: Reply) -> None:
+    try:
+        await work
+    except Exception as error:
+        reply.set_exception(error)
+    else:
+        reply.set_done()
 
 
 def _alias_of(envelope: Envelope) -> str | None:

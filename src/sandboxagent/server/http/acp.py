@@ -61,7 +61,7 @@ class Acp(Transport, eq=False):
     """The transport of the contract, section 14."""
 
     path = PATH
-    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n"
+    accepted = Transport.taken
     max_streams: int
     _under_way: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """Number of requests that wait for their answers, by connection and session."""
@@ -92,41 +92,34 @@ class Acp(Transport, eq=False):
 
     def _take(self, connection_id: str, session: str | None, post: Post) -> None:
         """Take an envelope from a client."""
+        connection: Connection | None = None
         try:
             connection = self.clients.look_up(connection_id)
             if connection is None or len(post.body) > LARGE:
                 self._tasks.run(self._take_later(connection_id, session, post), "take a post")
             else:
-                self._take_from(connection, _parse(post.body), session, post)
+                self._take_from(connection, post, _parse(post.body), session)
         except Exception as error:
-            post.refuse(as_problem(error, PATH))
+            self.recover(connection, post, error)
 
     async def _take_later(self, connection_id: str, session: str | None, post: Post) -> None:
         """Take an envelope that is large, or whose connection only other servers may know."""
+        connection: Connection | None = None
         try:
             envelope = await self.read_envelope(post.body, _parse)
-            self._take_from(await self.connection(connection_id), envelope, session, post)
+            connection = await self.connection(connection_id)
+            self._take_from(connection, post, envelope, session)
         except Exception as error:
-            post.refuse(as_problem(error, PATH))
+            self.recover(connection, post, error)
 
-    def _take_from(self, connection: Connection, envelope: Envelope, session: str | None, post: Post) -> None:
+    def _take_from(self, connection: Connection, post: Post, envelope: Envelope, session: str | None) -> None:
         self._check_session(session, connection, envelope)
+        self.begin(connection, post)
         if envelope.kind is Kind.REQUEST:
-            reply = self._begin(connection, envelope)
-            connection.busy += 1
-            reply.when_accepted(partial(self.on_accepted, connection, post))
+            post.request_id = envelope.id
+            self._begin(connection, envelope).when_accepted(partial(self.on_accepted, connection, post))
         else:
-            connection.busy += 1
-            self._tasks.run(self._take_unanswered(connection, envelope, post), "take a post")
-
-    async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
-        try:
-            await self.delivery.take(connection, envelope)
-        except Exception as error:
-            self.fail(connection, post, error)
-        else:
-            post.respond(self.accepted, b"")
-            self.end(connection)
+            self.delivery.take(connection, envelope).when_accepted(partial(self.on_taken, connection, post))
 
     def _take_first(self, agent: str | None, post: Post) -> None:
         self._tasks.run(self._open(agent, post), "open a connection")

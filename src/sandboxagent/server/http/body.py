@@ -8,8 +8,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, ClassVar, Concatenate, ParamSpec, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -19,6 +19,7 @@ from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import LARGE, REQUEST, Envelope, failure, parse, parse_envelope, parse_large
 from sandboxagent.protocol.errors import (
+    AgentTimeout,
     BadRequest,
     BodyTooLarge,
     InternalError,
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+P = ParamSpec("P")
+AnyTransport = TypeVar("AnyTransport", bound="Transport")
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
 POLICY_VIOLATION = 1008
@@ -212,7 +215,7 @@ class WebSocketTransport:
             elif key is not None:
                 await self._delivery.acknowledge(connection, envelope, key)
             else:
-                await self._delivery.take(connection, envelope)
+                await self._delivery.take(connection, envelope).accepted()
         except Exception as error:
             answerable = as_answerable(error, envelope.method)
             if envelope.kind is REQUEST:
@@ -284,12 +287,31 @@ class ClientDisconnected(Exception):
     """The client left before it sent the whole body. No answer is needed."""
 
 
+def step(
+    work: Callable[Concatenate[AnyTransport, Connection, Post, P], None],
+) -> Callable[Concatenate[AnyTransport, Connection, Post, P], None]:
+    """Guard a step of answering a POST: the POST is answered even if the step raises."""
+
+    @wraps(work)
+    def guarded(
+        transport: AnyTransport, connection: Connection, post: Post, *arguments: P.args, **named: P.kwargs
+    ) -> None:
+        try:
+            work(transport, connection, post, *arguments, **named)
+        except Exception as error:
+            transport.recover(connection, post, error)
+
+    return guarded
+
+
 class Transport(Struct, eq=False):
     """The base of both transports: the parts of the server that they use, and their common steps."""
 
     path: ClassVar[str]
     accepted: ClassVar[bytes]
     """Head of the answer to a request whose response comes on the stream. Date and blank line are added later."""
+    taken: ClassVar[bytes] = b"HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n"
+    """Head of the answer to an envelope that has no response."""
     clients: Clients
     intake: RequestHandler
     streams: Streams
@@ -303,6 +325,12 @@ class Transport(Struct, eq=False):
         """Parse the envelope in a body. A large body is parsed in a thread. Raises the parser's errors."""
         return read(body) if len(body) <= LARGE else await self.lines.run(read, body)
 
+    def begin(self, connection: Connection, post: Post) -> None:
+        """Note that a client waits for the answer to a POST."""
+        post.is_counted = True
+        connection.busy += 1
+
+    @step
     def on_accepted(self, connection: Connection, post: Post, taken: int | Exception) -> None:
         """Answer a POST whose request was accepted or refused. The response comes on the stream."""
         if isinstance(taken, Exception):
@@ -310,22 +338,49 @@ class Transport(Struct, eq=False):
         else:
             self.clients.when_kept(connection, taken, partial(self._on_kept, connection, post))
 
+    @step
     def _on_kept(self, connection: Connection, post: Post, failure: Exception | None) -> None:
         if failure is None:
             post.respond(self.accepted, b"")
-            self.end(connection)
+            self.end(connection, post)
         else:
             self.fail(connection, post, failure)
 
-    def fail(self, connection: Connection, post: Post, error: Exception) -> None:
-        """Answer a POST with an error."""
-        post.refuse(as_problem(error, self.path))
-        self.end(connection)
+    @step
+    def on_taken(self, connection: Connection, post: Post, taken: int | Exception) -> None:
+        """Answer a POST of a notification or of an answer, which has no response."""
+        if isinstance(taken, Exception):
+            self.fail(connection, post, taken)
+        else:
+            post.respond(self.taken, b"")
+            self.end(connection, post)
 
-    def end(self, connection: Connection) -> None:
-        """Note that a request of the connection's client has ended."""
-        connection.busy -= 1
-        connection.used_at = self.clients.monotonic()
+    def fail(self, connection: Connection, post: Post, error: Exception) -> None:
+        """Answer a POST with an error. If the client of a request has left, the error goes to the stream."""
+        problem = as_problem(error, self.path)
+        try:
+            is_late = isinstance(error, AgentTimeout) and error.late is not None
+            if not post.refuse(problem) and post.request_id is not None and not is_late:
+                self.clients.tell(connection, failure(post.request_id, problem))
+        finally:
+            self.end(connection, post)
+
+    def recover(self, connection: Connection | None, post: Post, error: Exception) -> None:
+        """Answer a POST after a step of its answer failed. If it has an answer already, the error is only logged."""
+        if connection is None:
+            post.refuse(as_problem(error, self.path))
+        elif post.response_complete:
+            logger.error("answer not finished path=%s", self.path, exc_info=error)
+            self.end(connection, post)
+        else:
+            self.fail(connection, post, error)
+
+    def end(self, connection: Connection, post: Post) -> None:
+        """Note that a POST has ended. Later calls are ignored."""
+        if post.is_counted:
+            post.is_counted = False
+            connection.busy -= 1
+            connection.used_at = self.clients.monotonic()
 
     async def position(self, value: bytes) -> int:
         """Return the position that a client has read up to. Raises BadRequest for an impossible position."""

@@ -1,10 +1,10 @@
 """Deliver responses on the stream of a client: requests are accepted at once, and answered later."""
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol import methods
@@ -21,10 +21,19 @@ from sandboxagent.protocol.errors import (
 )
 from sandboxagent.server.http.ports import Clients, RequestHandler
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.reply import Answer, AnsweredOnStream, Reply, as_answerable
+from sandboxagent.server.sessions.reply import NO_RESPONSE, Answer, Reply, as_answerable
 
 _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 """Requests that make a session, or attach to one: their answers belong to the connection."""
+
+
+class _Asked(Struct, eq=False, frozen=True):
+    """A request whose response goes to the stream."""
+
+    connection: Connection
+    envelope: Envelope
+    before: Callable[[], Awaitable[None]] | None
+    after: Callable[[], None] | None
 
 
 class Delivery:
@@ -52,43 +61,98 @@ class Delivery:
 
         `before` is awaited before the response goes there. `after` is called when the request has ended.
         """
+        asked = _Asked(connection, envelope, before, after)
+        if connection.delivering >= self._most:
+            error = TooMany("requests that wait for their answers on this stream", self._most, "--stream-requests")
+            return _refuse(asked, error)
+        self._enter(connection)
         try:
-            self._take_place(connection)
-        except TooMany as error:
-            if after is not None:
-                after()
-            reply = Reply()
-            reply.set_exception(error)
-            return reply
-        delivering = StreamedResponse(self, self._clients, connection, envelope, before, after)
-        reply = self._intake.submit(connection, envelope, key, on_stream=True)
-        delivering.follow(reply)
+            reply = self._intake.submit(connection, envelope, key, on_stream=True)
+        except Exception as error:
+            self._leave(connection)
+            return _refuse(asked, error)
+        reply.when_answered(partial(self._on_answered, asked, reply))
         return reply
 
-    def run(self, work: Coroutine[object, None, None]) -> None:
-        """Run work that a response has to wait for."""
-        self._tasks.run(work, "deliver an answer")
-
-    def _take_place(self, connection: Connection) -> None:
-        if connection.delivering >= self._most:
-            raise TooMany("requests that wait for their answers on this stream", self._most, "--stream-requests")
+    @staticmethod
+    def _enter(connection: Connection) -> None:
         connection.delivering += 1
+        connection.busy += 1
 
-    async def take(self, connection: Connection, envelope: Envelope) -> None:
+    def _leave(self, connection: Connection) -> None:
+        connection.delivering -= 1
+        connection.busy -= 1
+        connection.used_at = self._clients.monotonic()
+
+    # The steps of a response, in callbacks of the agent's process or of the log. None of them raises.
+
+    def _on_answered(self, asked: _Asked, reply: Reply, result: Answer | Exception) -> None:
+        if isinstance(result, Answer) and result is not NO_RESPONSE:
+            on_committed = partial(self._on_committed, asked, result)
+            try:
+                self._clients.when_committed(result.commit, on_committed)
+            except Exception as error:
+                on_committed(error)
+        elif reply.position is None or isinstance(result, Answer) or _comes_late(result):
+            # The request was refused, or another part of the server sends the response.
+            self._leave(asked.connection)
+            _end(asked)
+        else:
+            self._respond(asked, _failed(asked, result))
+
+    def _on_committed(self, asked: _Asked, answer: Answer, problem: Exception | None) -> None:
+        self._respond(asked, answer if problem is None else _failed(asked, problem, answer.session_opened))
+
+    def _respond(self, asked: _Asked, answer: Answer) -> None:
+        self._leave(asked.connection)
+        if asked.before is None:
+            self._send(asked, answer)
+        else:
+            self._tasks.run(self._respond_after(asked.before, asked, answer), "deliver an answer")
+
+    async def _respond_after(self, before: Callable[[], Awaitable[None]], asked: _Asked, answer: Answer) -> None:
+        try:
+            await before()
+        except Exception as error:
+            # Only the order of the response among other events is lost.
+            as_answerable(error, asked.envelope.method)
+        self._send(asked, answer)
+
+    def _send(self, asked: _Asked, answer: Answer) -> None:
+        try:
+            self.send(asked.connection, asked.envelope, answer.line)
+            if answer.session_opened is not None:
+                answer.session_opened()
+        except Exception as error:
+            as_answerable(error, asked.envelope.method)
+        _end(asked)
+
+    def take(self, connection: Connection, envelope: Envelope) -> Reply:
         """Take a notification or an answer. An answer that comes too late is no error.
 
         An invalid answer is reported on the stream, because an answer has no response.
         """
         if envelope.kind is NOTIFICATION:
-            await self._intake.notify(connection, envelope)
-            return
+            return self._intake.notify(connection, envelope)
+        reply = Reply()
+        taken = self._intake.answer(connection, envelope)
+        taken.when_answered(partial(self._on_answer_taken, connection, envelope, reply))
+        return reply
+
+    def _on_answer_taken(
+        self, connection: Connection, envelope: Envelope, reply: Reply, result: Answer | Exception
+    ) -> None:
         try:
-            await self._intake.answer(connection, envelope)
-        except AlreadyAnswered:
-            # The client gets `$/cancel_request`, with the outcome of the request.
-            return
-        except (NobodyAsked, WrongAnswer) as error:
-            self.complain(connection, error, requestId=Raw(envelope.id or b"null"))
+            if isinstance(result, NobodyAsked | WrongAnswer):
+                self.complain(connection, result, requestId=Raw(envelope.id or b"null"))
+                result = NO_RESPONSE
+        except Exception as error:
+            result = error
+        # After AlreadyAnswered, the client gets `$/cancel_request` with the outcome of the request.
+        if isinstance(result, Answer | AlreadyAnswered):
+            reply.set_done()
+        else:
+            reply.set_exception(result)
 
     async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
         """Take a notification or an answer once for its key, and send its client an acknowledgement or an error."""
@@ -138,86 +202,31 @@ class Delivery:
             return None
 
 
-class StreamedResponse:
-    """A request under way whose response goes to the stream."""
+def _comes_late(error: Exception) -> bool:
+    """Whether the agent's late answer is the response."""
+    return isinstance(error, AgentTimeout) and error.late is not None
 
-    __slots__ = ("_after", "_before", "_clients", "_connection", "_delivery", "_envelope", "_reply")
 
-    def __init__(
-        self,
-        delivery: Delivery,
-        clients: Clients,
-        connection: Connection,
-        envelope: Envelope,
-        before: Callable[[], Awaitable[None]] | None,
-        after: Callable[[], None] | None,
-    ) -> None:
-        self._delivery = delivery
-        self._clients = clients
-        self._connection = connection
-        self._envelope = envelope
-        self._before = before
-        self._after = after
-        self._reply: Reply
-        connection.busy += 1
+def _failed(asked: _Asked, error: Exception, session_opened: Callable[[], None] | None = None) -> Answer:
+    """Return the response for a failure. Updates of a session that was made are released even then."""
+    assert asked.envelope.id is not None
+    line = failure(asked.envelope.id, as_answerable(error, asked.envelope.method))
+    return Answer(line, session_opened=session_opened)
 
-    def follow(self, reply: Reply) -> None:
-        self._reply = reply
-        reply.when_answered(self._on_answered)
 
-    def _on_answered(self, result: Answer | Exception) -> None:
-        if isinstance(result, Answer):
-            self._clients.when_committed(result.commit, partial(self._on_committed, result))
-        elif self._reply.position is None or _comes_by_itself(result):
-            # The request was refused, or another part of the server sends the response.
-            self._leave()
-            self._end()
-        else:
-            self._respond(self._failed(result))
+def _refuse(asked: _Asked, error: Exception) -> Reply:
+    reply = Reply()
+    _end(asked)
+    reply.set_exception(error)
+    return reply
 
-    def _on_committed(self, answer: Answer, problem: Exception | None) -> None:
-        self._respond(answer if problem is None else self._failed(problem))
 
-    def _respond(self, answer: Answer) -> None:
-        self._leave()
-        if self._before is None:
-            self._send(answer)
-        else:
-            self._delivery.run(self._respond_after(self._before, answer))
-
-    async def _respond_after(self, before: Callable[[], Awaitable[None]], answer: Answer) -> None:
+def _end(asked: _Asked) -> None:
+    if asked.after is not None:
         try:
-            await before()
+            asked.after()
         except Exception as error:
-            # Only the order of the response among other events is lost.
-            as_answerable(error, self._envelope.method)
-        self._send(answer)
-
-    def _send(self, answer: Answer) -> None:
-        try:
-            self._delivery.send(self._connection, self._envelope, answer.line)
-            if answer.session_opened is not None:
-                answer.session_opened()
-        finally:
-            self._end()
-
-    def _failed(self, error: Exception) -> Answer:
-        assert self._envelope.id is not None
-        return Answer(failure(self._envelope.id, as_answerable(error, self._envelope.method)))
-
-    def _leave(self) -> None:
-        self._connection.busy -= 1
-        self._connection.delivering -= 1
-        self._connection.used_at = self._clients.monotonic()
-
-    def _end(self) -> None:
-        if self._after is not None:
-            self._after()
-
-
-def _comes_by_itself(error: Exception) -> bool:
-    """Whether another part sends the response: a node, or the agent's late answer. No POST waits for it."""
-    return isinstance(error, AnsweredOnStream) or (isinstance(error, AgentTimeout) and error.late is not None)
+            as_answerable(error, asked.envelope.method)
 
 
 def _refusal(id: bytes, error: SandboxAgentError) -> bytes:

@@ -83,14 +83,17 @@ class RequestHandler(Protocol):
     ) -> Reply:
         """Take a request. Does not raise.
 
-        With `on_stream`, the server may put the response on the client's stream itself. The reply then ends in
-        AnsweredOnStream.
+        With `on_stream`, another server may put the response on the client's stream. The reply then has NO_RESPONSE.
         """
         ...
 
-    async def notify(self, connection: Connection, envelope: Envelope) -> None: ...
+    def notify(self, connection: Connection, envelope: Envelope) -> Reply:
+        """Take a notification. Does not raise. The reply has NO_RESPONSE, or an unforeseen failure."""
+        ...
 
-    async def answer(self, connection: Connection, envelope: Envelope) -> None: ...
+    def answer(self, connection: Connection, envelope: Envelope) -> Reply:
+        """Take an answer to an agent's request. Does not raise. The reply has NO_RESPONSE, or the refusal."""
+        ...
 
 
 class HubClients(Struct, frozen=True):

@@ -50,6 +50,10 @@ class Post(Struct, eq=False, weakref=True):
     disconnected: bool = False
     """Whether the socket is closed, or has become a WebSocket."""
     response_complete: bool = False
+    request_id: bytes | None = None
+    """Id of the request in the body; None before it is parsed, and for any other envelope."""
+    is_counted: bool = False
+    """Whether `Connection.busy` counts this POST."""
 
     @property
     def response_started(self) -> bool:
@@ -95,12 +99,13 @@ class Post(Struct, eq=False, weakref=True):
         """Forget the socket, because it is closed."""
         self._line = None
 
-    def reply(self, reply: Response) -> None:
-        """Answer the request. A client that has left gets nothing."""
-        self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
+    def reply(self, reply: Response) -> bool:
+        """Answer the request. Return False when the client has left."""
+        return self.respond(b"".join([STATUS_LINE[reply.status], *_lines(reply.headers)]), reply.body)
 
-    def refuse(self, error: SandboxAgentError) -> None:
-        self.reply(make_problem(error))
+    def refuse(self, error: SandboxAgentError) -> bool:
+        """Answer with a problem. Return False when the client has left."""
+        return self.reply(make_problem(error))
 
     def respond(self, head: bytes, body: bytes) -> bool:
         """Answer with an encoded head, without date and blank line. Return False when the client has left."""
@@ -126,19 +131,27 @@ class GatewayPost(Post, eq=False, weakref=True, kw_only=True):
     """A POST of a gateway. Its answer may go out before the fleet's stream has the events that it refers to."""
 
     flow: FlowEnd
+    _is_answered_early: bool = False
 
     def respond_early(self, head: bytes, body: bytes) -> None:
-        """Answer early, with an encoded head without date and blank line. `end` confirms or replaces the answer."""
+        """Answer early, with an encoded head without date and blank line.
+
+        `respond` confirms the answer later. `refuse` sends the problem that makes it invalid.
+        """
+        self.flow.begin(head, body)
+        self._is_answered_early = True
+
+    def respond(self, head: bytes, body: bytes) -> bool:
+        return self._end(b"") if self._is_answered_early else super().respond(head, body)
+
+    def refuse(self, error: SandboxAgentError) -> bool:
+        return self._end(problem_document(error)) if self._is_answered_early else super().refuse(error)
+
+    def _end(self, rest: bytes) -> bool:
         self.response_complete = True
         self.body = b""
-        self.flow.begin(head, body)
-
-    def end(self, rest: bytes) -> None:
-        """Confirm the early answer, because the fleet's stream has its events.
-
-        Or `rest` is the problem that prevents it.
-        """
         self.flow.end(rest)
+        return not self.is_gone()
 
 
 def read_head(head: bytes) -> tuple[int, Headers]:

@@ -14,12 +14,7 @@ from sandboxagent.core.tasks import Tasks
 from sandboxagent.fleet.messages import SAFE_AT
 from sandboxagent.protocol import headers, methods
 from sandboxagent.protocol.envelope import LARGE, NOTIFICATION, REQUEST, Envelope, parse
-from sandboxagent.protocol.errors import (
-    BadRequest,
-    MethodNotAllowed,
-    MissingConnection,
-    SandboxAgentError,
-)
+from sandboxagent.protocol.errors import BadRequest, MethodNotAllowed, MissingConnection
 from sandboxagent.server.http.asgi import (
     EVENT_STREAM,
     JSON,
@@ -32,12 +27,11 @@ from sandboxagent.server.http.asgi import (
     header,
     json_headers,
     offers_websocket,
-    problem_document,
     respond,
     transport,
     wants_async,
 )
-from sandboxagent.server.http.body import METHODS, Transport, as_problem, query
+from sandboxagent.server.http.body import METHODS, Transport, as_problem, query, step
 from sandboxagent.server.http.posts import GatewayPost, Post
 from sandboxagent.server.sessions.connection import Connection, StreamSink
 from sandboxagent.server.sessions.idempotency import MAX_KEY
@@ -56,7 +50,6 @@ _HEAD = (
 )
 """Head of a response, without date and blank line."""
 _EARLY_HEAD = _HEAD + SAFE_AT + b": %d\r\n"
-_EMPTY = [(b"content-length", b"0")]
 
 logger = logging.getLogger(__name__)
 
@@ -93,58 +86,62 @@ class Rpc(Transport, eq=False):
 
     def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
         """Take an envelope from a client."""
+        connection: Connection | None = None
         try:
             connection = self.clients.look_up(connection_id)
             if connection is None or len(post.body) > LARGE:
                 self.run(self._take_later(connection_id, is_async, post))
-                return
-            envelope = parse(post.body)
-        except SandboxAgentError as error:
-            post.refuse(error)
-        else:
-            self._take_from(connection, envelope, is_async, post)
+            else:
+                self._take_from(connection, post, parse(post.body), is_async)
+        except Exception as error:
+            self.recover(connection, post, error)
 
     async def _take_later(self, connection_id: str, is_async: bool, post: Post) -> None:
         """Take an envelope that is large, or whose connection only other servers may know."""
+        connection: Connection | None = None
         try:
             envelope = await self.read_envelope(post.body)
             connection = await self.connection(connection_id)
+            self._take_from(connection, post, envelope, is_async)
         except Exception as error:
-            post.refuse(as_problem(error, PATH))
-        else:
-            self._take_from(connection, envelope, is_async, post)
+            self.recover(connection, post, error)
 
-    def _take_from(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
+    def _take_from(self, connection: Connection, post: Post, envelope: Envelope, is_async: bool) -> None:
         if envelope.kind is not REQUEST:
-            self.run(self._take_unanswered(connection, envelope, post))
+            self.begin(connection, post)
+            take = self.intake.notify if envelope.kind is NOTIFICATION else self.intake.answer
+            take(connection, envelope).when_accepted(partial(self.on_taken, connection, post))
             return
-        try:
-            key = None if post.key is None else _idempotency_key(post.key)
-        except BadRequest as error:
-            post.refuse(error)
-            return
-        connection.busy += 1
+        key = None if post.key is None else _idempotency_key(post.key)
+        post.request_id = envelope.id
+        self.begin(connection, post)
         if is_async:
             reply = self.delivery.deliver(connection, envelope, key)
             reply.when_accepted(partial(self.on_accepted, connection, post))
-            return
-        reply = self.intake.submit(connection, envelope, key)
-        if isinstance(post, GatewayPost):
-            reply.when_answered(partial(self._on_answered_early, connection, post))
         else:
+            reply = self.intake.submit(connection, envelope, key)
             reply.when_answered(partial(self._on_answered, connection, post))
 
     # The steps of an answer, in callbacks of the agent's process or of the log
 
+    @step
     def _on_answered(self, connection: Connection, post: Post, result: Answer | Exception) -> None:
         if isinstance(result, Exception):
             self.fail(connection, post, result)
-        else:
-            self.clients.when_committed(result.commit, partial(self._on_committed, connection, post, result))
+            return
+        if isinstance(post, GatewayPost):
+            # A gateway sees by itself when the fleet's stream has the events that the answer refers to.
+            last, line = connection.last_event, result.line
+            post.respond_early(_EARLY_HEAD % (len(line), last, max(result.commit, last)), line)
+        self.clients.when_kept(connection, result.commit, partial(self._on_answer_kept, connection, post, result))
 
-    def _on_committed(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:
-        if failure is not None:
+    @step
+    def _on_answer_kept(self, connection: Connection, post: Post, answer: Answer, failure: Exception | None) -> None:
+        # When a gateway is gone, the fleet's stream brings the answer after all events that it refers to.
+        if failure is not None and not (isinstance(post, GatewayPost) and post.is_gone()):
             self.fail(connection, post, failure)
+            if answer.session_opened is not None:
+                answer.session_opened()
             return
         stream, last = connection.stream, connection.last_event
         if stream is None or stream.has_sent(last):
@@ -155,53 +152,23 @@ class Rpc(Transport, eq=False):
     async def _answer_after(
         self, stream: StreamSink, connection: Connection, post: Post, answer: Answer, last: int
     ) -> None:
-        await stream.wait_sent(last)
-        self._answer(connection, post, answer, last)
+        try:
+            await stream.wait_sent(last)
+            self._answer(connection, post, answer, last)
+        except Exception as error:
+            self.recover(connection, post, error)
 
     def _answer(self, connection: Connection, post: Post, answer: Answer, last: int) -> None:
-        line = answer.line
+        line, session_opened = answer.line, answer.session_opened
         if not post.respond(_HEAD % (len(line), last), line):
             self.clients.tell(connection, line)
-        if answer.session_opened is not None:
-            # Writes in one turn of the event loop may reach their sockets in any order.
-            asyncio.get_running_loop().call_soon(answer.session_opened)
-        self.end(connection)
-
-    def _on_answered_early(self, connection: Connection, post: GatewayPost, result: Answer | Exception) -> None:
-        """Answer a gateway, which sees by itself when the fleet's stream has the events that the answer refers to.
-
-        The end of the answer confirms that the stream has them, or is the problem that prevents it.
-        """
-        if isinstance(result, Exception):
-            self.fail(connection, post, result)
-            return
-        last, line = connection.last_event, result.line
-        post.respond_early(_EARLY_HEAD % (len(line), last, max(result.commit, last)), line)
-        self.clients.when_kept(connection, result.commit, partial(self._on_safe, connection, post, result))
-
-    def _on_safe(self, connection: Connection, post: GatewayPost, answer: Answer, failure: Exception | None) -> None:
-        if post.is_gone():
-            self.clients.tell(connection, answer.line)
-            if answer.session_opened is not None:
-                answer.session_opened()
-        post.end(b"" if failure is None else problem_document(as_problem(failure, PATH)))
-        self.end(connection)
-
-    async def _take_unanswered(self, connection: Connection, envelope: Envelope, post: Post) -> None:
-        connection.busy += 1
-        try:
-            await self._take_without_response(connection, envelope)
-            post.reply(Response(202, _EMPTY))
-        except Exception as error:
-            post.refuse(as_problem(error, PATH))
-        finally:
-            self.end(connection)
-
-    async def _take_without_response(self, connection: Connection, envelope: Envelope) -> None:
-        if envelope.kind is NOTIFICATION:
-            await self.intake.notify(connection, envelope)
-        else:
-            await self.intake.answer(connection, envelope)
+            if session_opened is not None:
+                session_opened()
+        elif session_opened is not None and not isinstance(post, GatewayPost):
+            # Writes in one turn of the event loop may reach their sockets in any order. A gateway tells this server
+            # when it has sent the response.
+            asyncio.get_running_loop().call_soon(session_opened)
+        self.end(connection, post)
 
     def _take_first(self, post: Post) -> None:
         """Take the envelope that opens a connection."""

@@ -27,7 +27,7 @@ from sandboxagent.server.log.event import CHUNK_COST, NO_CLIENT, Chunk, Directio
 from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
 from sandboxagent.server.log.seen import Seen
 from sandboxagent.server.log.session_index import IndexEntry, SessionIndex
-from sandboxagent.server.log.writer import GATHER_TIMEOUT, Waiter, Writer, call_back
+from sandboxagent.server.log.writer import GATHER_TIMEOUT, Callback, Writer, call_back
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -102,7 +102,7 @@ class Log:
         """Last position that outlives a crash, and last position that can be read from disk."""
         self._awaited = 0
         """The last position that clients of a fleet should see soon."""
-        self._waiting: list[tuple[int, int, Waiter]] = []
+        self._waiting: list[tuple[int, int, Callback]] = []
         self._numbers = count()
         self._waking = 0
         """Number of callers of `committed` whose position is safe, but which have not resumed yet."""
@@ -342,7 +342,7 @@ class Log:
                 await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (position, next(self._numbers), future))
+        heapq.heappush(self._waiting, (position, next(self._numbers), partial(self._wake, future)))
         self._writer.hurry()
         try:
             await future
@@ -350,7 +350,17 @@ class Log:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._waking -= 1
 
-    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+    def _wake(self, future: asyncio.Future[None], failure: Exception | None) -> None:
+        """Resume a caller of `committed`."""
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(None)
+            self._waking += 1
+        else:
+            future.set_exception(failure)
+
+    def when_committed(self, position: int, callback: Callback) -> None:
         """Call back when everything up to a position is on disk, or with LogUnavailable. The callback must not raise.
 
         Callbacks run in the order of their positions, before waiting callers of `committed` resume.
@@ -383,7 +393,7 @@ class Log:
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
-    def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
+    def when_flushed(self, callback: Callback) -> None:
         """Call back when everything handed over so far is on disk, or with LogUnavailable.
 
         The callback must not raise.
@@ -541,12 +551,11 @@ class Log:
         if group.chunks:
             self._committed = max(self._committed, group.chunks[-1].last)
         while self._waiting and self._waiting[0][0] <= self._committed:
-            waiter = heapq.heappop(self._waiting)[2]
-            if not isinstance(waiter, asyncio.Future):
-                call_back(waiter, None)
-            elif not waiter.done():
-                waiter.set_result(None)
-                self._waking += 1
+            callback = heapq.heappop(self._waiting)[2]
+            try:
+                callback(None)
+            except Exception:
+                logger.exception("callback after a write failed")
         if self.publisher is not None:
             self.publisher.committed(group)
 
@@ -583,11 +592,7 @@ class Log:
     def _on_failed(self, reason: str) -> None:
         self.failure = reason
         waiting, self._waiting = self._waiting, []
-        for _, _, waiter in waiting:
-            if not isinstance(waiter, asyncio.Future):
-                call_back(waiter, LogUnavailable(reason))
-            elif not waiter.done():
-                waiter.set_exception(LogUnavailable(reason))
+        call_back([callback for _, _, callback in waiting], LogUnavailable(reason))
 
     def _trim(self, database: Database) -> dict[str, int]:
         """Trim the database, on the writer's thread. Return the last dropped position of each channel."""

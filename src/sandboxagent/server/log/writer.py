@@ -8,7 +8,7 @@ before it. This module knows nothing of sessions or readers.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -43,8 +43,8 @@ JOURNAL_RETRY_INTERVAL = 30.0
 """Seconds for which the database takes everything after the journal has failed, or has had to wait for the disk."""
 
 
-Waiter = asyncio.Future[None] | Callable[[Exception | None], None]
-"""A caller that waits until something is safe: a future or a callback."""
+Callback = Callable[[Exception | None], None]
+"""Called when something is safe, or with the reason why it is not."""
 
 
 class Writer:
@@ -84,11 +84,11 @@ class Writer:
         self._next_trim: asyncio.TimerHandle | None = loop.call_later(trim_every, self._trim_now)
         """Timer of the next trim; None during a trim."""
         self._group = Group()
-        self._waiting: list[Waiter] = []
+        self._waiting: list[Callback] = []
         """Callers that wait for the group to be safe."""
-        self._readers: list[Waiter] = []
+        self._readers: list[Callback] = []
         """Callers that wait for the database to have the group."""
-        self._journal_readers: list[Waiter] = []
+        self._journal_readers: list[Callback] = []
         """Callers that wait for the database to have the journal's changes."""
         self._gathering: asyncio.TimerHandle | None = None
         """Timer that writes the group if no caller waits for it. When a group is written earlier, its timer stays."""
@@ -123,7 +123,7 @@ class Writer:
         self._written: Group | None = None
         """Changes that the database is getting and the journal has not. Until they are written, the journal takes
         nothing."""
-        self._waiting_for_stored: list[Waiter] = []
+        self._waiting_for_stored: list[Callback] = []
         self._unwritten = Group()
         """Changes that the thread could not write to the database, until the event loop knows."""
 
@@ -170,7 +170,7 @@ class Writer:
         elif self._written is not None:
             await self._wait(self._waiting_for_stored)
 
-    def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
+    def when_flushed(self, callback: Callback) -> None:
         """Call back when everything that was added so far is safe, or could not be written.
 
         The callback must not raise.
@@ -189,9 +189,9 @@ class Writer:
         elif self._is_storing:
             await self._wait(self._waiting_for_stored)
 
-    async def _wait(self, waiting: list[Waiter]) -> None:
+    async def _wait(self, waiting: list[Callback]) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
-        waiting.append(future)
+        waiting.append(partial(_resolve, future))
         self.hurry()
         await future
 
@@ -279,7 +279,7 @@ class Writer:
         if self._store_due is None:
             self._store_due = self._loop.call_later(STORE_TIMEOUT, self._store_soon)
         self._on_kept(group)
-        _release(waiting)
+        call_back(waiting, None)
         return True
 
     def _append(self, journal: Journal) -> bool:
@@ -425,7 +425,7 @@ class Writer:
         self._is_failing = False
         self._on_kept(written)
         self._on_stored(whole, outcome)
-        _release(waiting)
+        call_back(waiting, None)
         if self._must_store or (self._group and (self._is_hurried or self._gathering is None)):
             self._schedule(self._loop.call_soon(self._write))
         else:
@@ -435,7 +435,7 @@ class Writer:
             # Soon, not now: reads that waited for this group come first.
             self._loop.call_soon(self._trim_now)
 
-    def _on_failed(self, waiting: list[Waiter], error: Exception) -> None:
+    def _on_failed(self, waiting: list[Callback], error: Exception) -> None:
         reason, count = str(error), len(self._journaled.chunks) + len(self._group.chunks)
         logger.error("log not written reason=%s events=%d", reason, count, exc_info=_unexpected(error))
         self._unwritten = Group()
@@ -444,11 +444,7 @@ class Writer:
         self._schedule(self._loop.call_later(RETRY_INTERVAL, self._write))
         waiting += [*self._waiting, *self._readers, *self._journal_readers]
         self._waiting, self._readers, self._journal_readers = [], [], []
-        for waiter in waiting:
-            if not isinstance(waiter, asyncio.Future):
-                call_back(waiter, DatabaseError(reason))
-            elif not waiter.done():
-                waiter.set_exception(DatabaseError(reason))
+        call_back(waiting, DatabaseError(reason))
         self._failed(reason)
 
     def _trim_now(self) -> None:
@@ -466,20 +462,13 @@ class Writer:
         self._next_trim = self._loop.call_later(self._trim_every, self._trim_now)
 
 
-def call_back(callback: Callable[[Exception | None], None], failure: Exception | None) -> None:
-    """Call a waiting callback and log its exception: it must not keep other callers or the next group from going on."""
-    try:
-        callback(failure)
-    except Exception:
-        logger.exception("callback after a write failed")
-
-
-def _release(waiting: list[Waiter]) -> None:
-    for waiter in waiting:
-        if not isinstance(waiter, asyncio.Future):
-            call_back(waiter, None)
-        elif not waiter.done():
-            waiter.set_result(None)
+def call_back(callbacks: Iterable[Callback], failure: Exception | None) -> None:
+    """Call waiting callbacks and log their exceptions: one that raises keeps neither others nor the next group back."""
+    for callback in callbacks:
+        try:
+            callback(failure)
+        except Exception:
+            logger.exception("callback after a write failed")
 
 
 def _resolve(future: asyncio.Future[T], outcome: T | Exception) -> None:

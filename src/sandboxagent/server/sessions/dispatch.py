@@ -7,7 +7,7 @@ that the request has the members it needs and that the agent offers the method.
 import asyncio
 import logging
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -291,9 +291,20 @@ class Dispatcher:
             return Answer(line)
         return Answer(line, self._hub.record(call.session, line, FROM_AGENT).last)
 
-    async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Pass a notification on unchanged."""
+    def notify(self, connection: Connection, envelope: Envelope) -> Coroutine[object, None, None] | None:
+        """Pass a notification on unchanged. Return the work that is left if no process holds its session."""
+        session = self._hub.find_session(envelope.session_id)
+        running = None if session is None else session.held
+        if running is None:
+            return self._start_and_notify(connection, envelope)
+        self._send_notification(running, session, envelope)
+        return None
+
+    async def _start_and_notify(self, connection: Connection, envelope: Envelope) -> None:
         running, session = await self.process(connection, envelope)
+        self._send_notification(running, session, envelope)
+
+    def _send_notification(self, running: Process, session: Session | None, envelope: Envelope) -> None:
         if session is not None:
             self._hub.record(session, envelope.line, FROM_CLIENT)
         running.send(self.line_for(session, envelope))

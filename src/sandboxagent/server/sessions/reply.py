@@ -40,12 +40,12 @@ class Answer(Struct, frozen=True):
     """Releases the updates of a new session. The code that sends the response calls it after the response is sent."""
 
 
-class AnsweredOnStream(Exception):
-    """The response comes on the client's stream, so the request needs no further work."""
+NO_RESPONSE = Answer(b"")
+"""The result of an envelope whose reply brings no response."""
 
 
 class Reply(Struct, eq=False):
-    """The outcome of one request. It is accepted once and settled once; later calls are ignored."""
+    """The outcome of one envelope. It is accepted once and settled once; later calls are ignored."""
 
     _asked: Envelope | None = None
     """The request, if known. Then a failure of its method becomes an error response, else it stays an exception."""
@@ -84,6 +84,10 @@ class Reply(Struct, eq=False):
                 callback(answer)
             except Exception:
                 logger.exception(_FAILED)
+
+    def set_done(self) -> None:
+        """Settle the reply without a response: there is none, or another part of the server sends it."""
+        self.set_result(NO_RESPONSE)
 
     def set_exception(self, error: Exception) -> None:
         """Settle the reply with a failure; a failure of the method becomes an error response if possible."""

@@ -182,53 +182,104 @@ class Requests:
         method = self._own.get(envelope.method, self._dispatcher.request)
         reply.set_result(await method(connection, envelope))
 
-    async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Handle a notification. Errors are only logged: a notification has no response."""
+    def notify(self, connection: Connection, envelope: Envelope) -> Reply:
+        """Handle a notification. It does not raise. Errors are only logged: a notification has no response."""
+        reply = Reply()
         try:
-            match envelope.method:
-                case methods.CANCEL:
-                    await self._cancel(connection, envelope)
-                case methods.CANCEL_REQUEST:
-                    self._cancel_request(connection, envelope)
-                case _:
-                    await self._dispatcher.notify(connection, envelope)
+            left = self._notify(connection, envelope)
         except SandboxAgentError as error:
-            logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
+            _log_dropped(envelope, error)
+            reply.set_done()
+        except Exception as error:
+            reply.set_exception(error)
+        else:
+            if left is None:
+                reply.set_done()
+            else:
+                self._tasks.run(_see_to(_finish_notification(left, envelope, reply), reply), envelope.method)
+        return reply
 
-    async def answer(self, connection: Connection, envelope: Envelope) -> None:
-        """Handle an answer to an agent's request; the first answer wins.
+    def _notify(self, connection: Connection, envelope: Envelope) -> Coroutine[object, None, None] | None:
+        match envelope.method:
+            case methods.CANCEL:
+                self._cancel(envelope)
+            case methods.CANCEL_REQUEST:
+                self._cancel_request(connection, envelope)
+            case _:
+                return self._dispatcher.notify(connection, envelope)
+        return None
 
-        Raises NobodyAsked, AlreadyAnswered, or WrongAnswer if the answer does not fit; the request then stays open.
+    def answer(self, connection: Connection, envelope: Envelope) -> Reply:
+        """Handle an answer to an agent's request; the first answer wins. It does not raise.
+
+        The reply's exception is NobodyAsked, AlreadyAnswered, LogUnavailable, or WrongAnswer if the answer does not
+        fit; the request then stays open.
         """
+        reply = Reply()
+        try:
+            self._answer(connection, envelope, reply)
+        except Exception as error:
+            reply.set_exception(error)
+        return reply
+
+    def _answer(self, connection: Connection, envelope: Envelope, reply: Reply) -> None:
         assert envelope.id is not None
         try:
             pending = connection.request(envelope.id)
-        except AlreadyAnswered:
+        except AlreadyAnswered as error:
             if not connection.repeats_answer(envelope):
                 raise
-            await self._hub.log.committed(self._hub.log.position)
-            if not connection.repeats_answer(envelope):
-                # The request was cancelled during the write: the client must not believe that its answer counts.
-                raise
+            repeated = partial(self._on_repeat_kept, connection, envelope, reply, error)
+            self._hub.log.when_committed(self._hub.log.position, repeated)
             return
         if connection not in self._hub.audience(pending):
             # The client has detached from the session, so it may not decide anything there.
             raise NobodyAsked(envelope.id.decode())
         line, outcome, reason = _read_answer(pending, connection, envelope)
         pending.answered_with = (connection.tag, envelope.digest())
-        if pending.session is not None:
-            pending.answering = True
-            position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
-            try:
-                # The answer goes out only after it is on disk: no action may happen without a record of who allowed it.
-                await self._hub.log.committed(position)
-            finally:
-                pending.answering = False
-            if not pending.open:
-                # A client or the exit of the process has cancelled the request meanwhile: no allow may follow.
-                raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
         by = Decider("client", {"name": connection.tag, **connection.who}, reason)
-        self._hub.settle(pending, outcome, by, line, connection)
+        settle = partial(self._hub.settle, pending, outcome, by, line, connection)
+        if pending.session is None:
+            settle()
+            reply.set_done()
+            return
+        position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
+        pending.answering = True
+        # The answer goes out only after it is on disk: no action may happen without a record of who allowed it.
+        self._hub.log.when_committed(position, partial(self._on_answer_kept, pending, settle, reply))
+
+    def _on_answer_kept(
+        self, pending: PendingRequest, settle: Callable[[], None], reply: Reply, failure: Exception | None
+    ) -> None:
+        pending.answering = False
+        if failure is None and not pending.open:
+            # A client or the exit of the process has cancelled the request meanwhile: no allow may follow.
+            failure = AlreadyAnswered(pending.id.decode(), pending.outcome)
+        if failure is not None:
+            reply.set_exception(failure)
+            return
+        try:
+            settle()
+        except Exception as error:
+            reply.set_exception(error)
+        else:
+            reply.set_done()
+
+    def _on_repeat_kept(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        reply: Reply,
+        error: AlreadyAnswered,
+        failure: Exception | None,
+    ) -> None:
+        if failure is not None:
+            reply.set_exception(failure)
+        elif connection.repeats_answer(envelope):
+            reply.set_done()
+        else:
+            # The request was cancelled during the write: the client must not believe that its answer counts.
+            reply.set_exception(error)
 
     def _greeting(self, running: Process) -> Object:
         """Return the agent's own answer to `initialize`, with the server's extensions added."""
@@ -238,7 +289,7 @@ class Requests:
         capabilities["_meta"] = object_at(capabilities, "_meta") | {META: ours}
         return {**greeting, "agentCapabilities": capabilities}
 
-    async def _cancel(self, connection: Connection, envelope: Envelope) -> None:
+    def _cancel(self, envelope: Envelope) -> None:
         session = self._hub.session(envelope.session_id)
         self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
         try:
@@ -280,6 +331,18 @@ async def _see_to(work: Coroutine[object, None, None], reply: Reply) -> None:
     except BaseException:
         reply.set_exception(ShuttingDown())
         raise
+
+
+async def _finish_notification(left: Coroutine[object, None, None], envelope: Envelope, reply: Reply) -> None:
+    try:
+        await left
+    except SandboxAgentError as error:
+        _log_dropped(envelope, error)
+    reply.set_done()
+
+
+def _log_dropped(envelope: Envelope, error: SandboxAgentError) -> None:
+    logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
 
 
 async def _initialize_again(connection: Connection, envelope: Envelope) -> Answer:
