@@ -83,6 +83,8 @@ class Scene:
         self.at = 0
         """Up to here the reader has everything."""
         self.is_over = False
+        self.end: int | None = None
+        """The end of the log when the cursor was closed."""
         self.hidden: list[Entry] = []
         """What the reader may not see yet."""
 
@@ -103,6 +105,8 @@ class Scene:
         self.hidden.append(self.log.entries.pop())
 
     def show_what_was_hidden(self) -> None:
+        if self.end is not None:
+            return  # The reader of a closed cursor is not owed it.
         shown = [each for each in self.hidden if each.last > self.cursor.position]
         self.hidden = []
         self.log.entries = sorted([*self.log.entries, *shown], key=lambda entry: entry.last)
@@ -128,6 +132,11 @@ class Scene:
     def let_page_fail(self) -> None:
         if self.log.asked is not None and not self.log.asked.done():
             self.log.asked.set_exception(ConnectionError("away"))
+
+    def close(self) -> None:
+        if self.end is None:
+            self.end = self.log.end
+        self.cursor.close()
 
     # The reader
 
@@ -177,19 +186,22 @@ class Scene:
 
     # All of it
 
-    async def play(self, steps: Sequence[str]) -> None:
-        for step in steps:
+    async def play(self, steps: Sequence[str], closes_at: int) -> None:
+        for number, step in enumerate(steps):
+            if number == closes_at:
+                self.close()
             done = getattr(self, step)()
             if done is not None:
                 await done
             await asyncio.sleep(0)
             assert self.cursor.queued == sum(each.size for each in self.cursor.queue)
             assert self.cursor.queued <= self.limit or len(self.cursor.queue) == 1
-        self.cursor.close()
+        self.close()
         while not self.is_over:
             self.let_page_arrive()
             await self.read()
-        left = [each.last for each in self.log.after(self.at, self.log.end)]
+        assert self.end is not None
+        left = [each.last for each in self.log.after(self.at, self.end)]
         assert not left, "something is missing at the end"
 
 
@@ -208,11 +220,12 @@ STEPS = [
     has_memory=st.booleans(),
     in_batches=st.booleans(),
     steps=st.lists(st.sampled_from(STEPS), min_size=30, max_size=60),
+    closes_at=st.integers(0, 120),
 )
 def test_whatever_happens_each_item_comes_once_and_in_order_or_its_gap_is_told(
-    limit: int, page_size: int, has_memory: bool, in_batches: bool, steps: list[str]
+    limit: int, page_size: int, has_memory: bool, in_batches: bool, steps: list[str], closes_at: int
 ) -> None:
-    run(Scene(limit, page_size, has_memory=has_memory, in_batches=in_batches).play(steps))
+    run(Scene(limit, page_size, has_memory=has_memory, in_batches=in_batches).play(steps, closes_at))
 
 
 class QuickLog(Log):
