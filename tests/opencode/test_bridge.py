@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sandboxagent.adapters.opencode import transcripts
 from sandboxagent.adapters.opencode.errors import BridgeError
 from sandboxagent.adapters.opencode.ids import is_session_id
 from sandboxagent.adapters.opencode.objects import CommandBody, ModelRef, NewSession, SessionChange
@@ -185,6 +186,50 @@ def test_a_transcript_that_was_dropped_for_want_of_memory_is_read_again() -> Non
             assert sum(bridge.transcripts.find(session) is not None for session in sessions) < len(sessions)
             for session in sessions:
                 assert await bridge.messages(id_of(session)) == first[session.id]
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_heard", [True, False])
+@pytest.mark.parametrize("room", [1, 1 << 20])
+def test_what_is_said_while_a_transcript_is_read_is_in_it_once_and_in_order(
+    room: int, is_heard: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcripts, "WAITING", room)
+    monkeypatch.setattr(transcripts, "PAGE", 20)
+    monkeypatch.setattr(transcripts, "AT_ONCE", 2)
+
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            turn = own.prompt()
+            await own.settled()
+            said = 0
+
+            def says() -> None:
+                nonlocal said
+                own.agent.updates(f"{said} ")
+                said += 1
+
+            for _ in range(50):
+                says()
+            listener = bridge.listen() if is_heard else None
+            reading = asyncio.create_task(bridge.messages(id_of(own.session)))
+            while not reading.done():
+                await asyncio.sleep(0)
+                if said < 400:
+                    says()
+            assert said > 50
+            _, assistant = await reading
+            text = assistant["parts"][1]["text"]
+            assert text == "".join(f"{number} " for number in range(len(text.split())))
+            assert len(text.split()) >= 50
+            says()
+            await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            await turn
+            if listener is not None:
+                await listener.until("session.idle")
+            _, assistant = await bridge.messages(id_of(own.session))
+            assert assistant["parts"][1]["text"] == "".join(f"{number} " for number in range(said))
 
     run(main())
 

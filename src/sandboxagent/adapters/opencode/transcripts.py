@@ -13,6 +13,7 @@ from sandboxagent.adapters.opencode.events import EventBus
 from sandboxagent.adapters.opencode.messages import About, Event
 from sandboxagent.adapters.opencode.session_ids import describe, id_of, normalize
 from sandboxagent.adapters.opencode.transcript import Transcript
+from sandboxagent.core.cursor import Cursor, Page
 from sandboxagent.protocol.envelope import text_at
 from sandboxagent.protocol.errors import LogUnavailable
 from sandboxagent.server.log.event import Chunk
@@ -27,31 +28,71 @@ AT_ONCE, BYTES_AT_ONCE = 100, 64 << 10
 """Maximum number and bytes of events that are applied before other tasks run."""
 DEEPEST = 50
 """Maximum number of nested forks whose history is read."""
+WAITING = 1 << 20
+"""Maximum bytes of new events that wait while older ones are applied. Those beyond it are read from the log."""
 MAX_TRANSCRIPTS = 1000
 """Maximum number of transcripts in memory, for any size."""
 SHARE = 4
 """One transcript may use at most the whole memory divided by this."""
 
 
+class HistorySource:
+    """The history of a session, after that of the sessions from which it was forked."""
+
+    def __init__(self, hub: Hub, session_id: str) -> None:
+        self._hub = hub
+        self._session_id = session_id
+        self._origins: list[tuple[str, int]] | None = None
+        """Sessions from which this one was forked, oldest first, with the positions before which their history counts.
+        None until the first page is read."""
+
+    def in_memory(self, after: int) -> None:
+        """Return None, because the log reads a session's history from disk."""
+
+    async def page(self, after: int) -> Page[Chunk]:
+        """Read the events after a position. Raises LogUnavailable."""
+        if self._origins is None:
+            self._origins = await self._find_origins()
+        for session_id, before in self._origins:
+            if after < before - 1:
+                chunks = await self._hub.log.history(session_id, after, before, PAGE)
+                return Page(chunks, chunks[-1].last if chunks else before - 1)
+        end = self._hub.log.position
+        chunks = await self._hub.log.history(self._session_id, after, end + 1, PAGE)
+        upto = chunks[-1].last if chunks else max(after, end)
+        return Page(chunks, upto, is_last=upto >= end)
+
+    async def _find_origins(self) -> list[tuple[str, int]]:
+        origins: list[tuple[str, int]] = []
+        session = self._hub.find_session(self._session_id)
+        while session is not None and len(origins) < DEEPEST:
+            origin = text_at(session.facts.metadata, "forkedFrom")
+            first = await self._hub.log.history(session.id, 0, self._hub.log.position + 1, 1) if origin else []
+            session = self._hub.find_session(origin)
+            if session is not None and first:
+                origins.append((session.id, first[0].first))
+        return origins[::-1]
+
+
 @dataclass(slots=True, eq=False)
-class TranscriptCursor:
-    """One session's transcript, and its position in the log."""
+class FollowedTranscript:
+    """One session's transcript, and the cursor that brings it up to date with the log."""
 
     session_id: str
     transcript: Transcript
     directory: str
-    newest: int
-    """Position of the session's last known event."""
+    cursor: Cursor[Chunk]
     told_after: int
     """Position after which readers get events. They request messages for earlier ones."""
-    cursor: int = 0
-    """Position of the last event in the transcript."""
-    live: bool = False
-    """Whether the transcript is up to date, and new events are applied at once."""
     catching_up: "asyncio.Task[None] | None" = None
-    when_live: list[Callable[["TranscriptCursor"], None]] = field(
-        default_factory=list[Callable[["TranscriptCursor"], None]]
+    when_live: list[Callable[["FollowedTranscript"], None]] = field(
+        default_factory=list[Callable[["FollowedTranscript"], None]]
     )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the transcript is up to date, and new events are applied at once."""
+        return self.cursor.is_live and self.catching_up is None
 
 
 class Transcripts:
@@ -62,7 +103,7 @@ class Transcripts:
         self._hub = hub
         self._bus = bus
         self._memory = memory
-        self._followed: dict[str, TranscriptCursor] = {}
+        self._followed: dict[str, FollowedTranscript] = {}
         """By session id, the least recently used first."""
 
     # Reading
@@ -70,9 +111,8 @@ class Transcripts:
     async def get(self, session: Session) -> Transcript:
         """Return a session's transcript, up to date. Raises LogUnavailable."""
         followed = self._follow(session, self._hub.log.position)
-        if not followed.live:
+        if not followed.is_live:
             # Readers do not get events since it fell behind from here: they get them elsewhere, or not at all.
-            followed.newest = max(followed.newest, self._hub.log.position)
             await asyncio.shield(self._catch_up(followed))
         self._make_room(followed)
         return followed.transcript
@@ -96,7 +136,7 @@ class Transcripts:
         if not self._bus.read:
             return
         followed = self._follow(session, self._hub.log.position)
-        if followed.live:
+        if followed.is_live:
             then(followed.transcript)
             return
         followed.when_live.append(lambda followed: then(followed.transcript))
@@ -129,29 +169,33 @@ class Transcripts:
             if session is None:
                 return
             followed = self._follow(session, chunk.first - 1)
-        followed.newest = max(followed.newest, chunk.last)
-        if not self._bus.read:
-            followed.live = False
-        elif followed.live:
-            self._apply(followed, chunk)
+        cursor = followed.cursor
+        if followed.catching_up is not None:
+            cursor.push(chunk)
+        elif not self._bus.read:
+            cursor.fall_behind()
+        elif cursor.is_live:
+            cursor.push(chunk)
+            for each in cursor.take(chunk.size):
+                self._apply(followed, each)
         else:
-            if followed.catching_up is None:
-                followed.told_after = chunk.first - 1
+            followed.told_after = chunk.first - 1
             self._catch_up(followed)
 
-    def _follow(self, session: Session, told_after: int) -> TranscriptCursor:
+    def _follow(self, session: Session, told_after: int) -> FollowedTranscript:
         followed = self._followed.pop(session.id, None)
         if followed is None:
             about = About(id_of(session), session.facts.agent, session.facts.cwd)
             transcript = Transcript(about, self._memory // SHARE)
             directory = normalize(session.facts.cwd)
-            followed = TranscriptCursor(session.id, transcript, directory, told_after, told_after)
-        elif not followed.live and followed.catching_up is None:
+            cursor = Cursor(HistorySource(self._hub, session.id), 0, WAITING)
+            followed = FollowedTranscript(session.id, transcript, directory, cursor, told_after)
+        elif not followed.is_live and followed.catching_up is None:
             followed.told_after = told_after
         self._followed[session.id] = followed
         return followed
 
-    def _catch_up(self, followed: TranscriptCursor) -> "asyncio.Task[None]":
+    def _catch_up(self, followed: FollowedTranscript) -> "asyncio.Task[None]":
         # Not a `Shared`: callbacks ask the transcript itself whether it catches up.
         if followed.catching_up is None:
             task = asyncio.create_task(self._read(followed), name=f"transcript of {followed.session_id}")
@@ -159,63 +203,47 @@ class Transcripts:
             task.add_done_callback(lambda done: self._caught_up(followed, done))
         return followed.catching_up
 
-    def _caught_up(self, followed: TranscriptCursor, task: "asyncio.Task[None]") -> None:
-        followed.catching_up = None
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        logger.warning("session not read session=%s reason=%s", followed.session_id, type(error).__name__)
-        if not isinstance(error, LogUnavailable):
+    def _caught_up(self, followed: FollowedTranscript, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("session not read session=%s reason=%s", followed.session_id, type(error).__name__)
+
+    async def _read(self, followed: FollowedTranscript) -> None:
+        try:
+            await self._apply_missed(followed)
+            # There is no await between the last check for events and this, so no event is missed.
+            followed.catching_up = None
+            waiting, followed.when_live = followed.when_live, []
+            for then in waiting:
+                then(followed)
+        except LogUnavailable:
+            raise
+        except Exception:
             self._followed.pop(followed.session_id, None)
+            raise
+        finally:
+            followed.catching_up = None
 
-    async def _read(self, followed: TranscriptCursor) -> None:
-        if followed.cursor == 0:
-            await self._read_past(followed)
-        while followed.cursor < followed.newest:
-            await self._read_part(followed, followed.session_id, followed.newest + 1)
-        # There is no await between the check above and this, so no event is missed.
-        followed.live = True
-        waiting, followed.when_live = followed.when_live, []
-        for then in waiting:
-            then(followed)
-
-    async def _read_part(self, followed: TranscriptCursor, session_id: str, before: int) -> None:
-        """Read and apply a page of events before a position. Repeated calls apply all of them."""
-        chunks = await self._hub.log.history(session_id, followed.cursor, before, PAGE)
+    async def _apply_missed(self, followed: FollowedTranscript) -> None:
+        """Apply the events from the log, and those that came meanwhile."""
+        cursor = followed.cursor
         taken = size = 0
-        for chunk in chunks:
-            self._apply(followed, chunk, before)
-            taken, size = taken + len(chunk.lines), size + chunk.size
-            if taken > AT_ONCE or size > BYTES_AT_ONCE:
-                taken = size = 0
-                await asyncio.sleep(0)
-        if not chunks:
-            followed.cursor = before - 1
+        while cursor.queue or not cursor.is_live:
+            for chunk in cursor.take(BYTES_AT_ONCE) or await cursor.catch_up():
+                assert isinstance(chunk, Chunk), "the history tells of no gap"
+                self._apply(followed, chunk)
+                taken, size = taken + len(chunk.lines), size + chunk.size
+                if taken > AT_ONCE or size > BYTES_AT_ONCE:
+                    taken = size = 0
+                    await asyncio.sleep(0)
 
-    async def _read_past(self, followed: TranscriptCursor) -> None:
-        """Apply the history before a fork, from the sessions that it was forked from."""
-        line: list[tuple[str, int]] = []
-        session = self._hub.find_session(followed.session_id)
-        while session is not None and len(line) < DEEPEST:
-            source = text_at(session.facts.metadata, "forkedFrom")
-            first = await self._hub.log.history(session.id, 0, self._hub.log.position + 1, 1) if source else []
-            session = self._hub.find_session(source)
-            if session is not None and first:
-                line.append((session.id, first[0].first))
-        for session_id, before in reversed(line):
-            while followed.cursor < before - 1:
-                await self._read_part(followed, session_id, before)
-
-    def _apply(self, followed: TranscriptCursor, chunk: Chunk, before: int | None = None) -> None:
+    def _apply(self, followed: FollowedTranscript, chunk: Chunk) -> None:
         for position, line in enumerate(chunk.lines, chunk.first):
-            if position <= followed.cursor or (before is not None and position >= before):
-                continue
-            followed.cursor = position
             happened = followed.transcript.apply(position, chunk.at, chunk.direction, line)
             if position > followed.told_after and self._bus.read:
                 for each in happened:
                     self._tell(followed, each)
 
-    def _tell(self, followed: TranscriptCursor, event: Event) -> None:
+    def _tell(self, followed: FollowedTranscript, event: Event) -> None:
         if event.properties is not None:
             self._bus.publish(followed.directory, event.type, event.properties)
             if event.type == "session.idle":
@@ -225,7 +253,7 @@ class Transcripts:
         if session is not None:
             self.publish_session(session, event.type)
 
-    def _make_room(self, needed: TranscriptCursor) -> None:
+    def _make_room(self, needed: FollowedTranscript) -> None:
         size = sum(each.transcript.size for each in self._followed.values())
         for each in list(self._followed.values()):
             if size <= self._memory and len(self._followed) <= MAX_TRANSCRIPTS:
