@@ -14,17 +14,23 @@ from acp.client.connection import ClientSideConnection
 from acp.schema import (
     AgentMessageChunk,
     ClientCapabilities,
+    CreateTerminalResponse,
     ElicitationCapabilities,
     ElicitationFormCapabilities,
     ElicitationFormSessionMode,
+    FileSystemCapabilities,
+    ReadTextFileResponse,
     RequestPermissionResponse,
+    TerminalOutputResponse,
     TextContentBlock,
+    WaitForTerminalExitResponse,
 )
 
 T = TypeVar("T")
 COMMAND = (sys.executable, "-m", "sandboxagent.adapters.mock")
 WAIT = 60.0
 FORMS = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
+HOST = ClientCapabilities(fs=FileSystemCapabilities(read_text_file=True, write_text_file=True), terminal=True)
 
 
 async def within(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -38,12 +44,18 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 class Person:
-    """The client: keeps every update, and answers by what the test put into `answers` for the session."""
+    """The client: keeps every update, and answers by what the test put into `answers` for the session.
+
+    Its files are in memory, and its terminals run nothing: every command exits with 3.
+    """
 
     def __init__(self) -> None:
         self.updates: defaultdict[str, list[Any]] = defaultdict(list)
         self.asked: defaultdict[str, asyncio.Queue[dict[str, Any]]] = defaultdict(asyncio.Queue)
         self.answers: dict[str, Any] = {}
+        self.files: dict[str, str] = {}
+        self.commands: list[tuple[str, list[str]]] = []
+        self.released: list[str] = []
         self.news = asyncio.Condition()
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
@@ -59,6 +71,27 @@ class Person:
 
     async def ext_method(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         return await self._answer(params["sessionId"], {"method": method, **params})
+
+    async def read_text_file(self, path: str, **_: Any) -> ReadTextFileResponse:
+        if path not in self.files:
+            raise acp.RequestError.resource_not_found(path)
+        return ReadTextFileResponse(content=self.files[path])
+
+    async def write_text_file(self, content: str, path: str, **_: Any) -> None:
+        self.files[path] = content
+
+    async def create_terminal(self, command: str, args: list[str], **_: Any) -> CreateTerminalResponse:
+        self.commands.append((command, args))
+        return CreateTerminalResponse(terminal_id=f"terminal-{len(self.commands)}")
+
+    async def wait_for_terminal_exit(self, **_: Any) -> WaitForTerminalExitResponse:
+        return WaitForTerminalExitResponse(exit_code=3)
+
+    async def terminal_output(self, **_: Any) -> TerminalOutputResponse:
+        return TerminalOutputResponse(output="total 0\n", truncated=False)
+
+    async def release_terminal(self, terminal_id: str, **_: Any) -> None:
+        self.released.append(terminal_id)
 
     async def _answer(self, session_id: str, request: dict[str, Any]) -> Any:
         await self.asked[session_id].put(request)

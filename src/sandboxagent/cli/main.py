@@ -59,6 +59,7 @@ COMMANDS = CommandGroup(
         "credentials": Subcommand("see which credentials agents can find", _in("commands.agents", "credentials_group")),
         "permissions": Subcommand("check and test permission rules", _in("commands.permissions", "group")),
         "ui": Subcommand("open the Inspector in a browser", _in("commands.ui", "command")),
+        "demo": Subcommand("try the Inspector with the mock agent", _in("commands.demo", "command")),
         "sessions": Subcommand("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
         "fs": Subcommand("view files on a running server, and copy them", _in("commands.fs", "group")),
         "acp": Subcommand("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),

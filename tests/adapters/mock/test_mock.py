@@ -29,7 +29,7 @@ from acp.schema import (
     ToolCallStart,
 )
 
-from tests.support.mocking import COMMAND, Shared, is_text, run, started, within
+from tests.support.mocking import COMMAND, HOST, Shared, is_text, run, started, within
 
 
 def test_it_introduces_itself_and_what_it_can(shared: Shared) -> None:
@@ -111,7 +111,20 @@ def test_help_lists_every_word(shared: Shared) -> None:
         talk = await shared.mock.talk()
         await talk.prompt("HELP, what is a permission?")
 
-        words = ["help", "permission", "question", "form", "tool", "plan", "think", "slow", "crash", "big"]
+        words = [
+            "help",
+            "write",
+            "run",
+            "permission",
+            "question",
+            "form",
+            "tool",
+            "plan",
+            "think",
+            "slow",
+            "crash",
+            "big",
+        ]
         assert [line.split()[1].rstrip(":") for line in talk.text.splitlines() if line.startswith("- ")] == words
 
     shared.run(scene())
@@ -164,6 +177,88 @@ def test_permission_is_asked_and_the_choice_reported(shared: Shared, option: str
         assert request["tool_call"].tool_call_id == call.tool_call_id
         assert [it.status for it in talk.only(ToolCallProgress)] == [status]
         assert talk.text == f"You chose: {option}"
+
+    shared.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("prompt", "content"),
+    [
+        ("write notes.txt", "The mock agent wrote this.\n"),
+        ("Write notes.txt: buy Milk\nand eggs", "buy Milk\nand eggs\n"),
+        ("  write İ.txt  x", "x\n"),
+    ],
+)
+def test_write_writes_the_file_after_permission(tmp_path: Path, prompt: str, content: str) -> None:
+    async def scene() -> None:
+        async with started(tmp_path, HOST) as mock:
+            talk = await within(mock.talk("/somewhere"))
+            name = prompt.split()[1].rstrip(":")
+            path = f"/somewhere/{name}"
+            mock.person.files[path] = "before\n"
+            chosen = AllowedOutcome(outcome="selected", option_id="allow_once")
+            mock.person.answers[talk.session_id] = RequestPermissionResponse(outcome=chosen)
+
+            assert await within(talk.prompt(prompt)) == "end_turn"
+
+            (call,) = talk.only(ToolCallStart)
+            assert (call.content[0].path, call.content[0].old_text, call.content[0].new_text) == (
+                path,
+                "before\n",
+                content,
+            )
+            assert mock.person.files == {path: content}
+            assert [it.status for it in talk.only(ToolCallProgress)] == ["in_progress", "completed"]
+            assert talk.text == f"I wrote {name}."
+
+    run(scene())
+
+
+def test_write_without_permission_writes_nothing(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with started(tmp_path, HOST) as mock:
+            talk = await within(mock.talk("/somewhere"))
+            chosen = AllowedOutcome(outcome="selected", option_id="reject_once")
+            mock.person.answers[talk.session_id] = RequestPermissionResponse(outcome=chosen)
+
+            assert await within(talk.prompt("write notes.txt")) == "end_turn"
+
+            assert mock.person.files == {}
+            assert [it.status for it in talk.only(ToolCallProgress)] == ["failed"]
+            assert "did not write notes.txt" in talk.text
+
+    run(scene())
+
+
+def test_run_runs_the_command_in_a_terminal_after_permission(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with started(tmp_path, HOST) as mock:
+            talk = await within(mock.talk("/somewhere"))
+            chosen = AllowedOutcome(outcome="selected", option_id="allow_once")
+            mock.person.answers[talk.session_id] = RequestPermissionResponse(outcome=chosen)
+
+            assert await within(talk.prompt("run ls -l && exit 3")) == "end_turn"
+
+            (call,) = talk.only(ToolCallStart)
+            assert (call.title, call.kind, call.raw_input) == (
+                "ls -l && exit 3",
+                "execute",
+                {"command": "ls -l && exit 3"},
+            )
+            assert mock.person.commands == [("/bin/sh", ["-c", "ls -l && exit 3"])]
+            assert mock.person.released == ["terminal-1"]
+            assert [it.status for it in talk.only(ToolCallProgress)] == ["in_progress", "failed"]
+            assert talk.text == "The command ended with exit code 3."
+
+    run(scene())
+
+
+@pytest.mark.parametrize(("prompt", "missing"), [("write a.txt", "fs.writeTextFile"), ("run ls", "terminal")])
+def test_without_the_capability_it_says_that_it_cannot(shared: Shared, prompt: str, missing: str) -> None:
+    async def scene() -> None:
+        talk = await shared.mock.talk()
+        assert await talk.prompt(prompt) == "end_turn"
+        assert missing in talk.text
 
     shared.run(scene())
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
-from sandboxagent.adapters.mock.scripts import Session, Turn, play
+from sandboxagent.adapters.mock.scripts import ClientFeatures, Session, Turn, play
 from sandboxagent.adapters.stdio import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -180,7 +180,7 @@ class MockAgent:
         self._peer = peer
         self._sessions = sessions
         self._turns: dict[str, asyncio.Task[None]] = {}
-        self._takes_forms = False
+        self._client = ClientFeatures()
 
     def methods(self) -> Mapping[str, Method]:
         """Return the handlers of requests, by method."""
@@ -202,9 +202,14 @@ class MockAgent:
         return {"session/cancel": lambda params: self._cancel(_text(params, "sessionId"))}
 
     async def _initialize(self, params: Object) -> Object:
-        capabilities = params.get("clientCapabilities")
-        elicitation = cast("Object", capabilities).get("elicitation") if isinstance(capabilities, dict) else None
-        self._takes_forms = isinstance(elicitation, dict) and cast("Object", elicitation).get("form") is not None
+        capabilities = _members(params.get("clientCapabilities"))
+        files = _members(capabilities.get("fs"))
+        self._client = ClientFeatures(
+            forms=_members(capabilities.get("elicitation")).get("form") is not None,
+            reads_files=files.get("readTextFile") is True,
+            writes_files=files.get("writeTextFile") is True,
+            terminals=capabilities.get("terminal") is True,
+        )
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "mock", "title": "Mock agent", "version": VERSION},
@@ -292,7 +297,7 @@ class MockAgent:
         for block in prompt:
             session.record({"sessionUpdate": "user_message_chunk", "content": block})
         self._sessions.save(session)
-        turn = Turn(self._peer, session, prompt, takes_forms=self._takes_forms)
+        turn = Turn(self._peer, session, prompt, self._client)
         task = self._turns[session.session_id] = asyncio.create_task(self._play(turn))
         try:
             await task
@@ -331,6 +336,10 @@ class MockAgent:
         session = self._sessions.reopen(_text(params, "sessionId"))
         session.cwd = _text(params, "cwd")
         return session
+
+
+def _members(value: object) -> Object:
+    return cast("Object", value) if isinstance(value, dict) else {}
 
 
 def _text(params: Object, name: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import cast
 from uuid import uuid4
 
-from sandboxagent.adapters.stdio import Object, Peer
+from sandboxagent.adapters.stdio import Object, Peer, RpcError
 
 STEP_INTERVAL = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""
@@ -58,6 +58,16 @@ class Session:
                 self.history.append(copy.deepcopy(update))
 
 
+@dataclass(frozen=True, slots=True)
+class ClientFeatures:
+    """The declared capabilities of the client that a turn may use."""
+
+    forms: bool = False
+    reads_files: bool = False
+    writes_files: bool = False
+    terminals: bool = False
+
+
 @dataclass(slots=True)
 class Turn:
     """One prompt, with methods to respond to it."""
@@ -65,7 +75,7 @@ class Turn:
     peer: Peer
     session: Session
     prompt: list[Object]
-    takes_forms: bool
+    client: "ClientFeatures"
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -153,29 +163,118 @@ async def _help(turn: Turn, _: re.Match[str]) -> None:
 
 
 async def _permission(turn: Turn, _: re.Match[str]) -> None:
-    path = str(PurePath(turn.session.cwd) / "notes.txt")
+    call = _write_call(turn, "notes.txt", "Permission was given.\n")
+    chosen = await _ask_permission(turn, call)
+    await turn.send(_progress(call, "completed" if chosen.startswith("allow") else "failed"))
+    await turn.say(f"You chose: {chosen}")
+
+
+async def _write(turn: Turn, _: re.Match[str]) -> None:
+    """Write a file as the prompt says, if the client permits it."""
+    if not turn.client.writes_files:
+        await turn.say("This client did not declare fs.writeTextFile, so I cannot write files.")
+        return
+    words = turn.text.split(maxsplit=2)
+    name = words[1].rstrip(":")
+    before = await _read(turn, name)
+    content = f"{words[2].rstrip()}\n" if len(words) > 2 else "The mock agent wrote this.\n"
+    call = _write_call(turn, name, content, before)
+    chosen = await _ask_permission(turn, call)
+    if not chosen.startswith("allow"):
+        await turn.send(_progress(call, "failed"))
+        await turn.say(f"You chose: {chosen}. I did not write {name}.")
+        return
+    await turn.send(_progress(call, "in_progress"))
+    try:
+        await turn.ask("fs/write_text_file", {"path": _path(turn, name), "content": content})
+    except RpcError as refusal:
+        await turn.send(_progress(call, "failed"))
+        await turn.say(f"I could not write {name}: {refusal}")
+        return
+    await turn.send(_progress(call, "completed"))
+    await turn.stream(f"I wrote {name}.")
+
+
+async def _run(turn: Turn, _: re.Match[str]) -> None:
+    """Run a command in a terminal of the client, if the client permits it."""
+    if not turn.client.terminals:
+        await turn.say("This client did not declare terminal, so I cannot run commands.")
+        return
+    command = turn.text.strip().partition(" ")[2].strip()
     call: Object = {
         "toolCallId": f"call-{uuid4().hex[:12]}",
-        "title": "Write notes.txt",
+        "title": command,
+        "kind": "execute",
+        "status": "pending",
+        "rawInput": {"command": command},
+    }
+    chosen = await _ask_permission(turn, call)
+    if not chosen.startswith("allow"):
+        await turn.send(_progress(call, "failed"))
+        await turn.say(f"You chose: {chosen}. I did not run it.")
+        return
+    try:
+        shell = ["/bin/sh", "-c", command]
+        made = await turn.ask("terminal/create", {"command": shell[0], "args": shell[1:], "cwd": turn.session.cwd})
+        terminal: Object = {"terminalId": made["terminalId"]}
+        await turn.send({**_progress(call, "in_progress"), "content": [{"type": "terminal", **terminal}]})
+        try:
+            ended = await turn.ask("terminal/wait_for_exit", terminal)
+            await turn.ask("terminal/output", terminal)
+        finally:
+            await turn.ask("terminal/release", terminal)
+    except RpcError as refusal:
+        await turn.send(_progress(call, "failed"))
+        await turn.say(f"I could not run it: {refusal}")
+        return
+    code = ended.get("exitCode")
+    await turn.send(_progress(call, "completed" if code == 0 else "failed"))
+    how = f"exit code {code}" if code is not None else f"signal {ended.get('signal')}"
+    await turn.stream(f"The command ended with {how}.")
+
+
+async def _read(turn: Turn, name: str) -> str | None:
+    """Return the text of a file; None if it cannot be read."""
+    if not turn.client.reads_files:
+        return None
+    try:
+        content = (await turn.ask("fs/read_text_file", {"path": _path(turn, name)})).get("content")
+    except RpcError:
+        return None
+    return content if isinstance(content, str) else None
+
+
+def _path(turn: Turn, name: str) -> str:
+    return str(PurePath(turn.session.cwd) / name)
+
+
+def _write_call(turn: Turn, name: str, text: str, before: str | None = None) -> Object:
+    path = _path(turn, name)
+    diff = {"type": "diff", "path": path, "newText": text, **({} if before is None else {"oldText": before})}
+    return {
+        "toolCallId": f"call-{uuid4().hex[:12]}",
+        "title": f"Write {name}",
         "kind": "edit",
         "status": "pending",
-        "content": [{"type": "diff", "path": path, "newText": "Permission was given.\n"}],
+        "content": [diff],
         "locations": [{"path": path}],
-        "rawInput": {"path": path, "content": "Permission was given.\n"},
+        "rawInput": {"path": path, "content": text},
     }
+
+
+async def _ask_permission(turn: Turn, call: Object) -> str:
+    """Announce a tool call and ask permission for it. Return the chosen option, or `cancelled`."""
     await turn.send({"sessionUpdate": "tool_call", **call})
     options = {"allow_once": "Allow once", "allow_always": "Always allow", "reject_once": "Reject"}
     offered = [{"optionId": kind, "name": name, "kind": kind} for kind, name in options.items()]
     answer = await turn.ask("session/request_permission", {"toolCall": call, "options": offered})
     match answer:
         case {"outcome": {"outcome": "selected", "optionId": str(chosen)}}:
-            pass
+            return chosen
         case {"outcome": {"outcome": "cancelled"}}:
-            chosen = "cancelled"
+            return "cancelled"
         case _:
             raise ValueError("an answer needs an outcome")
-    await turn.send(_progress(call, "completed" if chosen.startswith("allow") else "failed"))
-    await turn.say(f"You chose: {chosen}")
 
 
 async def _question(turn: Turn, _: re.Match[str]) -> None:
@@ -208,7 +307,7 @@ async def _question(turn: Turn, _: re.Match[str]) -> None:
 
 
 async def _form(turn: Turn, _: re.Match[str]) -> None:
-    if not turn.takes_forms:
+    if not turn.client.forms:
         await turn.say("This client did not declare elicitation.form, so I cannot show it a form.")
         return
     form: Object = {
@@ -318,7 +417,9 @@ def _progress(call: Object, status: str) -> Object:
 
 SCRIPTS = (
     Script("help", "shows this list", _help),
-    Script("permission", "asks for permission to write a file", _permission),
+    Script("write <file> [text]", "writes a file, after you permit it", _write, r"^\s*write\s+[^\s:]"),
+    Script("run <command>", "runs a command in a terminal, after you permit it", _run, r"^\s*run\s+\S"),
+    Script("permission", "asks for permission to write a file, and writes nothing", _permission),
     Script("question", "asks a question with three answers", _question),
     Script("form", "shows a form, if the client takes forms", _form),
     Script("tool", "makes a tool call with a diff", _tool),

@@ -54,15 +54,19 @@ def _open(arguments: ParsedArguments) -> int:
         describe(str(failed), failed.stderr)
         return failed.code
     directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
+    return open_link(directory, write_link(server, arguments.word("session")), print_only=arguments.switch("print"))
+
+
+def open_link(directory: Path, link: str, *, print_only: bool) -> int:
+    """Open the link to the Inspector in the user's browser, or print it. Return the exit code."""
     _remove_old_pages(directory)
-    link = write_link(server, arguments.word("session"))
-    if arguments.switch("print") or not _has_browser():
+    if print_only or not _has_browser():
         print(link)
         return 0
     page = write_page(directory, link)
     try:
         if _show(page):
-            print(f"opened {server.url}/ui/", flush=True)
+            print(f"opened {link.partition('#')[0]}", flush=True)
             sleep(READ_TIMEOUT)
         else:
             complain("no browser could be opened; here is the link:")
