@@ -52,7 +52,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path) -> None:
     package = installed / "node_modules" / "sandboxagent"
     names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
-    modules = {path.stem for path in (SDK / "src").glob("*.ts")}
+    sources = SDK / "src"
+    modules = {path.relative_to(sources).with_suffix("").as_posix() for path in sources.rglob("*.ts")}
 
     expected = {f"dist/{name}{end}" for name in modules for end in (".js", ".js.map", ".d.ts", ".d.ts.map")}
     assert names == expected | {"package.json", "README.md", "LICENSE"}
@@ -61,7 +62,7 @@ def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path
 def test_a_map_has_its_source(installed: Path) -> None:
     package = installed / "node_modules" / "sandboxagent"
 
-    for name in (package / "dist").glob("*.js.map"):
+    for name in (package / "dist").rglob("*.js.map"):
         assert json.loads(name.read_text())["sourcesContent"][0], name
 
 
@@ -86,7 +87,7 @@ def test_it_needs_no_types_of_node(installed: Path) -> None:
 
 
 def test_no_module_imports_anything_of_node_when_it_is_loaded(installed: Path) -> None:
-    for module in (installed / "node_modules" / "sandboxagent" / "dist").glob("*.js"):
+    for module in (installed / "node_modules" / "sandboxagent" / "dist").rglob("*.js"):
         assert re.findall(r"^(?:import|export)\b.*[\"']node:.*", module.read_text(), re.MULTILINE) == [], module
 
 

@@ -5,8 +5,8 @@ import { dirname, join } from "node:path";
 
 import { afterEach, describe, expect, it } from "vitest";
 
-import { Script } from "../log/fixtures.js";
-import { fold } from "../log/fold.js";
+import { reduce } from "sandboxagent";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { patchOf } from "./patch.js";
 import { deciderOf, reviewOf } from "./review.js";
 
@@ -24,10 +24,10 @@ describe("a review", () => {
     });
     script.turn("Talk only");
     script.turn("And that", () => script.edit("call-2", "/srv/app/b", null, "new\n"));
-    const { changes, files, turns } = reviewOf(fold(script.entries));
+    const { changes, files, turns } = reviewOf(reduce(script.entries));
     expect(changes).toMatchObject([
-      { path: "/srv/app/a", prompt: "Rename it", turnNumber: 1, state: "done", askedKey: expect.any(String), decision: { by: { user: "ada" } } },
-      { path: "/srv/app/b", prompt: "And that", turnNumber: 3, state: "done", askedKey: undefined, before: undefined },
+      { path: "/srv/app/a", prompt: "Rename it", turnNumber: 1, state: "done", requestKey: expect.any(String), decision: { by: { user: "ada" } } },
+      { path: "/srv/app/b", prompt: "And that", turnNumber: 3, state: "done", requestKey: undefined, before: undefined },
     ]);
     expect(files.map(({ path }) => path)).toEqual(["/srv/app/a", "/srv/app/b"]);
     expect(turns.map(({ number }) => number)).toEqual([1, 3]);
@@ -48,7 +48,7 @@ describe("a review", () => {
       script.event("fromServer", { id: 9, result: null });
       script.edit("written", "/srv/app/d", "x\n", "y\n");
     });
-    expect(reviewOf(fold(script.entries)).changes.map(({ start }) => start)).toEqual([
+    expect(reviewOf(reduce(script.entries)).changes.map(({ start }) => start)).toEqual([
       { old: 20, new: 20 },
       { old: 30, new: 31 },
       undefined,
@@ -70,7 +70,7 @@ describe("a review", () => {
       script.toolUpdate("bad", { status: "failed" });
       script.tool("open", { content });
     });
-    const { changes } = reviewOf(fold(script.entries));
+    const { changes } = reviewOf(reduce(script.entries));
     expect(changes.map(({ state }) => state)).toEqual(["rejected", "failed", "unfinished"]);
     expect(deciderOf(changes[0]!.decision!)).toBe("rule no writing");
   });
@@ -84,7 +84,7 @@ describe("a review", () => {
       }
       script.edit("call-1", "/srv/app/a", null, "x\n");
     });
-    const { changes } = reviewOf(fold(script.entries));
+    const { changes } = reviewOf(reduce(script.entries));
     expect(changes.map(({ path }) => path).sort()).toEqual(["/srv/app/a", "/srv/app/b"]);
   });
 });
@@ -107,7 +107,7 @@ describe("a patch", () => {
     script.turn("Change them", () => {
       for (const [index, [path, oldText, newText]] of edits.entries()) script.edit(`call-${index}`, `${CWD}/${path}`, oldText, newText);
     });
-    const patch = patchOf(reviewOf(fold(script.entries)).files, CWD);
+    const patch = patchOf(reviewOf(reduce(script.entries)).files, CWD);
     execFileSync("git", ["apply", "--whitespace=nowarn", "-"], { cwd: folder, input: patch, stdio: ["pipe", "pipe", "pipe"] });
     const paths = new Set([...Object.keys(before), ...edits.map(([path]) => path)]);
     return Object.fromEntries([...paths].map((path) => [path, readFileSync(join(folder, path), "utf8")]));
@@ -174,7 +174,7 @@ describe("a patch", () => {
       const content = [{ type: "diff", path: `${CWD}/a`, oldText: before, newText: after }];
       script.tool("told", { content, locations: [{ path: `${CWD}/a`, line: 101 }], status: "completed" });
     });
-    expect(patchOf(reviewOf(fold(script.entries)).files, CWD)).toContain("@@ -102,7 +102,7 @@");
+    expect(patchOf(reviewOf(reduce(script.entries)).files, CWD)).toContain("@@ -102,7 +102,7 @@");
   });
 
   it("is taken for files without an end of line, and with names that need quotes", () => {
@@ -195,6 +195,6 @@ describe("a patch", () => {
       script.answer(asked, "no");
       script.decision(asked, "no");
     });
-    expect(patchOf(reviewOf(fold(script.entries)).files, CWD)).toBe("");
+    expect(patchOf(reviewOf(reduce(script.entries)).files, CWD)).toBe("");
   });
 });

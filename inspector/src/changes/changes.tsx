@@ -3,8 +3,8 @@
 import { Braces, ClipboardCopy, Columns2, Files, History, MessageSquare, Rows2 } from "lucide-react";
 import { type ReactNode, type RefObject, useContext, useEffect, useMemo, useRef, useState } from "react";
 
+import { isRefused } from "../waiting/outcome.js";
 import { Badge, Button, EmptyState, IconButton, Loading, type Tone, copy, toast } from "../design/index.js";
-import { isRefused } from "../log/asking.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import { useSpot } from "../router.js";
 import { countOf, linesOf } from "../text/changes.js";
@@ -237,16 +237,16 @@ function Card({ change, layout, isCurrent, path, focus }: CardProps): ReactNode 
 
 function Allowed({ change }: { readonly change: Change }): ReactNode {
   const answered = useContext(AnsweredHere);
-  const { decision, askedKey, at } = change;
+  const { decision, requestKey, at } = change;
   const time = new Date(decision?.at ?? at).toLocaleTimeString("en-GB");
-  if (askedKey === undefined) return `No permission was asked · ${time}`;
+  if (requestKey === undefined) return `No permission was asked · ${time}`;
   if (decision === undefined) return "Waits for permission";
   const refused = decision.outcome === "answered" || decision.outcome === "rejected" ? "Rejected" : "Not allowed";
   const word = isRefused(decision) ? refused : "Allowed";
   const always = decision.optionKind?.endsWith("always") ? ", from now on" : "";
   return (
     <>
-      {word} by {answered.has(askedKey) ? "you" : <SafeText text={deciderOf(decision)} limit={120} />}
+      {word} by {answered.has(requestKey) ? "you" : <SafeText text={deciderOf(decision)} limit={120} />}
       {always} · {time}
       {decision.reason !== undefined && (
         <>

@@ -1,8 +1,9 @@
 /** Everything that a session did to files: per change, per file, per turn; with what was asked and who allowed it (pure). */
 
-import { isRefused } from "../log/asking.js";
+import type { FileWrite, RequestDecision, RequestItem, SessionView, ToolCallItem, TurnView } from "sandboxagent";
+
+import { isRefused } from "../waiting/outcome.js";
 import { type Start, WHOLE_FILE, startsOf } from "../text/numbering.js";
-import type { Asked, FileWrite, SessionView, Settled, ToolCall, Turn } from "../log/view.js";
 
 /** How far a change has come. */
 export type ChangeState = "done" | "proposed" | "rejected" | "failed" | "unfinished";
@@ -27,9 +28,9 @@ export interface Change {
   /** The event that shows it first. */
   readonly event: number;
   /** The request for permission; undefined when none was asked for. */
-  readonly askedKey: string | undefined;
+  readonly requestKey: string | undefined;
   /** How permission was given or refused. */
-  readonly decision: Settled | undefined;
+  readonly decision: RequestDecision | undefined;
   /** Where it begins in the file, when that is known. */
   readonly start: Start | undefined;
 }
@@ -74,7 +75,7 @@ export function reviewOf(view: SessionView): Review {
   return { changes, turns, files: [...files].map(([path, of]) => ({ path, changes: of })) };
 }
 
-function changesOf(turn: Turn, writes: readonly FileWrite[]): Omit<Change, "turnNumber">[] {
+function changesOf(turn: TurnView, writes: readonly FileWrite[]): Omit<Change, "turnNumber">[] {
   const known = memory.get(turn);
   if (known && known.writes.length === writes.length && known.writes.every((each, index) => each === writes[index])) {
     return known.changes;
@@ -85,14 +86,14 @@ function changesOf(turn: Turn, writes: readonly FileWrite[]): Omit<Change, "turn
 }
 
 /** A turn that has not changed has the same changes. */
-const memory = new WeakMap<Turn, { writes: readonly FileWrite[]; changes: Omit<Change, "turnNumber">[] }>();
+const memory = new WeakMap<TurnView, { writes: readonly FileWrite[]; changes: Omit<Change, "turnNumber">[] }>();
 
-function* ofTools(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
-  const asked = new Map(turn.items.flatMap((item) => (item.type === "asked" ? [[item.key, item] as const] : [])));
+function* ofTools(turn: TurnView, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
+  const asked = new Map(turn.items.flatMap((item) => (item.type === "request" ? [[item.key, item] as const] : [])));
   for (const item of turn.items) {
     if (item.type !== "tool") continue;
     const starts = startsOf(item.content, item.locations);
-    const request = item.askedKey === undefined ? undefined : asked.get(item.askedKey);
+    const request = item.requestKey === undefined ? undefined : asked.get(item.requestKey);
     for (const [index, content] of item.content.entries()) {
       if (content.type !== "diff" || typeof content.path !== "string" || typeof content.newText !== "string") continue;
       yield {
@@ -106,7 +107,7 @@ function* ofTools(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Chan
         title: item.title,
         at: item.at,
         event: item.events.first,
-        askedKey: request?.key,
+        requestKey: request?.key,
         decision: request?.decision,
         // What the server wrote is the whole file.
         start: writes.some((write) => isSame(write, content)) ? WHOLE_FILE : starts[index],
@@ -120,7 +121,7 @@ function isSame(write: FileWrite, shown: { readonly path: string; readonly newTe
 }
 
 /** What the server wrote for the agent, unless a tool call shows the same. */
-function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
+function* ofWrites(turn: TurnView, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
   const shown = new Set(
     turn.items.flatMap((item) =>
       item.type === "tool" ? item.content.flatMap((each) => (each.type === "diff" ? [`${each.path}\0${each.newText}`] : [])) : [],
@@ -139,21 +140,21 @@ function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Cha
       title: "Written by the server for the agent",
       at: write.at,
       event: write.events.first,
-      askedKey: undefined,
+      requestKey: undefined,
       decision: undefined,
       start: WHOLE_FILE,
     };
   }
 }
 
-function stateOf(call: ToolCall, asked: Asked | undefined, turn: Turn): ChangeState {
+function stateOf(call: ToolCallItem, asked: RequestItem | undefined, turn: TurnView): ChangeState {
   if (asked?.decision && isRefused(asked.decision)) return "rejected";
   if (call.status === "completed") return "done";
   if (call.status === "failed") return "failed";
   return turn.state === "running" ? "proposed" : "unfinished";
 }
 
-export function promptOf(turn: Turn): string {
+export function promptOf(turn: TurnView): string {
   const said = turn.items.find(({ type }) => type === "user");
   if (said?.type !== "user") return "";
   return said.blocks.map((block) => (block.type === "text" ? block.text : "")).join(" ").trim();
@@ -166,7 +167,7 @@ function grouped(changes: readonly Change[]): Map<string, Change[]> {
 }
 
 /** Who decided, in words. */
-export function deciderOf(decision: Settled): string {
+export function deciderOf(decision: RequestDecision): string {
   const { by } = decision;
   const word = (name: string): string | undefined => (typeof by?.[name] === "string" ? String(by[name]) : undefined);
   switch (by?.kind) {

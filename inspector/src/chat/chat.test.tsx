@@ -2,9 +2,9 @@
 import { cleanup, render } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
 
-import { Script } from "../log/fixtures.js";
+import type { SessionView } from "sandboxagent";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { SessionLog } from "../log/session-log.js";
-import type { SessionView } from "../log/view.js";
 import { RowView, countText } from "./row-view.js";
 import { rowOfEvent, rowsOf } from "./rows.js";
 
@@ -167,7 +167,7 @@ describe("the transcript", () => {
       script.update({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "b" } });
     });
     const rows = rowsOf(view);
-    const row = rows[rowOfEvent(rows, view.at)];
+    const row = rows[rowOfEvent(rows, view.position)];
     expect(row?.kind === "item" && row.item.type).toBe("text");
     expect(rowOfEvent(rows, 0)).toBe(-1);
   });

@@ -2,12 +2,11 @@
 
 import { MessageSquareText } from "lucide-react";
 import { useEffect, useMemo, useRef, useState, type DragEvent, type ReactNode } from "react";
-import type { Session } from "sandboxagent";
+import type { Session, SessionView } from "sandboxagent";
 
 import { Composer, type Dropped } from "../composer/composer.js";
 import { Button, EmptyState, ErrorNote, Loading } from "../design/index.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
-import type { SessionView } from "../log/view.js";
 import { useSpot } from "../router.js";
 import { useServer, useSessionInfo } from "../server/index.js";
 import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";

@@ -3,7 +3,7 @@
 import { ChevronRight } from "lucide-react";
 import { useState, type ReactNode } from "react";
 
-import type { SessionView } from "../log/view.js";
+import type { SessionView } from "sandboxagent";
 import { SafeText } from "../text/safe-text.js";
 import { Checklist, progressOf } from "./plan-view.js";
 
@@ -11,7 +11,7 @@ export function PlanBar({ view }: { readonly view: SessionView }): ReactNode {
   const [open, setOpen] = useState(false);
   const { plan } = view;
   const isOver = !plan || plan.length === 0 || plan.every(({ status }) => status === "completed");
-  if (isOver || view.state === "idle" || view.state === "ended") return null;
+  if (isOver || view.status === "idle" || view.status === "ended") return null;
   const now = plan.find(({ status }) => status === "in_progress") ?? plan.find(({ status }) => status === "pending");
   return (
     <div className="plan-bar">

@@ -4,7 +4,7 @@ import { Check, ListTodo } from "lucide-react";
 import type { PlanEntry } from "@agentclientprotocol/sdk";
 import type { ReactNode } from "react";
 
-import type { PlanSnapshot } from "../log/view.js";
+import type { PlanItem } from "sandboxagent";
 import { SafeText } from "../text/safe-text.js";
 import { useFold } from "./folds.js";
 
@@ -13,7 +13,7 @@ export function PlanView({
   snapshot,
   isCurrent,
 }: {
-  readonly snapshot: PlanSnapshot;
+  readonly snapshot: PlanItem;
   readonly isCurrent: boolean;
 }): ReactNode {
   const [open, toggle] = useFold(snapshot.key, isCurrent);

@@ -3,8 +3,19 @@
 import { Braces, ChevronRight, CircleStop, Info, TriangleAlert } from "lucide-react";
 import { memo, useMemo, type ReactNode } from "react";
 
+import type {
+  FailureItem,
+  GapItem,
+  NoticeItem,
+  SessionView,
+  ThoughtItem,
+  ToolCallItem,
+  TurnView,
+  UserItem,
+  ViewItem,
+} from "sandboxagent";
+
 import { IconButton, Spinner, durationText, useNow } from "../design/index.js";
-import type { Failure, Item, Missing, Notice, SessionView, Thought, ToolCall, Turn, UserMessage } from "../log/view.js";
 import { useSpot } from "../router.js";
 import { Ansi } from "../text/ansi.js";
 import { Markdown } from "../text/markdown.js";
@@ -30,7 +41,7 @@ export const RowView = memo(
     if (row.kind === "working") return <Working turn={row.turn} view={view} isLive={isLive} />;
     if (row.kind === "end") return <TurnEnd turn={row.turn} />;
     // What waits is below, where it can be answered.
-    if (isLive && row.item.type === "asked" && row.item.decision === undefined) return null;
+    if (isLive && row.item.type === "request" && row.item.decision === undefined) return null;
     return (
       <div
         className={`item item-${row.item.type}`}
@@ -39,7 +50,7 @@ export const RowView = memo(
         data-focused={isFocused || undefined}
       >
         <ItemView item={row.item} streaming={row.streaming} view={view} isLive={isLive} />
-        {row.item.events.length > 0 && <SourceLink event={row.item.events.first} />}
+        {row.item.events.count > 0 && <SourceLink event={row.item.events.first} />}
       </div>
     );
   },
@@ -71,8 +82,8 @@ function looksAround(row: Row): boolean {
 }
 
 /** Whether the person is being asked about a tool call: then what it does is shown there. */
-function isAsked(tool: ToolCall, view: SessionView): boolean {
-  return tool.askedKey !== undefined && view.pending.some(({ key }) => key === tool.askedKey);
+function isAsked(tool: ToolCallItem, view: SessionView): boolean {
+  return tool.requestKey !== undefined && view.pending.some(({ key }) => key === tool.requestKey);
 }
 
 function isSameAround(before: SessionView, after: SessionView): boolean {
@@ -81,12 +92,12 @@ function isSameAround(before: SessionView, after: SessionView): boolean {
     (before.terminals === after.terminals &&
       before.pending === after.pending &&
       before.plan === after.plan &&
-      before.state === after.state)
+      before.status === after.status)
   );
 }
 
 interface ItemViewProps {
-  readonly item: Item;
+  readonly item: ViewItem;
   readonly streaming: boolean;
   readonly view: SessionView;
   readonly isLive: boolean;
@@ -106,18 +117,18 @@ function ItemView({ item, streaming, view, isLive }: ItemViewProps): ReactNode {
       return <ToolCard tool={item} terminals={view.terminals} isLive={isLive} isAsked={isAsked(item, view)} />;
     case "plan":
       return <PlanView snapshot={item} isCurrent={item.entries === view.plan} />;
-    case "asked":
+    case "request":
       return <SettledView asked={item} isLive={isLive} />;
     case "failure":
       return <FailureView failure={item} />;
     case "notice":
       return <NoticeView notice={item} />;
-    case "missing":
+    case "gap":
       return <MissingView missing={item} />;
   }
 }
 
-function UserMessageView({ message }: { readonly message: UserMessage }): ReactNode {
+function UserMessageView({ message }: { readonly message: UserItem }): ReactNode {
   const { blocks, files } = useMemo(() => writtenIn(message), [message]);
   return (
     <div className="user-message">
@@ -143,7 +154,7 @@ function UserMessageView({ message }: { readonly message: UserMessage }): ReactN
   );
 }
 
-function ThoughtView({ thought, streaming }: { readonly thought: Thought; readonly streaming: boolean }): ReactNode {
+function ThoughtView({ thought, streaming }: { readonly thought: ThoughtItem; readonly streaming: boolean }): ReactNode {
   const [open, toggle] = useFold(thought.key, false);
   const took = Date.parse(thought.until) - Date.parse(thought.at);
   return (
@@ -166,7 +177,7 @@ function glimpse(text: string): string {
     .slice(-140);
 }
 
-function FailureView({ failure }: { readonly failure: Failure }): ReactNode {
+function FailureView({ failure }: { readonly failure: FailureItem }): ReactNode {
   const lines = failure.stderr;
   const output = lines
     ? [...lines.head, ...(lines.truncated ? ["…"] : []), ...lines.tail.slice(lines.truncated ? 0 : lines.tail.length)]
@@ -201,7 +212,7 @@ function FailureView({ failure }: { readonly failure: Failure }): ReactNode {
   );
 }
 
-function NoticeView({ notice }: { readonly notice: Notice }): ReactNode {
+function NoticeView({ notice }: { readonly notice: NoticeItem }): ReactNode {
   return (
     <p className="notice">
       <Info aria-hidden size={14} />
@@ -210,8 +221,8 @@ function NoticeView({ notice }: { readonly notice: Notice }): ReactNode {
   );
 }
 
-function MissingView({ missing }: { readonly missing: Missing }): ReactNode {
-  const { after, resumesAt } = missing.gap;
+function MissingView({ missing }: { readonly missing: GapItem }): ReactNode {
+  const { after, resumesAt } = missing;
   return (
     <p className="missing">
       The events after {after} and before {resumesAt} are no longer kept.
@@ -224,13 +235,13 @@ function Working({
   view,
   isLive,
 }: {
-  readonly turn: Turn;
+  readonly turn: TurnView;
   readonly view: SessionView;
   readonly isLive: boolean;
 }): ReactNode {
   const now = useNow(isLive ? 1_000 : 3_600_000);
   const until = isLive ? now : Date.parse(view.time);
-  const waits = view.state === "waiting";
+  const waits = view.status === "waiting";
   return (
     <p className={`turn-end ${waits ? "turn-waits" : ""}`}>
       {isLive && !waits && <Spinner label="Working" />}
@@ -246,7 +257,7 @@ const STOPS: Readonly<Record<string, string>> = {
   refusal: "The agent refused",
 };
 
-function TurnEnd({ turn }: { readonly turn: Turn }): ReactNode {
+function TurnEnd({ turn }: { readonly turn: TurnView }): ReactNode {
   const took = turn.endedAt === undefined ? undefined : Date.parse(turn.endedAt) - Date.parse(turn.startedAt);
   const word = turn.state === "failed" ? "Failed" : (STOPS[turn.stopReason ?? ""] ?? "");
   const stopped = turn.neverBegan ? "Stopped before it began" : "Stopped";

@@ -1,20 +1,21 @@
 /** The rows of a transcript: the items of all turns, and a line at the end of each turn. */
 
-import type { Item, SessionView, Turn } from "../log/view.js";
+import type { SessionView, TurnView, ViewItem } from "sandboxagent";
+
 
 export type Row =
   | {
       readonly kind: "item";
       readonly key: string;
-      readonly item: Item;
-      readonly turn: Turn;
+      readonly item: ViewItem;
+      readonly turn: TurnView;
       readonly streaming: boolean;
     }
-  | { readonly kind: "end"; readonly key: string; readonly turn: Turn }
-  | { readonly kind: "working"; readonly key: string; readonly turn: Turn };
+  | { readonly kind: "end"; readonly key: string; readonly turn: TurnView }
+  | { readonly kind: "working"; readonly key: string; readonly turn: TurnView };
 
 /** Turns never change; what they become is another turn. So each is turned into rows once. */
-const known = new WeakMap<Turn, readonly Row[]>();
+const known = new WeakMap<TurnView, readonly Row[]>();
 
 export function rowsOf(view: SessionView): readonly Row[] {
   return view.turns.flatMap((turn) => {
@@ -38,7 +39,7 @@ export function rowOfEvent(rows: readonly Row[], event: number): number {
   return best;
 }
 
-function rowsOfTurn(turn: Turn): Row[] {
+function rowsOfTurn(turn: TurnView): Row[] {
   const running = turn.state === "running";
   const rows: Row[] = turn.items.map((item, index) => ({
     kind: "item",

@@ -3,7 +3,7 @@
 import { Check, Clock, X } from "lucide-react";
 import { memo, useContext, type ReactNode } from "react";
 
-import type { Asked } from "../log/view.js";
+import type { RequestItem } from "sandboxagent";
 import { Markdown } from "../text/markdown.js";
 import { SafeText } from "../text/safe-text.js";
 import { ActionView } from "../waiting/action-view.js";
@@ -16,7 +16,7 @@ export const SettledView = memo(function SettledView({
   asked,
   isLive,
 }: {
-  readonly asked: Asked;
+  readonly asked: RequestItem;
   readonly isLive: boolean;
 }): ReactNode {
   const answered = useContext(AnsweredHere);
@@ -65,7 +65,7 @@ export const SettledView = memo(function SettledView({
   );
 });
 
-function aboutOf(asked: Asked): string {
+function aboutOf(asked: RequestItem): string {
   if (asked.kind === "permission") return summaryOf(actionOf(asked.toolCall));
   if (asked.kind === "elicitation") return asked.message;
   // Of one question its own words: what comes before them is the same for all that an agent asks.
@@ -73,7 +73,7 @@ function aboutOf(asked: Asked): string {
   return first !== undefined && others.length === 0 ? first.question : asked.prompt || (first?.question ?? "");
 }
 
-function wordsOf(asked: Exclude<Asked, { kind: "permission" }>): string {
+function wordsOf(asked: Exclude<RequestItem, { kind: "permission" }>): string {
   if (asked.kind === "elicitation") return asked.message;
   return asked.questions
     .map(({ question, options }) => [question, ...options.map(({ label }) => `- ${label}`)].join("\n\n"))

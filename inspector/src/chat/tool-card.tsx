@@ -18,8 +18,8 @@ import {
 } from "lucide-react";
 import { memo, useMemo, type ComponentType, type ReactNode } from "react";
 
+import type { TerminalView, ToolCallItem } from "sandboxagent";
 import { Spinner, durationText, useNow } from "../design/index.js";
-import type { Terminal, ToolCall } from "../log/view.js";
 import { Ansi } from "../text/ansi.js";
 import { DiffCount, Diff } from "../text/diff.js";
 import { countOf, linesOf } from "../text/changes.js";
@@ -47,8 +47,8 @@ const ICONS: Readonly<Record<ToolKind, Icon>> = {
 };
 
 export interface ToolCardProps {
-  readonly tool: ToolCall;
-  readonly terminals: Readonly<Record<string, Terminal>>;
+  readonly tool: ToolCallItem;
+  readonly terminals: Readonly<Record<string, TerminalView>>;
   readonly isLive: boolean;
   /** Whether a card that asks about it shows the same. */
   readonly isAsked: boolean;
@@ -79,7 +79,7 @@ export const ToolCard = memo(function ToolCard({ tool: given, terminals, isLive,
   );
 });
 
-function Where({ tool }: { readonly tool: ToolCall }): ReactNode {
+function Where({ tool }: { readonly tool: ToolCallItem }): ReactNode {
   const [first, ...others] = tool.locations;
   if (first === undefined || tool.title.includes(first.path)) return null;
   return (
@@ -90,7 +90,7 @@ function Where({ tool }: { readonly tool: ToolCall }): ReactNode {
   );
 }
 
-function Counts({ content }: { readonly content: ToolCall["content"] }): ReactNode {
+function Counts({ content }: { readonly content: ToolCallItem["content"] }): ReactNode {
   const counts = useMemo(() => {
     const diffs = content.filter((each) => each.type === "diff");
     if (diffs.length === 0) return undefined;
@@ -101,7 +101,7 @@ function Counts({ content }: { readonly content: ToolCall["content"] }): ReactNo
   return counts ? <DiffCount {...counts} /> : null;
 }
 
-function Duration({ tool, isLive }: { readonly tool: ToolCall; readonly isLive: boolean }): ReactNode {
+function Duration({ tool, isLive }: { readonly tool: ToolCallItem; readonly isLive: boolean }): ReactNode {
   if (tool.endedAt !== undefined) return <Took milliseconds={Date.parse(tool.endedAt) - Date.parse(tool.at)} />;
   return isLive ? <Taking since={tool.at} /> : null;
 }
@@ -114,7 +114,7 @@ function Took({ milliseconds }: { readonly milliseconds: number }): ReactNode {
   return milliseconds >= 1_000 ? <span className="tool-took">{durationText(milliseconds)}</span> : null;
 }
 
-function Status({ status, isLive }: { readonly status: ToolCall["status"]; readonly isLive: boolean }): ReactNode {
+function Status({ status, isLive }: { readonly status: ToolCallItem["status"]; readonly isLive: boolean }): ReactNode {
   const words = { pending: "Pending", in_progress: "Running", completed: "Completed", failed: "Failed" } as const;
   const word = words[status] ?? status;
   return (
@@ -133,7 +133,7 @@ function ToolBody({
   tool,
   terminals,
 }: {
-  readonly tool: ToolCall;
+  readonly tool: ToolCallItem;
   readonly terminals: ToolCardProps["terminals"];
 }): ReactNode {
   const action = useMemo(
@@ -192,7 +192,7 @@ function ContentView({ content, start, terminals, isOutput }: ContentViewProps):
   );
 }
 
-function TerminalView({ terminal }: { readonly terminal: Terminal | undefined }): ReactNode {
+function TerminalView({ terminal }: { readonly terminal: TerminalView | undefined }): ReactNode {
   // One of the agent's own that it says nothing of.
   if (terminal === undefined) return null;
   const { exit, command, args } = terminal;
@@ -248,7 +248,7 @@ function shortPath(path: string): string {
 }
 
 /** Agents send what they like; here it gets the shape that it should have. */
-function tidied(tool: ToolCall): ToolCall {
+function tidied(tool: ToolCallItem): ToolCallItem {
   return {
     ...tool,
     title: typeof tool.title === "string" ? tool.title : JSON.stringify(tool.title),

@@ -7,8 +7,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown } from "lucide-react";
 import { useEffect, useLayoutEffect, useRef, useState, type ReactNode } from "react";
 
+import type { SessionView } from "sandboxagent";
 import { Button } from "../design/index.js";
-import type { SessionView } from "../log/view.js";
 import { type Row, rowOfEvent } from "./rows.js";
 import { RowView } from "./row-view.js";
 

@@ -5,12 +5,13 @@
  * text; the list of attachments names it, too.
  */
 
+import type { UserItem } from "sandboxagent";
+
 import type { ContentBlock, ImageContent } from "@agentclientprotocol/sdk";
 
-import type { UserMessage } from "../log/view.js";
 
 export interface AttachedFile {
-  readonly attachment: UserMessage["attachments"][number];
+  readonly attachment: UserItem["attachments"][number];
   /** Its content, when it went to the agent as an image. */
   readonly image: ImageContent | undefined;
 }
@@ -20,7 +21,7 @@ export interface Written {
   readonly files: readonly AttachedFile[];
 }
 
-export function writtenIn({ blocks, attachments }: Pick<UserMessage, "blocks" | "attachments">): Written {
+export function writtenIn({ blocks, attachments }: Pick<UserItem, "blocks" | "attachments">): Written {
   if (attachments.length === 0) return { blocks, files: [] };
   const added = new Map<ContentBlock, string>();
   for (const block of blocks) {
@@ -37,7 +38,7 @@ export function writtenIn({ blocks, attachments }: Pick<UserMessage, "blocks" | 
 }
 
 /** Its words alone, in one text. */
-export function wordsIn(message: Pick<UserMessage, "blocks" | "attachments">): string {
+export function wordsIn(message: Pick<UserItem, "blocks" | "attachments">): string {
   return writtenIn(message)
     .blocks.flatMap((block) => (block.type === "text" ? [block.text] : []))
     .join("\n");
@@ -55,7 +56,7 @@ function isAt(path: string, attached: string): boolean {
 }
 
 /** The text without the list of files at its end. */
-function unmentioned(block: ContentBlock, attachments: UserMessage["attachments"]): ContentBlock {
+function unmentioned(block: ContentBlock, attachments: UserItem["attachments"]): ContentBlock {
   if (block.type !== "text") return block;
   const found = /\n\nAttachments:\n((?:- [^\n]+\n)+)$/.exec(block.text);
   const paths = found?.[1]?.trimEnd().split("\n").map((line) => line.slice(2).replace(/^file:\/\//, "")) ?? [];

@@ -3,10 +3,9 @@
 import type { SessionConfigOption, SessionModeState } from "@agentclientprotocol/sdk";
 import { ChevronDown } from "lucide-react";
 import { useEffect, useState, type ReactNode } from "react";
-import type { Modes, Session } from "sandboxagent";
+import type { Modes, Session, SessionView } from "sandboxagent";
 
 import { toast, wordsOf } from "../design/index.js";
-import type { SessionView } from "../log/view.js";
 import { ValueList } from "../options/value-list.js";
 import { type OptionValue, typed, valuesOf } from "../options/values.js";
 import { spelledOut } from "../text/visible.js";

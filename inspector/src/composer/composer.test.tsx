@@ -1,13 +1,11 @@
 // @vitest-environment jsdom
 import { act, cleanup, fireEvent, render } from "@testing-library/react";
 import type { AvailableCommand } from "@agentclientprotocol/sdk";
-import type { Session } from "sandboxagent";
+import { EMPTY_VIEW, type Session, type SessionView } from "sandboxagent";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { NOTHING_YET } from "../log/fold.js";
-import { Script } from "../log/fixtures.js";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { SessionLog } from "../log/session-log.js";
-import type { SessionView } from "../log/view.js";
 import { completed, matching } from "./commands.js";
 import { Composer } from "./composer.js";
 import { keepDraft, readDraft } from "./drafts.js";
@@ -43,7 +41,7 @@ function fakeSession() {
   return { session: session as unknown as Session, cancel: session.cancel, prompts, written };
 }
 
-function show(view: SessionView = NOTHING_YET) {
+function show(view: SessionView = EMPTY_VIEW) {
   const fake = fakeSession();
   const composer = (): React.ReactNode => (
     <Composer sessionId="s-1" session={fake.session} view={view} dropped={{ take: undefined }} />
@@ -95,7 +93,7 @@ describe("the composer", () => {
   });
 
   it("stops the turn that runs, and queues what is written meanwhile", () => {
-    const { cancel, getByLabelText, type, prompts } = show({ ...NOTHING_YET, state: "running" });
+    const { cancel, getByLabelText, type, prompts } = show({ ...EMPTY_VIEW, status: "running" });
     type("and then this");
     fireEvent.click(getByLabelText("Queue the prompt"));
     expect(prompts).toEqual([["and then this", {}]]);
@@ -104,7 +102,7 @@ describe("the composer", () => {
   });
 
   it("is left with Escape, which stops nothing and keeps what was written", () => {
-    const { cancel, field, type, press } = show({ ...NOTHING_YET, state: "running" });
+    const { cancel, field, type, press } = show({ ...EMPTY_VIEW, status: "running" });
     for (const text of ["", "half a thought"]) {
       act(() => field.focus());
       type(text);
@@ -124,7 +122,7 @@ describe("the composer", () => {
   });
 
   it("completes slash commands by keyboard", () => {
-    const { type, press, field, getAllByRole, queryByRole, prompts } = show({ ...NOTHING_YET, commands: COMMANDS });
+    const { type, press, field, getAllByRole, queryByRole, prompts } = show({ ...EMPTY_VIEW, commands: COMMANDS });
     type("/re");
     expect(getAllByRole("option").map((each) => each.querySelector("code")?.textContent)).toEqual([
       "/review",

@@ -11,10 +11,9 @@ import {
   type KeyboardEvent,
   type ReactNode,
 } from "react";
-import type { Session, Turn } from "sandboxagent";
+import type { Session, SessionView, Turn } from "sandboxagent";
 
 import { ErrorNote, IconButton, toast, wordsOf } from "../design/index.js";
-import type { SessionView } from "../log/view.js";
 import { Choices } from "./choices.js";
 import { CommandList } from "./command-list.js";
 import { completed, matching } from "./commands.js";
@@ -60,7 +59,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
   useEffect(() => {
     dropped.take = attaching.add;
   });
-  const running = view.state === "running" || view.state === "waiting";
+  const running = view.status === "running" || view.status === "waiting";
   const text = draft.text.trim();
   const isWritten = closed === undefined && (text !== "" || draft.attachments.length > 0 || attaching.isBusy);
   /** The person has sent it, and something has to come first: this client's attachment, or a file on its way. */

@@ -2,8 +2,9 @@
 
 import { useRef, type KeyboardEvent } from "react";
 
+import type { SessionView } from "sandboxagent";
+
 import { wordsIn } from "../chat/written.js";
-import type { SessionView } from "../log/view.js";
 
 /** Handles a key; tells whether it was one of the history's. */
 export function useHistory(

@@ -2,11 +2,10 @@
 
 import { Clock, X } from "lucide-react";
 import type { ReactNode } from "react";
-import type { Turn } from "sandboxagent";
+import type { SessionView, Turn } from "sandboxagent";
 
 import { IconButton } from "../design/index.js";
 import { wordsIn } from "../chat/written.js";
-import type { SessionView } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 
 /** A prompt of this page's that has not ended. */

@@ -2,12 +2,12 @@
 
 import type { ReactNode } from "react";
 
+import type { SessionUsage } from "sandboxagent";
 import { countText } from "../chat/row-view.js";
-import type { Usage } from "../log/view.js";
 
 const AROUND = 2 * Math.PI * 6;
 
-export function UsageView({ usage }: { readonly usage: Usage }): ReactNode {
+export function UsageView({ usage }: { readonly usage: SessionUsage }): ReactNode {
   const { context, tokens, cost } = usage;
   if (!context && !tokens && !cost) return null;
   const part = context && context.size > 0 ? Math.min(1, context.used / context.size) : undefined;

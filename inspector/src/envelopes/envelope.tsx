@@ -4,8 +4,8 @@ import { Copy, MessageSquare, SquareTerminal, X } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { JsonView, allExpanded, collapseAllNested } from "react-json-view-lite";
 
-import { Button, IconButton, Loading, Toggle, Toggles, copy, durationText, sizeText } from "../design/index.js";
 import { type LogEvent, isGap } from "../log/event.js";
+import { Button, IconButton, Loading, Toggle, Toggles, copy, durationText, sizeText } from "../design/index.js";
 import { showing } from "../log/items.js";
 import type { Row, Rows } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";

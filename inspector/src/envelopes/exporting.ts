@@ -1,7 +1,8 @@
 /** Envelopes for elsewhere: as a file of JSON lines, and as a call of curl; and such a file read back (pure). */
 
-import { type Entry, type LogEvent } from "../log/event.js";
+import type { Entry, LogEvent } from "../log/event.js";
 import { numberAt, objectOf, textAt } from "../log/reading.js";
+
 
 /** A log as JSON lines, as `sandbox-agent sessions events --json` prints it. */
 export function* linesOf(entries: Iterable<Entry>): Generator<string> {

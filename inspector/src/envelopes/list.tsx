@@ -4,8 +4,8 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDownLeft, ArrowRight, ArrowUpRight } from "lucide-react";
 import { type KeyboardEvent, type ReactNode, memo, useEffect, useLayoutEffect, useRef } from "react";
 
-import { durationText, sizeText } from "../design/index.js";
 import type { Entry } from "../log/event.js";
+import { durationText, sizeText } from "../design/index.js";
 import type { Row, Rows } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
 import { SafeText } from "../text/safe-text.js";

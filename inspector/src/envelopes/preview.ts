@@ -3,6 +3,7 @@
 import { type Entry, isGap } from "../log/event.js";
 import { type Json, objectAt, objectOf, textAt } from "../log/reading.js";
 
+
 /** What is most worth seeing of an entry in one line, at most that long. */
 export function previewOf(entry: Entry, longest = 240): string {
   if (isGap(entry)) return `events ${entry.after + 1} to ${entry.resumesAt - 1} are no longer kept`;

@@ -3,7 +3,7 @@ import { describe, expect, it } from "vitest";
 import { execFileSync } from "node:child_process";
 
 import type { Entry, LogEvent } from "../log/event.js";
-import { Script } from "../log/fixtures.js";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { Rows } from "../log/rows.js";
 import { curlOf, linesOf, readLines } from "./exporting.js";
 import { EVERYTHING, Matching, isOpen } from "./filter.js";

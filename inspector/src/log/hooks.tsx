@@ -2,9 +2,9 @@
 
 import { type ReactNode, createContext, useContext, useEffect, useMemo, useSyncExternalStore } from "react";
 
+import type { SessionStatus, SessionView } from "sandboxagent";
 import type { LogBook } from "./log-book.js";
 import type { SessionLog, Shown } from "./session-log.js";
-import type { SessionState, SessionView } from "./view.js";
 
 const Book = createContext<LogBook | undefined>(undefined);
 
@@ -32,11 +32,11 @@ export function useShown(log: SessionLog): Shown {
 }
 
 /** How a session stands by its own log, which knows it first; undefined until all of it is read. */
-export function useLiveState(sessionId: string): SessionState | undefined {
+export function useLiveState(sessionId: string): SessionStatus | undefined {
   const log = useSessionLog(sessionId);
   return useSyncExternalStore(log.subscribe, () => {
     const { view, reading } = log.shown();
-    return reading.state === "live" ? view.state : undefined;
+    return reading.state === "live" ? view.status : undefined;
   });
 }
 
@@ -45,6 +45,6 @@ export function useSessionView(sessionId: string, at?: number): SessionView {
   const log = useSessionLog(sessionId);
   return useSyncExternalStore(log.subscribe, () => {
     const { view } = log.shown();
-    return at === undefined || at >= view.at ? view : log.view(at);
+    return at === undefined || at >= view.position ? view : log.view(at);
   });
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
-import { Script } from "./fixtures.js";
-import { fold } from "./fold.js";
+import { reduce } from "sandboxagent";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { showing } from "./items.js";
 
 describe("what shows an event", () => {
@@ -14,7 +14,7 @@ describe("what shows an event", () => {
     script.toolUpdate("call-1", { status: "completed" });
   });
   const mode = script.update({ sessionUpdate: "session_info_update", title: "New" });
-  const view = fold(script.entries);
+  const view = reduce(script.entries);
 
   it("is the item that the event is a part of", () => {
     expect(showing(view, said)?.item).toMatchObject({ type: "text" });

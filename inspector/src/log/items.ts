@@ -1,11 +1,12 @@
 /** From an event to what a person sees of it, and back (pure). */
 
-import type { Item, SessionView, Turn } from "./view.js";
+import type { SessionView, TurnView, ViewItem } from "sandboxagent";
+
 
 /** An item and the turn that it is in. */
 export interface Found {
-  readonly turn: Turn;
-  readonly item: Item | undefined;
+  readonly turn: TurnView;
+  readonly item: ViewItem | undefined;
 }
 
 /**
@@ -15,10 +16,10 @@ export interface Found {
 export function showing(view: SessionView, event: number): Found | undefined {
   let nearest: Found | undefined;
   for (let index = view.turns.length - 1; index >= 0; index -= 1) {
-    const turn = view.turns[index] as Turn;
+    const turn = view.turns[index] as TurnView;
     const item = turn.items.find(({ events }) => events.has(event));
     if (item) return { turn, item };
-    const before = turn.items.findLast(({ events }) => events.length > 0 && events.first <= event);
+    const before = turn.items.findLast(({ events }) => events.count > 0 && events.first <= event);
     if (turn.events.has(event)) return { turn, item: before };
     if (nearest === undefined && before) nearest = { turn, item: before };
   }

@@ -2,7 +2,7 @@
 import { describe, expect, it, vi } from "vitest";
 
 import type { Entry } from "./event.js";
-import { Script } from "./fixtures.js";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { LogBook, type Source } from "./log-book.js";
 import { SessionLog } from "./session-log.js";
 

@@ -1,8 +1,8 @@
 import { describe, expect, it, vi } from "vitest";
 
+import { reduce } from "sandboxagent";
 import type { Entry } from "./event.js";
-import { Script } from "./fixtures.js";
-import { fold } from "./fold.js";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { PAGE } from "./pages.js";
 import { SessionLog } from "./session-log.js";
 
@@ -84,8 +84,8 @@ describe("a long log", () => {
     const { log } = serve(entries);
     for (const count of [3, 2 * PAGE, 9 * PAGE + 100, entries.length - 2]) {
       const { id } = entries[count - 1] as { id: number };
-      await vi.waitFor(() => expect(log.view(id).count).toBe(count), 60_000);
-      expect(log.view(id)).toEqual(fold(entries.slice(0, count)));
+      await vi.waitFor(() => expect(log.view(id).position).toBe(id), 60_000);
+      expect(log.view(id)).toEqual(reduce(entries.slice(0, count)));
     }
   });
 

@@ -7,6 +7,7 @@
 
 import { type Entry, type Gap, isGap } from "./event.js";
 
+
 /** Entries of a page. */
 export const PAGE = 512;
 /** Characters of JSON that are kept: all of most sessions, and of a busy one the last half hour. */

@@ -7,6 +7,7 @@
 import { type Entry, type LogEvent, type RpcId, isGap } from "./event.js";
 import { type Json, objectAt, textAt } from "./reading.js";
 
+
 /** Where an envelope goes: to the agent, from the agent, or from the server to clients. */
 export type Way = "toAgent" | "fromAgent" | "fromServer";
 

@@ -2,15 +2,14 @@
  * One session's log in this page: append-only, and its views at any moment.
  *
  * However many events come, listeners are called at most once per frame, and nothing is copied for one. What is
- * folded into the view need not stay: old entries are let go, and read again when a view shows them. Knows nothing
+ * in the view need not stay: old entries are let go, and read again when a view shows them. Knows nothing
  * of where events come from.
  */
 
+import { EMPTY_VIEW, SessionReducer, type SessionView } from "sandboxagent";
 import { type Entry, isGap } from "./event.js";
-import { Fold, NOTHING_YET } from "./fold.js";
 import { PAGE, Pages, type ReadAgain } from "./pages.js";
 import { Rows } from "./rows.js";
-import type { SessionView } from "./view.js";
 
 /** How many views are kept, from which those in between are made. Each may have the text of a long message up to its moment. */
 const MAX_KEPT = 32;
@@ -40,19 +39,19 @@ export class SessionLog {
   /** A line for each entry, also for those that are not in memory. */
   readonly rows: Rows = new Rows();
   readonly #pages: Pages;
-  readonly #fold = new Fold();
-  #folded = 0;
+  readonly #reducer = new SessionReducer();
+  #taken = 0;
   /** Views after every so many entries: fewer, the longer the log. */
-  #kept: SessionView[] = [NOTHING_YET];
+  #kept: SessionView[] = [EMPTY_VIEW];
   #step = PAGE;
   readonly #recent = new Map<number, SessionView>();
   /** Goes forward from where the last view at a moment was made. */
-  #cursor: { fold: Fold; upto: number } | undefined;
+  #cursor: { reducer: SessionReducer; upto: number } | undefined;
   readonly #listeners = new Set<() => void>();
   readonly #schedule: Schedule;
   #scheduled = false;
   #reading: Reading = { state: "loading" };
-  #shown: Shown = { view: NOTHING_YET, length: 0, reading: this.#reading };
+  #shown: Shown = { view: EMPTY_VIEW, length: 0, reading: this.#reading };
 
   constructor(id: string, schedule: Schedule = atNextFrame, window?: number) {
     this.id = id;
@@ -132,37 +131,37 @@ export class SessionLog {
    */
   view(at?: number): SessionView {
     const count = at === undefined ? this.length : this.countAt(at);
-    if (count === this.length) return this.#fold.view();
+    if (count === this.length) return this.#reducer.view;
     const known = this.#recent.get(count);
     if (known) return known;
-    const { fold, upto } = this.#goTo(count);
-    const view = fold.view();
+    const { reducer, upto } = this.#goTo(count);
+    const view = reducer.view;
     if (upto < count) return view;
     this.#recent.set(count, view);
     if (this.#recent.size > RECENT) this.#recent.delete(this.#recent.keys().next().value as number);
     return view;
   }
 
-  #goTo(count: number): { readonly fold: Fold; readonly upto: number } {
+  #goTo(count: number): { readonly reducer: SessionReducer; readonly upto: number } {
     const step = Math.floor(count / this.#step);
     let cursor = this.#cursor;
     if (cursor === undefined || cursor.upto > count || cursor.upto < step * this.#step) {
-      cursor = { fold: new Fold(this.#kept[step]), upto: step * this.#step };
+      cursor = { reducer: new SessionReducer(this.#kept[step]), upto: step * this.#step };
       this.#cursor = cursor;
     }
     for (; cursor.upto < count; cursor.upto += 1) {
       const entry = this.#pages.get(cursor.upto);
       if (entry === undefined) break;
-      cursor.fold.add(entry);
+      cursor.reducer.add(entry);
     }
     return cursor;
   }
 
   #take(entry: Entry): void {
-    this.#fold.add(entry);
-    this.#folded += 1;
-    if (this.#folded % this.#step !== 0) return;
-    this.#kept.push(this.#fold.view());
+    this.#reducer.add(entry);
+    this.#taken += 1;
+    if (this.#taken % this.#step !== 0) return;
+    this.#kept.push(this.#reducer.view);
     if (this.#kept.length <= MAX_KEPT) return;
     this.#kept = this.#kept.filter((_, index) => index % 2 === 0);
     this.#step *= 2;

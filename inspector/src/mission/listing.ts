@@ -1,20 +1,19 @@
 /** Which sessions mission control shows, and in which order (pure). */
 
-import type { SessionInfo } from "sandboxagent";
+import type { SessionInfo, SessionStatus } from "sandboxagent";
 
-import type { SessionState } from "../log/view.js";
 import { stateOf, titleOf } from "../server/inventory.js";
 
 /** What is wanted. */
 export interface Wanted {
-  readonly state: SessionState | "all";
+  readonly state: SessionStatus | "all";
   readonly agent: string;
   readonly text: string;
 }
 
 export const ALL: Wanted = { state: "all", agent: "", text: "" };
 
-const ORDER: Record<SessionState, number> = { waiting: 0, running: 1, idle: 2, ended: 3 };
+const ORDER: Record<SessionStatus, number> = { waiting: 0, running: 1, idle: 2, ended: 3 };
 
 /**
  * Sessions that match: what waits first, then what runs, then the rest; within these the newest first.
@@ -48,7 +47,7 @@ function searchedIn(session: SessionInfo): string {
 }
 
 /** How many there are of each. */
-export function countsOf(sessions: readonly SessionInfo[]): Record<SessionState | "all", number> {
+export function countsOf(sessions: readonly SessionInfo[]): Record<SessionStatus | "all", number> {
   const counts = { all: sessions.length, waiting: 0, running: 0, idle: 0, ended: 0 };
   for (const session of sessions) counts[stateOf(session)] += 1;
   return counts;

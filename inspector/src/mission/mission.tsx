@@ -3,8 +3,8 @@
 import { LayoutGrid } from "lucide-react";
 import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
+import type { SessionStatus } from "sandboxagent";
 import { Button, EmptyState, Loading, STATES, SearchField, Select, Toggle, Toggles } from "../design/index.js";
-import type { SessionState } from "../log/view.js";
 import { go } from "../router.js";
 import { useInventory, useServer } from "../server/index.js";
 import { answerAsked } from "../waiting/answering.js";
@@ -57,7 +57,7 @@ export function Mission(): ReactNode {
   );
 }
 
-const CHOICES: readonly (SessionState | "all")[] = ["all", "waiting", "running", "idle", "ended"];
+const CHOICES: readonly (SessionStatus | "all")[] = ["all", "waiting", "running", "idle", "ended"];
 
 function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (wanted: Wanted) => void }): ReactNode {
   const { sessions } = useInventory();

@@ -1,20 +1,17 @@
 /** What waits for a person in all sessions, also in those that this page is not attached to. */
 
 import { useEffect, useMemo, useState } from "react";
-import type { PendingRequest, SessionInfo } from "sandboxagent";
+import { EventIds, type PendingRequest, type RequestItem, type SessionInfo, requestFacts } from "sandboxagent";
 
-import { ASKED } from "../log/asking.js";
-import { EventIds } from "../log/event.js";
 import { objectAt, objectOf, textAt } from "../log/reading.js";
-import type { Asked } from "../log/view.js";
 import { useServer } from "../server/index.js";
 
 export interface Waiting {
   readonly session: SessionInfo;
-  readonly asked: Asked;
+  readonly asked: RequestItem;
 }
 
-/** Asked again whenever the inventory says that something else waits. */
+/** RequestItem again whenever the inventory says that something else waits. */
 export function useWaiting(sessions: readonly SessionInfo[]): readonly Waiting[] {
   const { client } = useServer();
   const [pending, setPending] = useState<readonly PendingRequest[]>([]);
@@ -45,18 +42,19 @@ export function useWaiting(sessions: readonly SessionInfo[]): readonly Waiting[]
 }
 
 /** A request as an item, as the log would have it; undefined for what no person can answer here. */
-export function askedOf(request: PendingRequest): Asked | undefined {
+export function askedOf(request: PendingRequest): RequestItem | undefined {
   const envelope = objectOf(request.envelope);
-  const make = ASKED[textAt(envelope, "method") ?? ""];
-  if (make === undefined) return undefined;
+  const facts = requestFacts(textAt(envelope, "method") ?? "", objectAt(envelope, "params"));
+  if (facts === undefined) return undefined;
   return {
-    type: "asked",
+    type: "request",
     key: `pending-${request.sessionId}-${request.id}`,
     events: EventIds.of(),
     at: request.askedAt,
-    requestId: envelope["id"] as string | number,
+    requestId: request.id,
+    agentRequestId: envelope["id"] as string | number,
     turnKey: "",
     decision: undefined,
-    ...make(objectAt(envelope, "params")),
+    ...facts,
   };
 }

@@ -4,9 +4,8 @@
  * What is the same stays the same object, so that only what has changed is drawn anew.
  */
 
-import type { SandboxAgent, SessionChanges, SessionInfo } from "sandboxagent";
+import type { SandboxAgent, SessionChanges, SessionInfo, SessionStatus } from "sandboxagent";
 
-import type { SessionState } from "../log/view.js";
 import { Store } from "./store.js";
 
 export interface InventoryView {
@@ -77,7 +76,7 @@ function byAge(one: SessionInfo, other: SessionInfo): number {
 }
 
 /** How a session stands, for a person. */
-export function stateOf(session: SessionInfo): SessionState {
+export function stateOf(session: SessionInfo): SessionStatus {
   if (session.ended) return "ended";
   if (session.pending > 0) return "waiting";
   return session.running ? "running" : "idle";

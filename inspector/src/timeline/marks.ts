@@ -1,14 +1,14 @@
 /** What a scrubber shows of a session's past: its turns, and moments worth going to (pure). */
 
+import type { SessionView, TurnView } from "sandboxagent";
 import type { SessionLog } from "../log/session-log.js";
-import type { SessionView, Turn } from "../log/view.js";
 
 /** A turn, from one place in the log to another. */
 export interface Stretch {
   readonly key: string;
   readonly from: number;
   readonly to: number;
-  readonly state: Turn["state"];
+  readonly state: TurnView["state"];
   /** What was asked for. */
   readonly title: string;
 }
@@ -17,11 +17,11 @@ export interface Stretch {
 export interface Mark {
   readonly key: string;
   readonly at: number;
-  readonly kind: "asked" | "failed" | "changed" | "missing";
+  readonly kind: "request" | "failed" | "changed" | "missing";
 }
 
 /** Marks of one turn never change once it has ended; so they are made once. */
-const known = new WeakMap<Turn, { stretch: Omit<Stretch, "to">; marks: readonly Mark[]; last: number }>();
+const known = new WeakMap<TurnView, { stretch: Omit<Stretch, "to">; marks: readonly Mark[]; last: number }>();
 
 export function pastOf(view: SessionView, log: SessionLog): { stretches: readonly Stretch[]; marks: readonly Mark[] } {
   const stretches: Stretch[] = [];
@@ -35,19 +35,19 @@ export function pastOf(view: SessionView, log: SessionLog): { stretches: readonl
   return { stretches, marks };
 }
 
-function turnPast(turn: Turn, log: SessionLog): { stretch: Omit<Stretch, "to">; marks: readonly Mark[]; last: number } {
+function turnPast(turn: TurnView, log: SessionLog): { stretch: Omit<Stretch, "to">; marks: readonly Mark[]; last: number } {
   const marks: Mark[] = [];
-  let first = turn.events.length > 0 ? turn.events.first : Infinity;
+  let first = turn.events.count > 0 ? turn.events.first : Infinity;
   let last = turn.events.last;
   for (const item of turn.items) {
-    if (item.events.length === 0) {
-      if (item.type === "missing") marks.push({ key: item.key, at: log.countAt(item.gap.after), kind: "missing" });
+    if (item.events.count === 0) {
+      if (item.type === "gap") marks.push({ key: item.key, at: log.countAt(item.after), kind: "missing" });
       continue;
     }
     first = Math.min(first, item.events.first);
     last = Math.max(last, item.events.last);
     const at = log.countAt(item.events.first);
-    if (item.type === "asked") marks.push({ key: item.key, at, kind: "asked" });
+    if (item.type === "request") marks.push({ key: item.key, at, kind: "request" });
     else if (item.type === "failure") marks.push({ key: item.key, at, kind: "failed" });
     else if (item.type === "tool" && item.content.some(({ type }) => type === "diff")) {
       marks.push({ key: item.key, at, kind: "changed" });
@@ -58,7 +58,7 @@ function turnPast(turn: Turn, log: SessionLog): { stretch: Omit<Stretch, "to">; 
   return { stretch, marks, last: log.countAt(last) };
 }
 
-function titleOf(turn: Turn): string {
+function titleOf(turn: TurnView): string {
   const asked = turn.items.find(({ type }) => type === "user");
   if (asked?.type !== "user") return turn.state === "outside" ? "Between turns" : "A turn";
   const text = asked.blocks.map((block) => (block.type === "text" ? block.text : "")).join(" ");

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 
 import type { Entry, LogEvent } from "../log/event.js";
-import { Script } from "../log/fixtures.js";
+import { Script } from "../../../sdks/typescript/tests/support/script.js";
 import { SessionLog } from "../log/session-log.js";
 import { pastOf } from "./marks.js";
 import { Player } from "./player.js";
@@ -25,7 +25,7 @@ describe("the past on a scrubber", () => {
     expect(stretches[0]!.from).toBeLessThan(stretches[0]!.to);
     expect(stretches[0]!.to).toBeLessThanOrEqual(stretches[1]!.from);
     expect(stretches[1]!.to).toBe(log.length);
-    expect(marks.map(({ kind }) => kind)).toEqual(["changed", "asked"]);
+    expect(marks.map(({ kind }) => kind)).toEqual(["changed", "request"]);
   });
 });
 

@@ -1,9 +1,15 @@
-import { ElicitationRequest, PermissionRequest, QuestionRequest, type SandboxAgent } from "sandboxagent";
+import {
+  ElicitationRequest,
+  EventIds,
+  PermissionRequest,
+  QuestionRequest,
+  type RequestItem,
+  type SandboxAgent,
+  type SessionView,
+  requestFacts,
+} from "sandboxagent";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { ASKED } from "../log/asking.js";
-import { EventIds } from "../log/event.js";
-import type { Asked, SessionView } from "../log/view.js";
 import { SettledAlready, answerAsked, give, requestOf } from "./answering.js";
 import { OpenRequests, type OpenRequest } from "./open-requests.js";
 import { cardsOf, isAhead, pendingOf } from "./pending.js";
@@ -25,16 +31,17 @@ function running(command: string, more: Params = {}): Params {
 }
 
 /** As the log has it. */
-function logged(method: string, id: string | number, params: Params): Asked {
+function logged(method: string, id: string | number, params: Params): RequestItem {
   return {
-    type: "asked",
+    type: "request",
     key: `asked-${id}`,
     events: EventIds.of(1),
     at: "2026-01-31T12:00:00.000Z",
-    requestId: id,
+    requestId: typeof id === "string" ? id : undefined,
+    agentRequestId: id,
     turnKey: "turn-1",
     decision: undefined,
-    ...ASKED[method]!(copied(params)),
+    ...requestFacts(method, copied(params))!,
   };
 }
 
@@ -58,7 +65,7 @@ function page() {
   } as unknown as SandboxAgent;
   const ask = (id: string, params: Params, signal?: AbortSignal): void =>
     void open.handlers.onPermission(opened(PERMISSION, id, params, signal) as PermissionRequest);
-  const answer = (asked: Asked): Promise<void> => answerAsked(client, open, "s-1", asked, ALLOW);
+  const answer = (asked: RequestItem): Promise<void> => answerAsked(client, open, "s-1", asked, ALLOW);
   return { client, replies, ask, answer };
 }
 
@@ -78,7 +85,7 @@ describe("the answer to a card", () => {
     const { ask, answer, replies } = page();
     ask("1", running("ls"));
     ask("2", running("ls"));
-    await answer(logged(PERMISSION, 2, running("ls")));
+    await answer(logged(PERMISSION, "2", running("ls")));
     expect(replies).toEqual([["2", "yes"]]);
   });
 
@@ -133,7 +140,7 @@ describe("a question and a form", () => {
 });
 
 describe("what waits in a session", () => {
-  const viewOf = (...pending: Asked[]): SessionView => ({ pending }) as unknown as SessionView;
+  const viewOf = (...pending: RequestItem[]): SessionView => ({ pending }) as unknown as SessionView;
 
   it("keeps the card of a permission what it was when the agent asks for another", () => {
     const asked = logged(PERMISSION, 1, running("ls"));

@@ -1,9 +1,14 @@
 /** Answers of a person, and how they reach the agent: through the SDK, under the id that this client was asked by. */
 
-import { ElicitationRequest, PermissionRequest, QuestionRequest, type SandboxAgent } from "sandboxagent";
+import {
+  ElicitationRequest,
+  PermissionRequest,
+  QuestionRequest,
+  type RequestItem,
+  type SandboxAgent,
+  requestFacts,
+} from "sandboxagent";
 
-import { ASKED } from "../log/asking.js";
-import type { Asked } from "../log/view.js";
 import type { OpenRequest, OpenRequests } from "./open-requests.js";
 
 /** What a person can answer. */
@@ -34,9 +39,9 @@ export class SettledAlready extends Error {
  * All that a person was shown must be the same: the log has the agent's own id, which no client knows and which another
  * request may have, too.
  */
-export function requestOf(asked: Asked, sessionId: string, open: readonly OpenRequest[]): OpenRequest | undefined {
+export function requestOf(asked: RequestItem, sessionId: string, open: readonly OpenRequest[]): OpenRequest | undefined {
   const candidates = open.filter((each) => each.sessionId === sessionId && asksTheSame(each, asked));
-  return candidates.find(({ id }) => id === String(asked.requestId)) ?? candidates[0];
+  return candidates.find(({ id }) => id === asked.requestId) ?? candidates[0];
 }
 
 /** Answers a request; rejects when it is settled already, or the answer does not fit. */
@@ -60,14 +65,14 @@ export async function answerAsked(
   client: SandboxAgent,
   open: OpenRequests,
   sessionId: string,
-  asked: Asked,
+  asked: RequestItem,
   answer: Answer,
 ): Promise<void> {
   await give(client, await requestFor(open, sessionId, asked), answer);
 }
 
 /** What is asked of this client under the request that the log has, now or in a moment; else rejects as settled. */
-export async function requestFor(open: OpenRequests, sessionId: string, asked: Asked): Promise<OpenRequest> {
+export async function requestFor(open: OpenRequests, sessionId: string, asked: RequestItem): Promise<OpenRequest> {
   return await new Promise<OpenRequest>((resolve, reject) => {
     const look = (): void => {
       const found = requestOf(asked, sessionId, open.list());
@@ -88,7 +93,7 @@ export async function requestFor(open: OpenRequests, sessionId: string, asked: A
   });
 }
 
-function asksTheSame(request: OpenRequest, asked: Asked): boolean {
+function asksTheSame(request: OpenRequest, asked: RequestItem): boolean {
   if (request instanceof PermissionRequest) {
     if (asked.kind !== "permission") return false;
     return isSame(request.toolCall, asked.toolCall) && isSame(request.options, asked.options);
@@ -100,7 +105,7 @@ function asksTheSame(request: OpenRequest, asked: Asked): boolean {
   if (asked.kind !== "elicitation") return false;
   const { message, mode, schema, url } = request;
   // Read as the log is: an agent may write null for what it leaves out.
-  const form = ASKED["elicitation/create"]?.({ message, mode, requestedSchema: schema, url });
+  const form = requestFacts("elicitation/create", { message, mode, requestedSchema: schema, url });
   return isSame(form, { kind: asked.kind, message: asked.message, mode: asked.mode, schema: asked.schema, url: asked.url });
 }
 

@@ -3,8 +3,8 @@
 import { ExternalLink } from "lucide-react";
 import { useId, useMemo, useState, type FormEvent, type ReactNode } from "react";
 
+import type { ElicitationItem } from "sandboxagent";
 import { Button, Field, Input, Kbd, Select, TextArea } from "../design/index.js";
-import type { AskedForm } from "../log/view.js";
 import { followable, Markdown } from "../text/markdown.js";
 import { SafeText } from "../text/safe-text.js";
 import { spelledOut } from "../text/visible.js";
@@ -15,7 +15,7 @@ import type { AnswerProps } from "./permission-answer.js";
 /** Up to so many choices are shown at once; more are a list to open. */
 const MAX_SHOWN = 8;
 
-export function FormAnswer({ asked, busy, answer, keys, compact }: AnswerProps<AskedForm>): ReactNode {
+export function FormAnswer({ asked, busy, answer, keys, compact }: AnswerProps<ElicitationItem>): ReactNode {
   const fields = useMemo(() => fieldsOf(asked.schema), [asked.schema]);
   const [values, setValues] = useState<Readonly<Record<string, Value>>>(() =>
     Object.fromEntries(fields.map(({ name, initial }) => [name, initial])),

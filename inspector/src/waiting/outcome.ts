@@ -1,10 +1,10 @@
 /** What became of a request, in words. */
 
-import type { Asked, Settled } from "../log/view.js";
+import type { RequestDecision, RequestItem } from "sandboxagent";
 import { fieldsOf } from "./form-fields.js";
 
 /** Who settled it: `you`, a person's name, a rule, the server. */
-export function whoOf(by: Settled["by"], isYou: boolean): string {
+export function whoOf(by: RequestDecision["by"], isYou: boolean): string {
   if (isYou) return "you";
   if (by === undefined) return "someone";
   switch (by.kind) {
@@ -33,7 +33,7 @@ export function whoOf(by: Settled["by"], isYou: boolean): string {
 }
 
 /** What was chosen: an option by its name, answers, a form. */
-export function choiceOf(asked: Asked, decision: Settled): string {
+export function choiceOf(asked: RequestItem, decision: RequestDecision): string {
   if (decision.outcome === "cancelled") return "Cancelled";
   if (asked.kind === "permission") {
     const option = asked.options.find(({ optionId }) => optionId === decision.optionId);
@@ -47,7 +47,7 @@ export function choiceOf(asked: Asked, decision: Settled): string {
 }
 
 /** Whether something was allowed, refused, or neither. */
-export function toneOf(asked: Asked, decision: Settled): "ok" | "bad" | "neutral" {
+export function toneOf(asked: RequestItem, decision: RequestDecision): "ok" | "bad" | "neutral" {
   if (decision.outcome === "cancelled") return "neutral";
   if (decision.outcome === "rejected") return "bad";
   if (asked.kind !== "permission") return "ok";
@@ -58,7 +58,7 @@ export function toneOf(asked: Asked, decision: Settled): "ok" | "bad" | "neutral
 
 /** What was filled in, in the form's own words; of a form with one answer, that. */
 function filledIn(
-  { schema }: Extract<Asked, { kind: "elicitation" }>,
+  { schema }: Extract<RequestItem, { kind: "elicitation" }>,
   content: Readonly<Record<string, unknown>>,
 ): string {
   const fields = new Map(fieldsOf(schema).map((field) => [field.name, field]));
@@ -74,11 +74,16 @@ function filledIn(
   return entries.map(({ label, words }) => `${label}: ${words}`).join("; ");
 }
 
-function answersOf(asked: Extract<Asked, { kind: "question" }>, { answers }: Settled): string {
+function answersOf(asked: Extract<RequestItem, { kind: "question" }>, { answers }: RequestDecision): string {
   return (answers ?? [])
     .map((given, index) =>
       given.map((id) => asked.questions[index]?.options.find((option) => option.id === id)?.label ?? id).join(", "),
     )
     .filter((each) => each !== "")
     .join("; ");
+}
+
+/** Whether a permission was not given: refused, withdrawn, or never answered. */
+export function isRefused({ outcome, optionKind }: RequestDecision): boolean {
+  return outcome !== "answered" || optionKind?.startsWith("reject") === true;
 }

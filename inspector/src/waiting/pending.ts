@@ -1,14 +1,19 @@
 /** What waits in a session: what the log says, together with what this client is really asked. */
 
-import { ElicitationRequest, PermissionRequest, type QuestionRequest } from "sandboxagent";
+import {
+  ElicitationRequest,
+  EventIds,
+  PermissionRequest,
+  type QuestionRequest,
+  type RequestItem,
+  type SessionView,
+} from "sandboxagent";
 
-import { EventIds } from "../log/event.js";
-import type { Asked, SessionView } from "../log/view.js";
 import { requestOf } from "./answering.js";
 import type { OpenRequest } from "./open-requests.js";
 
 export interface Pending {
-  readonly asked: Asked;
+  readonly asked: RequestItem;
   /** Undefined until the server asks this client, too. */
   readonly request: OpenRequest | undefined;
 }
@@ -66,18 +71,19 @@ export function cardsOf(pending: readonly Pending[], before: ReadonlyMap<string,
 }
 
 /** Whether the server may have made this request of what the log has: a question or a form of something else. */
-function isMadeOf(request: OpenRequest, asked: Asked): boolean {
+function isMadeOf(request: OpenRequest, asked: RequestItem): boolean {
   if (request instanceof PermissionRequest) return false;
   return asked.kind !== (request instanceof ElicitationRequest ? "elicitation" : "question");
 }
 
-function askedOf(request: OpenRequest, key: string): Asked {
+function askedOf(request: OpenRequest, key: string): RequestItem {
   const common = {
-    type: "asked",
+    type: "request",
     key,
     events: EventIds.of(),
     at: "",
     requestId: request.id,
+    agentRequestId: request.id,
     turnKey: "",
     decision: undefined,
   } as const;

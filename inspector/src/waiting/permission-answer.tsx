@@ -2,8 +2,8 @@
 
 import { useMemo, useRef, useState, type FormEvent, type ReactNode } from "react";
 
+import type { PermissionItem, ToolCallItem } from "sandboxagent";
 import { Button, Input, Kbd } from "../design/index.js";
-import type { AskedPermission, ToolCall } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 import { ActionView } from "./action-view.js";
 import { type Action, actionOf } from "./action.js";
@@ -18,8 +18,8 @@ export interface AnswerProps<T> {
   readonly compact: boolean;
 }
 
-interface PermissionAnswerProps extends AnswerProps<AskedPermission> {
-  readonly tool: ToolCall | undefined;
+interface PermissionAnswerProps extends AnswerProps<PermissionItem> {
+  readonly tool: ToolCallItem | undefined;
 }
 
 /** More options than keys could choose from are still shown. */
@@ -132,7 +132,7 @@ function Explanation({
   );
 }
 
-function knownOf({ toolCallId, title, kind, content, locations, rawInput }: ToolCall): Parameters<typeof actionOf>[1] {
+function knownOf({ toolCallId, title, kind, content, locations, rawInput }: ToolCallItem): Parameters<typeof actionOf>[1] {
   return { toolCallId, title, kind, content: [...content], locations: [...locations], rawInput };
 }
 

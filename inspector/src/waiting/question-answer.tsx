@@ -2,8 +2,8 @@
 
 import { useId, useState, type FormEvent, type ReactNode } from "react";
 
+import type { QuestionItem } from "sandboxagent";
 import { Button, Input, Kbd } from "../design/index.js";
-import type { AskedQuestion } from "../log/view.js";
 import { Markdown } from "../text/markdown.js";
 import { SafeText } from "../text/safe-text.js";
 import { useAnswerKeys } from "./answer-keys.js";
@@ -16,7 +16,7 @@ interface Given {
 
 const NOTHING: Given = { chosen: [], own: "" };
 
-export function QuestionAnswer({ asked, busy, answer, keys, compact }: AnswerProps<AskedQuestion>): ReactNode {
+export function QuestionAnswer({ asked, busy, answer, keys, compact }: AnswerProps<QuestionItem>): ReactNode {
   const { questions } = asked;
   const [given, setGiven] = useState<readonly Given[]>(() => questions.map(() => NOTHING));
   const set = (index: number, value: Given): void => setGiven(given.map((each, at) => (at === index ? value : each)));
@@ -81,7 +81,7 @@ export function QuestionAnswer({ asked, busy, answer, keys, compact }: AnswerPro
 }
 
 interface OneQuestionProps {
-  readonly question: AskedQuestion["questions"][number];
+  readonly question: QuestionItem["questions"][number];
   readonly given: Given;
   readonly set: (given: Given) => void;
   readonly keys: boolean;

@@ -2,17 +2,23 @@
 import { act, cleanup, fireEvent, render } from "@testing-library/react";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
-import { EventIds } from "../log/event.js";
-import type { AskedForm, AskedPermission, AskedQuestion, ToolCall } from "../log/view.js";
+import {
+  type ElicitationItem,
+  EventIds,
+  type PermissionItem,
+  type QuestionItem,
+  type ToolCallItem,
+} from "sandboxagent";
 import type { Answer } from "./answering.js";
 import { RequestCard } from "./request-card.js";
 
 const COMMON = {
-  type: "asked",
+  type: "request",
   key: "asked-1",
   events: EventIds.of(1),
   at: "2026-01-31T12:00:00.000Z",
-  requestId: 0,
+  requestId: undefined,
+  agentRequestId: 0,
   turnKey: "turn-1",
   decision: undefined,
 } as const;
@@ -22,11 +28,11 @@ const OPTIONS = [
   { optionId: "no", name: "Reject", kind: "reject_once" },
 ] as const;
 
-function permission(toolCall: Partial<AskedPermission["toolCall"]>): AskedPermission {
+function permission(toolCall: Partial<PermissionItem["toolCall"]>): PermissionItem {
   return { ...COMMON, kind: "permission", toolCall: { toolCallId: "call-1", ...toolCall }, options: [...OPTIONS] };
 }
 
-function show(asked: AskedPermission | AskedQuestion | AskedForm, tool?: ToolCall) {
+function show(asked: PermissionItem | QuestionItem | ElicitationItem, tool?: ToolCallItem) {
   const answers: Answer[] = [];
   const onAnswer = async (answer: Answer): Promise<void> => void answers.push(answer);
   const card = (shown: typeof asked, known = tool) => (
@@ -34,7 +40,7 @@ function show(asked: AskedPermission | AskedQuestion | AskedForm, tool?: ToolCal
   );
   const view = render(card(asked));
   const press = (key: string): void => void fireEvent.keyDown(document.body, { key });
-  return { ...view, answers, press, redraw: (known: ToolCall) => view.rerender(card(asked, known)) };
+  return { ...view, answers, press, redraw: (known: ToolCallItem) => view.rerender(card(asked, known)) };
 }
 
 beforeEach(() => {
@@ -114,7 +120,7 @@ describe("a permission card shows the command that was asked for, and no other",
   });
 
   it("warns when the agent changes it after it has asked", () => {
-    const tool = (command: string): ToolCall => ({
+    const tool = (command: string): ToolCallItem => ({
       ...COMMON,
       type: "tool",
       key: "call-1",
@@ -128,7 +134,7 @@ describe("a permission card shows the command that was asked for, and no other",
       rawOutput: undefined,
       meta: undefined,
       endedAt: undefined,
-      askedKey: "asked-1",
+      requestKey: "asked-1",
     });
     const { container, redraw } = show(permission({ title: "Run" }), tool("ls"));
     expect(container.querySelector(".request-warning")).toBeNull();
@@ -138,7 +144,7 @@ describe("a permission card shows the command that was asked for, and no other",
   });
 
   it("prefers what the request says to what was said before", () => {
-    const tool: ToolCall = {
+    const tool: ToolCallItem = {
       ...COMMON,
       type: "tool",
       key: "call-1",
@@ -152,7 +158,7 @@ describe("a permission card shows the command that was asked for, and no other",
       rawOutput: undefined,
       meta: undefined,
       endedAt: undefined,
-      askedKey: "asked-1",
+      requestKey: "asked-1",
     };
     const { container } = show(permission({ rawInput: { command: "rm -rf ~" } }), tool);
     expect(commandOf(container)).toBe("rm -rf ~");
@@ -165,7 +171,7 @@ describe("a permission card shows the command that was asked for, and no other",
 });
 
 describe("a permission card with a change", () => {
-  const edit: Partial<AskedPermission["toolCall"]> = {
+  const edit: Partial<PermissionItem["toolCall"]> = {
     kind: "edit",
     locations: [{ path: "/srv/app/a.py", line: 12 }],
     content: [{ type: "diff", path: "/srv/app/a.py", oldText: "one", newText: "two" }],
@@ -248,7 +254,7 @@ describe("a permission card", () => {
 });
 
 describe("a question card", () => {
-  const question = (multiSelect: boolean): AskedQuestion => ({
+  const question = (multiSelect: boolean): QuestionItem => ({
     ...COMMON,
     kind: "question",
     questionId: "q-1",
@@ -288,7 +294,7 @@ describe("a question card", () => {
 });
 
 describe("a form card", () => {
-  const form: AskedForm = {
+  const form: ElicitationItem = {
     ...COMMON,
     kind: "elicitation",
     message: "What would you like?",
@@ -351,7 +357,7 @@ describe("a form card", () => {
   });
 
   it("shows an address as it is, and leads only to one of the web", () => {
-    const address = (url: string): AskedForm => ({ ...form, mode: "url", schema: undefined, url });
+    const address = (url: string): ElicitationItem => ({ ...form, mode: "url", schema: undefined, url });
     const good = show(address("https://example.org/login"));
     expect(good.container.querySelector("a")?.href).toBe("https://example.org/login");
     good.unmount();

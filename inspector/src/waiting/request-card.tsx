@@ -6,8 +6,8 @@
 import { FileQuestion, ListChecks, ShieldQuestion } from "lucide-react";
 import { useState, type ReactNode } from "react";
 
+import type { RequestItem, ToolCallItem } from "sandboxagent";
 import { ErrorNote } from "../design/index.js";
-import type { Asked, ToolCall } from "../log/view.js";
 import type { Answer } from "./answering.js";
 import { FormAnswer } from "./form-answer.js";
 import { PermissionAnswer } from "./permission-answer.js";
@@ -16,11 +16,11 @@ import { QuestionAnswer } from "./question-answer.js";
 import "./waiting.css";
 
 export interface RequestCardProps {
-  readonly asked: Asked;
+  readonly asked: RequestItem;
   /** Who asks: the agent's name. */
   readonly agent?: string | undefined;
   /** What is known of the tool call that a permission is for. */
-  readonly tool?: ToolCall | undefined;
+  readonly tool?: ToolCallItem | undefined;
   /** Takes the answer to the agent; when it rejects, the card says why and can be answered again. */
   readonly onAnswer: (answer: Answer) => Promise<void>;
   /** Whether the keys 1 to 9, A and R answer this card. Only one card of a page should have them. */
@@ -80,7 +80,7 @@ export function RequestCard(props: RequestCardProps): ReactNode {
   );
 }
 
-function Icon({ kind }: { readonly kind: Asked["kind"] }): ReactNode {
+function Icon({ kind }: { readonly kind: RequestItem["kind"] }): ReactNode {
   const props = { "aria-hidden": true, className: "request-icon", size: 16 } as const;
   if (kind === "permission") return <ShieldQuestion {...props} />;
   return kind === "question" ? <FileQuestion {...props} /> : <ListChecks {...props} />;

@@ -1,9 +1,8 @@
 /** What waits for the person in a session, above the composer; and for a moment, what others have answered. */
 
 import { useEffect, useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
-import type { SandboxAgent } from "sandboxagent";
+import type { RequestItem, SandboxAgent, SessionView, ToolCallItem } from "sandboxagent";
 
-import type { Asked, SessionView, ToolCall } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 import { actionOf, summaryOf } from "./action.js";
 import { rememberAnswer } from "./answered-here.js";
@@ -40,7 +39,7 @@ export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingP
     onAnswered(key);
   };
   /** Answered before the log had them; with what it had by then. */
-  const ahead = useRef<readonly { request: OpenRequest; logged: readonly Asked[] }[]>([]);
+  const ahead = useRef<readonly { request: OpenRequest; logged: readonly RequestItem[] }[]>([]);
   useEffect(() => {
     ahead.current = ahead.current.filter(({ request, logged }) => {
       const found = askedIn(view).find(
@@ -92,12 +91,12 @@ export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingP
 }
 
 /** What is known of the tool call that a permission is for. */
-export function toolOf(view: SessionView, asked: Asked): ToolCall | undefined {
+export function toolOf(view: SessionView, asked: RequestItem): ToolCallItem | undefined {
   if (asked.kind !== "permission") return undefined;
   const { toolCallId } = asked.toolCall;
   for (const turn of [...view.turns].reverse()) {
     const found = turn.items.findLast((item) => item.type === "tool" && item.toolCallId === toolCallId);
-    if (found) return found as ToolCall;
+    if (found) return found as ToolCallItem;
     if (turn.key === asked.turnKey) return undefined;
   }
   return undefined;
@@ -105,7 +104,7 @@ export function toolOf(view: SessionView, asked: Asked): ToolCall | undefined {
 
 /** What others have answered just now. */
 function useNews(view: SessionView, mine: ReadonlySet<string>): readonly { key: string; words: ReactNode }[] {
-  const before = useRef<readonly Asked[]>([]);
+  const before = useRef<readonly RequestItem[]>([]);
   const [news, setNews] = useState<readonly { key: string; words: ReactNode }[]>([]);
   useEffect(() => {
     const gone = before.current.filter(({ key }) => !view.pending.some((each) => each.key === key));
@@ -122,16 +121,16 @@ function useNews(view: SessionView, mine: ReadonlySet<string>): readonly { key: 
 }
 
 /** What was asked in the last turn. */
-function askedIn(view: SessionView): readonly Asked[] {
-  return view.turns.at(-1)?.items.filter((item): item is Asked => item.type === "asked") ?? [];
+function askedIn(view: SessionView): readonly RequestItem[] {
+  return view.turns.at(-1)?.items.filter((item): item is RequestItem => item.type === "request") ?? [];
 }
 
-function settledIn(view: SessionView, asked: Asked): Asked | undefined {
+function settledIn(view: SessionView, asked: RequestItem): RequestItem | undefined {
   const turn = view.turns.findLast(({ key }) => key === asked.turnKey);
-  return turn?.items.findLast((item): item is Asked => item.type === "asked" && item.key === asked.key);
+  return turn?.items.findLast((item): item is RequestItem => item.type === "request" && item.key === asked.key);
 }
 
-function wordsOf(asked: Asked): ReactNode {
+function wordsOf(asked: RequestItem): ReactNode {
   const { decision } = asked;
   if (decision === undefined) return null;
   const about =

@@ -19,6 +19,7 @@ const GROUPS = {
   "A server": ["client", "connection", "embedded", "fleet"],
   "Sessions and turns": ["sessions", "inventory", "session", "turn", "iteration", "past"],
   "What happens in a session": ["updates"],
+  "The view of a session": ["session-view", "reducer", "event-ids"],
   "What agents ask": ["requests", "asking"],
   "Agents and installs": ["agents"],
   Files: ["files", "bytes", "search", "watch"],

@@ -88,3 +88,36 @@ export {
   textOf,
 } from "./updates.js";
 export { type Change, Watch } from "./watch.js";
+export { EventIds, type EventRange } from "./view/event-ids.js";
+export { SessionReducer, reduce } from "./view/reducer.js";
+export { type RequestFacts, requestFacts } from "./view/requests.js";
+export {
+  type ContentItem,
+  EMPTY_VIEW,
+  type ElicitationItem,
+  type FailureItem,
+  type FileWrite,
+  type GapItem,
+  type ItemFacts,
+  type NoticeItem,
+  type OpenCall,
+  type PermissionItem,
+  type PlanItem,
+  type QuestionItem,
+  type QueuedPrompt,
+  type RequestDecision,
+  type RequestItem,
+  type RequestItemFacts,
+  type SessionEnd,
+  type SessionStatus,
+  type SessionUsage,
+  type SessionView,
+  type TerminalView,
+  type TextItem,
+  type ThoughtItem,
+  type TokenCounts,
+  type ToolCallItem,
+  type TurnView,
+  type UserItem,
+  type ViewItem,
+} from "./view/session-view.js";

@@ -25,6 +25,8 @@ export interface LogEvent {
   readonly direction: "fromClient" | "fromAgent" | "fromServer";
   /** As it was sent. */
   readonly envelope: Envelope;
+  /** Of an agent's request to a person that is open: the id to answer it by. */
+  readonly requestId?: string;
 }
 
 /** A page of the log. */

@@ -10,6 +10,7 @@ import type {
 } from "@agentclientprotocol/sdk";
 
 import type { Logger } from "./log.js";
+import { questionsOf } from "./view/requests.js";
 
 type Params = Readonly<Record<string, unknown>>;
 
@@ -129,7 +130,7 @@ export class QuestionRequest {
     this.questionId = typeof params["questionId"] === "string" ? params["questionId"] : undefined;
     this.sessionId = String(params["sessionId"]);
     this.prompt = String(params["prompt"] ?? "");
-    this.questions = Array.isArray(params["questions"]) ? (params["questions"] as Question[]) : [this.#short(params)];
+    this.questions = questionsOf(params);
     this.signal = signal;
   }
 
@@ -141,13 +142,6 @@ export class QuestionRequest {
   /** Decline to answer; the agent is given the reason. */
   reject(why: Rejection = {}): QuestionAnswer {
     return { status: "rejected", ...because(why) };
-  }
-
-  /** The short form: one prompt, and options as pairs. */
-  #short(params: Params): Question {
-    const pairs = Array.isArray(params["options"]) ? (params["options"] as [string, string][]) : [];
-    const options = pairs.map(([id, label]) => ({ id, label }));
-    return { question: this.prompt, options, multiSelect: false };
   }
 }
 

@@ -1,143 +1,145 @@
 /**
- * From the events of a log to a view of the session (pure).
+ * Makes the view of a session from the events of its log (pure).
  *
- * A view is all that a fold knows, so that it can go on from any view: `new Fold(view)` and the events after it give
- * what one fold over all events gives. Agents may say anything: what is not understood becomes a notice, and nothing
- * throws.
+ * A view is all that a reducer knows, so it can continue from any view: `new SessionReducer(view)` and the events after
+ * it give what one reducer over all events gives. Agents may write anything: an unknown update becomes a notice, and
+ * nothing throws.
  */
 
-import type { ContentBlock, PlanEntry, SessionConfigOption, SessionModeState } from "@agentclientprotocol/sdk";
-import type { Decision, SessionEnded } from "sandboxagent";
+import type { ContentBlock, PlanEntry, SessionConfigOption } from "@agentclientprotocol/sdk";
 
-import { ASKED, given } from "./asking.js";
-import { type Entry, EventIds, type LogEvent, type RpcId, isGap } from "./event.js";
-import { currentName } from "../options/values.js";
-import { type Json, listAt, numberAt, objectAt, ours, textAt } from "./reading.js";
-import { HEARD, type Place, Transcript } from "./transcript.js";
-import type {
-  Asked,
-  Failure,
-  FileWrite,
-  Notice,
-  OpenCall,
-  QueuedPrompt,
-  SessionState,
-  SessionView,
-  Settled,
-  ToolCall,
-  Turn,
-  UserMessage,
-} from "./view.js";
+import { InvalidCall } from "../errors.js";
+import type { LogEvent } from "../past.js";
+import type { Gap } from "../updates.js";
+import { endText, sessionEnd } from "./ending.js";
+import { EventIds } from "./event-ids.js";
+import { type Json, isObject, numberAt, objectAt, objectsAt, ours, rpcId, textAt } from "./json.js";
+import { terminalsAfter, textsAfter, writesAfter, writesOf } from "./machine.js";
+import { answerOf, decisionOf, requestFacts } from "./requests.js";
+import {
+  EMPTY_VIEW,
+  type FailureItem,
+  type NoticeItem,
+  type OpenCall,
+  type QueuedPrompt,
+  type RequestDecision,
+  type RequestItem,
+  type SessionStatus,
+  type SessionView,
+  type ToolCallItem,
+  type TurnView,
+  type UserItem,
+} from "./session-view.js";
+import { attachmentsOf, modeAfter, modeName, modesOf, optionChanges, usageAfter } from "./settings.js";
+import { revived } from "./stored.js";
+import { type Place, TOLD, Transcript } from "./transcript.js";
 import {
   failureFacts,
+  isText,
   joined,
-  newTerminal,
   newToolCall,
-  sumOf,
   ownTerminal,
-  terminalChange,
+  sumOf,
   tokensOf,
   toolChange,
 } from "./working.js";
 
-/** A session of which nothing is known yet. */
-export const NOTHING_YET: SessionView = {
-  at: 0,
-  time: "",
-  count: 0,
-  state: "idle",
-  agent: undefined,
-  cwd: undefined,
-  title: undefined,
-  turns: [],
-  queue: [],
-  plan: undefined,
-  pending: [],
-  usage: { context: undefined, tokens: undefined, cost: undefined },
-  modes: undefined,
-  configOptions: [],
-  commands: [],
-  metadata: {},
-  terminals: {},
-  writes: [],
-  ended: undefined,
-  calls: [],
-  texts: {},
-};
+type RpcId = string | number;
 
-/** The view after all entries. */
-export function fold(entries: Iterable<Entry>, from: SessionView = NOTHING_YET): SessionView {
-  const folding = new Fold(from);
-  for (const entry of entries) folding.add(entry);
-  return folding.view();
+/** The view after some events. */
+export function reduce(events: Iterable<LogEvent | Gap>, view: SessionView = EMPTY_VIEW): SessionView {
+  const reducer = new SessionReducer(view);
+  for (const event of events) reducer.add(event);
+  return reducer.view;
 }
 
 type Facts = { -readonly [Member in keyof SessionView]: SessionView[Member] };
 
-/** Takes events in, one by one; gives views out, whenever one is wanted. */
-export class Fold {
+/**
+ * Takes the events of a log, one by one, and has the view after them.
+ *
+ * Events up to the view's position are skipped, so a page may be added twice. A log that does not begin with the
+ * session's beginning gives a view that begins with a gap.
+ */
+export class SessionReducer {
   readonly #facts: Facts;
   readonly #transcript: Transcript;
   #view: SessionView | undefined;
 
-  constructor(from: SessionView = NOTHING_YET) {
-    this.#facts = { ...from };
-    this.#transcript = new Transcript(from.turns);
-    this.#view = from;
+  /**
+   * @param view To continue from: of this program, or parsed from stored JSON.
+   * @throws {InvalidCall} The view is none.
+   */
+  constructor(view: SessionView = EMPTY_VIEW) {
+    if (!isObject(view) || typeof view.position !== "number" || !Array.isArray(view.turns)) {
+      throw new InvalidCall("the view to continue from is no SessionView");
+    }
+    this.#view = revived(view);
+    this.#facts = { ...this.#view };
+    this.#transcript = new Transcript(this.#view.turns);
   }
 
-  /** The view after everything that was added; the same object as long as nothing is. */
-  view(): SessionView {
+  /** The view after everything that was added; the same object until something is added. */
+  get view(): SessionView {
     if (this.#view) return this.#view;
     const { pending, queue, ended } = this.#facts;
-    const runs = this.#transcript.last?.state === "running" || queue.length > 0;
-    const state: SessionState = pending.length > 0 ? "waiting" : runs ? "running" : ended ? "ended" : "idle";
-    this.#view = { ...this.#facts, state, turns: this.#transcript.give() };
+    const runs = this.#transcript.current?.state === "running" || queue.length > 0;
+    const status: SessionStatus = pending.length > 0 ? "waiting" : runs ? "running" : ended ? "ended" : "idle";
+    this.#view = { ...this.#facts, status, turns: this.#transcript.give() };
     return this.#view;
   }
 
-  add(entry: Entry): void {
-    this.#view = undefined;
-    if (isGap(entry)) {
-      this.#missing(entry.after, entry.resumesAt);
+  /** Adds the next event, or a gap in the log. */
+  add(event: LogEvent | Gap): void {
+    const { position } = this.#facts;
+    if (!("envelope" in event)) {
+      if (event.resumesAt > position + 1) this.#gap(event.after, event.resumesAt);
       return;
     }
-    this.#facts.at = entry.id;
-    this.#facts.time = entry.at;
-    this.#facts.count += 1;
-    const envelope = entry.envelope as unknown as Json;
+    if (event.id <= position) return;
+    const envelope = event.envelope as unknown as Json;
     const method = textAt(envelope, "method");
-    if (method === undefined) this.#answer(entry, envelope);
-    else if (envelope["id"] !== undefined) this.#request(entry, method, envelope);
-    else this.#notification(entry, method, objectAt(envelope, "params"));
+    const isFirst = position === 0 && this.#transcript.current === undefined;
+    if (isFirst && !(event.direction === "fromClient" && BEGINNINGS.has(method ?? ""))) this.#gap(0, event.id);
+    this.#view = undefined;
+    this.#facts.position = event.id;
+    this.#facts.time = event.at;
+    if (method === undefined) this.#answer(event, envelope);
+    else if (envelope["id"] !== undefined) this.#request(event, method, envelope);
+    else this.#notification(event, method, objectAt(envelope, "params"));
   }
 
   // Requests and their answers
 
   #request(entry: LogEvent, method: string, envelope: Json): void {
     const params = objectAt(envelope, "params");
-    const id = envelope["id"] as RpcId;
+    const id = rpcId(envelope["id"]);
+    if (id === undefined) return;
     if (entry.direction === "fromAgent") {
       if (this.#asks(entry, method, id, params)) return;
-      if (method === "fs/write_text_file") this.#writes(entry, params);
+      if (method === "fs/write_text_file") {
+        const turnKey = this.#transcript.open(entry).key;
+        this.#facts.writes = [...this.#facts.writes, ...writesOf(entry, params, turnKey, this.#facts.texts)];
+      }
     } else {
       if (method === "session/prompt") this.#prompted(entry, params);
       if (method === "session/new") this.#made(params);
-      this.#facts.cwd = textAt(params, "cwd") ?? this.#facts.cwd;
+      if (BEGINNINGS.has(method)) this.#facts.cwd = textAt(params, "cwd") ?? this.#facts.cwd;
     }
     const call: OpenCall = { event: entry.id, id, fromAgent: entry.direction === "fromAgent", method, params };
     this.#facts.calls = [...this.#facts.calls, call];
   }
 
   #made(params: Json): void {
-    const { agent, title, ...metadata } = ours(params);
+    const { agent, title, env: _, ...metadata } = ours(params);
     this.#facts.agent = typeof agent === "string" ? agent : this.#facts.agent;
     this.#facts.title = typeof title === "string" ? title : this.#facts.title;
     this.#facts.metadata = metadata;
   }
 
   #answer(entry: LogEvent, envelope: Json): void {
-    const id = envelope["id"] as RpcId;
+    const id = rpcId(envelope["id"]);
+    if (id === undefined) return;
     const toAgent = entry.direction !== "fromAgent";
     if (toAgent && this.#answered(entry, id, envelope)) return;
     const call = this.#facts.calls.find((each) => each.id === id && each.fromAgent === toAgent && fits(each, envelope));
@@ -146,8 +148,10 @@ export class Fold {
     const result = objectAt(envelope, "result");
     const error = envelope["error"] === undefined ? undefined : objectAt(envelope, "error");
     if (call.method === "session/prompt") this.#promptAnswered(entry, call, result, error);
-    else if (call.method === "fs/write_text_file") this.#written(entry, call, error === undefined);
-    else if (error === undefined) this.#succeeded(entry, call, result);
+    else if (call.method === "fs/write_text_file") {
+      this.#facts.writes = writesAfter(this.#facts.writes, call.event, entry.id, error === undefined);
+      if (error === undefined) this.#facts.texts = textsAfter(this.#facts.texts, call.params, call.params);
+    } else if (error === undefined) this.#succeeded(entry, call, result);
   }
 
   #succeeded(entry: LogEvent, call: OpenCall, result: Json): void {
@@ -157,7 +161,7 @@ export class Fold {
       case "session/resume":
       case "session/fork":
         this.#offered(result);
-        if (this.#facts.ended) this.#notice(entry, "resumed", "The session was taken up again");
+        if (this.#facts.ended) this.#notice(entry, "resumed", "The session was resumed");
         this.#facts.ended = undefined;
         break;
       case "session/set_config_option":
@@ -165,23 +169,35 @@ export class Fold {
         break;
       case "fs/read_text_file":
         if (call.params["line"] == null && call.params["limit"] == null) {
-          this.#know(textAt(call.params, "path"), textAt(result, "content"));
+          this.#facts.texts = textsAfter(this.#facts.texts, call.params, result);
         }
         break;
       default:
-        if (call.method.startsWith("terminal/")) this.#terminal(entry, call, result);
+        if (call.method.startsWith("terminal/")) {
+          this.#facts.terminals = terminalsAfter(this.#facts.terminals, call, result, entry.id);
+        }
     }
   }
 
   #offered(result: Json): void {
     const modes = result["modes"];
-    if (typeof modes === "object" && modes !== null) this.#facts.modes = modes as SessionModeState;
-    this.#facts.configOptions = listAt<SessionConfigOption>(result, "configOptions") ?? this.#facts.configOptions;
+    if (isObject(modes)) this.#facts.modes = modesOf(modes);
+    this.#facts.configOptions = objectsAt<SessionConfigOption>(result, "configOptions") ?? this.#facts.configOptions;
   }
 
   // Notifications
 
   #notification(entry: LogEvent, method: string, params: Json): void {
+    if (entry.direction === "fromServer") {
+      this.#told(entry, method, params);
+    } else if (entry.direction === "fromAgent") {
+      if (method === "session/update") this.#update(entry, objectAt(params, "update"));
+      if (method === "$/cancel_request") this.#touch(rpcId(params["requestId"]), entry.id);
+    }
+  }
+
+  /** What the server says itself; an agent that uses the same names says nothing. */
+  #told(entry: LogEvent, method: string, params: Json): void {
     switch (method) {
       case "session/update":
         this.#update(entry, objectAt(params, "update"));
@@ -191,7 +207,7 @@ export class Fold {
         else this.#turnEnded(entry, params);
         break;
       case "_sandboxagent/session/decision":
-        this.#decided(entry, params as unknown as Decision);
+        this.#decided(entry, params);
         break;
       case "_sandboxagent/session/metadata_update":
         this.#facts.metadata = objectAt(params, "metadata");
@@ -201,12 +217,6 @@ export class Fold {
         break;
       case "_sandboxagent/agent/unparsed":
         this.#notice(entry, "unparsed", textAt(params, "line") ?? "");
-        break;
-      case "_sandboxagent/stream/gap":
-        this.#missing(numberAt(params, "after") ?? 0, numberAt(params, "resumesAt") ?? 0);
-        break;
-      case "$/cancel_request":
-        if (entry.direction === "fromAgent") this.#touch(params["requestId"] as RpcId, entry.id);
         break;
       default:
     }
@@ -218,7 +228,7 @@ export class Fold {
     if (REPLAYED.has(kind) && this.#isReplay()) return;
     switch (kind) {
       case "user_message_chunk":
-        this.#userSays(entry, update["content"] as ContentBlock);
+        this.#userSays(entry, update["content"]);
         break;
       case "agent_message_chunk":
         this.#agentSays(entry, "text", update);
@@ -232,80 +242,63 @@ export class Fold {
         break;
       case "plan":
       case "plan_update":
-        this.#plan(entry, listAt<PlanEntry>(kind === "plan" ? update : objectAt(update, "plan"), "entries"));
+        this.#plan(entry, objectsAt<PlanEntry>(kind === "plan" ? update : objectAt(update, "plan"), "entries"));
         break;
       case "plan_removed":
         this.#facts.plan = undefined;
         break;
       case "available_commands_update":
-        this.#facts.commands = listAt(update, "availableCommands") ?? this.#facts.commands;
+        this.#facts.commands = objectsAt(update, "availableCommands") ?? this.#facts.commands;
         break;
       case "current_mode_update":
         this.#mode(entry, textAt(update, "currentModeId"));
         break;
       case "config_option_update":
-        this.#options(entry, listAt<SessionConfigOption>(update, "configOptions"));
+        this.#options(entry, objectsAt<SessionConfigOption>(update, "configOptions"));
         break;
       case "session_info_update":
         if (update["title"] !== undefined) this.#facts.title = textAt(update, "title");
         break;
       case "usage_update":
-        this.#usage(update);
+        this.#facts.usage = usageAfter(this.#facts.usage, update);
         break;
       case "notice":
         this.#notice(entry, "agent", textAt(update, "message") ?? textAt(update, "text") ?? "");
         break;
       default:
-        this.#notice(entry, "unknown", kind);
+        if (kind !== "") this.#notice(entry, "unknown", kind);
     }
   }
 
-  #mode(entry: LogEvent, currentModeId: string | undefined): void {
+  #mode(entry: LogEvent, modeId: string | undefined): void {
     const { modes } = this.#facts;
-    if (currentModeId === undefined) return;
-    this.#facts.modes = { ...modes, availableModes: modes?.availableModes ?? [], currentModeId };
-    if (modes === undefined || modes.currentModeId === currentModeId) return;
-    const name = modes.availableModes.find(({ id }) => id === currentModeId)?.name ?? currentModeId;
-    this.#notice(entry, "mode", `Mode: ${name}`);
+    if (modeId === undefined) return;
+    this.#facts.modes = modeAfter(modes, modeId);
+    if (modes && modes.currentModeId !== modeId) this.#notice(entry, "mode", `Mode: ${modeName(modes, modeId)}`);
   }
 
   #options(entry: LogEvent, options: readonly SessionConfigOption[] | undefined): void {
     if (options === undefined) return;
-    const before = new Map(this.#facts.configOptions.map((option) => [option.id, option.currentValue]));
+    const changes = optionChanges(this.#facts.configOptions, options);
     this.#facts.configOptions = options;
-    for (const option of options) {
-      const { id, category, name, currentValue } = option;
-      // A mode has an update of its own.
-      if (category === "mode" || !before.has(id) || before.get(id) === currentValue) continue;
-      this.#notice(entry, "option", `${name}: ${currentName(option)}`);
-    }
+    for (const change of changes) this.#notice(entry, "option", change);
   }
 
-  #usage(update: Json): void {
-    const [used, size] = [numberAt(update, "used"), numberAt(update, "size")];
-    const cost = objectAt(update, "cost");
-    const [amount, currency] = [numberAt(cost, "amount"), textAt(cost, "currency")];
-    this.#facts.usage = {
-      ...this.#facts.usage,
-      ...(used !== undefined && size !== undefined && { context: { used, size } }),
-      ...(amount !== undefined && currency !== undefined && { cost: { amount, currency } }),
-    };
-  }
+  // Messages
 
-  // What is said
-
-  #userSays(entry: LogEvent, block: ContentBlock | undefined): void {
-    if (block === undefined) return;
+  #userSays(entry: LogEvent, said: unknown): void {
+    if (!isObject(said)) return;
+    const block = said as unknown as ContentBlock;
     const transcript = this.#transcript;
-    const last = transcript.last;
-    const place: Place = [transcript.lastIndex, (last?.items.length ?? 0) - 1];
-    if (last !== undefined && last.items.at(-1)?.type === "user") {
+    const { current } = transcript;
+    const place: Place = [transcript.currentIndex, (current?.items.length ?? 0) - 1];
+    if (current !== undefined && current.items.at(-1)?.type === "user") {
       // An agent that echoes its prompt says nothing new.
-      const echoes = last.state === "running" && last.items.length === 1;
-      transcript.change<UserMessage>(place, (item) => (echoes ? {} : { blocks: joined(item.blocks, block) }), entry.id);
+      const echoes = current.state === "running" && current.items.length === 1;
+      transcript.change<UserItem>(place, (item) => (echoes ? {} : { blocks: joined(item.blocks, block) }), entry.id);
       return;
     }
-    const item: UserMessage = {
+    const item: UserItem = {
       type: "user",
       key: `user-${entry.id}`,
       at: entry.at,
@@ -313,16 +306,17 @@ export class Fold {
       blocks: [block],
       attachments: [],
     };
-    if (last?.state === "running") transcript.push(item);
-    else transcript.begin(entry, { key: `${HEARD}${entry.id}`, state: "ended", items: [item] });
+    if (current?.state === "running") transcript.push(item);
+    else transcript.begin(entry, { key: `${TOLD}${entry.id}`, state: "ended", items: [item] });
   }
 
   #agentSays(entry: LogEvent, type: "text" | "thought", update: Json): void {
-    const block = update["content"] as ContentBlock | undefined;
-    const { items } = this.#transcript.current(entry);
+    if (!isObject(update["content"])) return;
+    const block = update["content"] as unknown as ContentBlock;
+    const { items } = this.#transcript.open(entry);
     const common = { key: `${type}-${entry.id}`, at: entry.at, events: EventIds.of(entry.id) };
-    if (block?.type !== "text") {
-      if (block) items.push({ type: "content", ...common, block });
+    if (!isText(block)) {
+      items.push({ type: "content", ...common, block });
       return;
     }
     const messageId = textAt(update, "messageId");
@@ -339,7 +333,7 @@ export class Fold {
   #plan(entry: LogEvent, entries: readonly PlanEntry[] | undefined): void {
     if (entries === undefined) return;
     this.#facts.plan = entries;
-    const { items } = this.#transcript.current(entry);
+    const { items } = this.#transcript.open(entry);
     const last = items.at(-1);
     if (last?.type === "plan") {
       items[items.length - 1] = { ...last, entries, events: last.events.with(entry.id) };
@@ -348,123 +342,81 @@ export class Fold {
     }
   }
 
-  // What is done
+  // Tool calls, terminals and files
 
-  #tool(entry: LogEvent, update: Json, askedKey?: string): void {
+  #tool(entry: LogEvent, update: Json, requestKey?: string): void {
     const toolCallId = textAt(update, "toolCallId") ?? "";
     const place = this.#transcript.toolCall(toolCallId);
     if (place) {
-      this.#transcript.change<ToolCall>(place, (call) => toolChange(call, update, entry.at, askedKey), entry.id);
+      this.#transcript.change<ToolCallItem>(place, (call) => toolChange(call, update, entry.at, requestKey), entry.id);
     } else {
       const call = newToolCall(toolCallId, entry.id, entry.at);
-      this.#transcript.push({ ...call, ...toolChange(call, update, entry.at, askedKey) });
+      this.#transcript.push({ ...call, ...toolChange(call, update, entry.at, requestKey) });
     }
     const terminal = ownTerminal(this.#facts.terminals, update, entry.id);
     if (terminal) this.#facts.terminals = { ...this.#facts.terminals, [terminal.terminalId]: terminal };
   }
 
-  #terminal(entry: LogEvent, call: OpenCall, result: Json): void {
-    const { terminals } = this.#facts;
-    const terminalId = textAt(call.method === "terminal/create" ? result : call.params, "terminalId");
-    if (terminalId === undefined) return;
-    const known = terminals[terminalId] ?? newTerminal(terminalId, call);
-    const events = known.events.with(entry.id);
-    this.#facts.terminals = { ...terminals, [terminalId]: { ...known, ...terminalChange(call.method, result), events } };
-  }
+  // Requests to people
 
-  #writes(entry: LogEvent, params: Json): void {
-    const [path, newText] = [textAt(params, "path"), textAt(params, "content")];
-    if (path === undefined || newText === undefined) return;
-    const write: FileWrite = {
-      path,
-      oldText: this.#facts.texts[path],
-      newText,
-      turnKey: this.#transcript.current(entry).key,
-      done: undefined,
-      at: entry.at,
-      events: EventIds.of(entry.id),
-    };
-    this.#facts.writes = [...this.#facts.writes, write];
-  }
-
-  #written(entry: LogEvent, call: OpenCall, done: boolean): void {
-    this.#facts.writes = this.#facts.writes.map((write) =>
-      write.events.first === call.event ? { ...write, done, events: write.events.with(entry.id) } : write,
-    );
-    if (done) this.#know(textAt(call.params, "path"), textAt(call.params, "content"));
-  }
-
-  #know(path: string | undefined, text: string | undefined): void {
-    if (path === undefined || text === undefined) return;
-    this.#facts.texts = { ...this.#facts.texts, [path]: text };
-  }
-
-  // What is asked
-
-  #asks(entry: LogEvent, method: string, requestId: RpcId, params: Json): boolean {
-    const make = ASKED[method];
-    if (make === undefined) return false;
-    const key = `asked-${entry.id}`;
+  #asks(entry: LogEvent, method: string, agentRequestId: RpcId, params: Json): boolean {
+    const facts = requestFacts(method, params);
+    if (facts === undefined) return false;
+    const key = `request-${entry.id}`;
     if (method === "session/request_permission") this.#tool(entry, objectAt(params, "toolCall"), key);
-    const { key: turnKey } = this.#transcript.current(entry);
-    const common = { key, at: entry.at, events: EventIds.of(entry.id), requestId, turnKey, decision: undefined };
-    const item: Asked = { type: "asked", ...common, ...make(params) };
+    const { key: turnKey } = this.#transcript.open(entry);
+    const place = { key, at: entry.at, events: EventIds.of(entry.id), turnKey, decision: undefined };
+    const item: RequestItem = { type: "request", ...place, requestId: entry.requestId, agentRequestId, ...facts };
     this.#transcript.push(item);
     this.#facts.pending = [...this.#facts.pending, item];
     return true;
   }
 
-  /** An answer on its way to the agent; the server's word about it follows. */
+  /** An answer on its way to the agent; the server's decision follows. */
   #answered(entry: LogEvent, requestId: RpcId, envelope: Json): boolean {
     const place = this.#transcript.request(requestId);
     const item = place && this.#transcript.item(place);
-    if (place === undefined || item?.type !== "asked") return false;
+    if (place === undefined || item?.type !== "request") return false;
     if (item.decision) {
       // The same id may have been used again, for something that no person is asked.
       if (this.#facts.calls.some((call) => call.fromAgent && call.id === requestId)) return false;
       this.#touch(requestId, entry.id);
     } else {
-      this.#settle(place, { ...given(item, envelope), at: entry.at }, entry.id);
+      this.#settle(place, { ...answerOf(item, envelope), at: entry.at }, entry.id);
     }
     return true;
   }
 
-  #decided(entry: LogEvent, decision: Decision): void {
-    const place = this.#transcript.request(decision.agentRequestId as RpcId);
+  #decided(entry: LogEvent, params: Json): void {
+    const id = rpcId(params["agentRequestId"]);
+    const place = id === undefined ? undefined : this.#transcript.request(id);
     const item = place && this.#transcript.item(place);
-    if (place === undefined || item?.type !== "asked" || item.kind !== decision.kind) {
-      this.#notice(entry, "decision", `${decision.kind}: ${decision.outcome}`);
-      return;
+    const decision = decisionOf(params);
+    if (place && item?.type === "request" && item.kind === params["kind"]) {
+      this.#settle(place, { ...decision, at: entry.at }, entry.id);
+    } else {
+      this.#notice(entry, "decision", `${textAt(params, "kind") ?? "request"}: ${decision.outcome}`);
     }
-    const { outcome, optionId, optionKind, answers, content, reason, by } = decision;
-    const said = {
-      ...(optionId !== undefined && { optionId }),
-      ...(optionKind !== undefined && { optionKind }),
-      ...(answers !== undefined && { answers }),
-      ...(content !== undefined && { content }),
-      ...(reason !== undefined && { reason }),
-    };
-    this.#settle(place, { outcome, ...said, by, at: entry.at }, entry.id);
   }
 
-  #settle(place: Place, decision: Settled, event?: number): void {
-    const { key } = this.#transcript.change<Asked>(place, () => ({ decision }), event);
+  #settle(place: Place, decision: RequestDecision, event?: number): void {
+    const { key } = this.#transcript.change<RequestItem>(place, () => ({ decision, requestId: undefined }), event);
     this.#facts.pending = this.#facts.pending.filter((each) => each.key !== key);
   }
 
-  /** Notes one more event that has to do with a request. */
-  #touch(requestId: RpcId, event: number): void {
-    const place = this.#transcript.request(requestId);
+  /** Adds one more event to a request. */
+  #touch(requestId: RpcId | undefined, event: number): void {
+    const place = requestId === undefined ? undefined : this.#transcript.request(requestId);
     if (place === undefined) return;
-    const item = this.#transcript.change<Asked>(place, () => ({}), event);
+    const item = this.#transcript.change<RequestItem>(place, () => ({}), event);
     this.#facts.pending = this.#facts.pending.map((each) => (each.key === item.key ? item : each));
   }
 
-  /** What was asked before something that ends all asking waits no more, also when its outcome is not in the log. */
+  /** Closes all open requests whose outcome is not in the log, at an event that ends them. */
   #forgetPending(at: string): void {
     for (const { key } of this.#facts.pending) {
       const place = this.#transcript.find(key);
-      if (place) this.#settle(place, { outcome: "unknown", by: undefined, at });
+      if (place) this.#settle(place, { outcome: "unknown", at });
     }
   }
 
@@ -477,20 +429,20 @@ export class Fold {
       event: entry.id,
       at: entry.at,
       promptId: textAt(ours(params), "promptId"),
-      blocks: listAt<ContentBlock>(params, "prompt") ?? (text === undefined ? [] : [{ type: "text", text }]),
-      attachments: listAt(ours(params), "attachments") ?? [],
+      blocks: objectsAt<ContentBlock>(params, "prompt") ?? (text === undefined ? [] : [{ type: "text", text }]),
+      attachments: attachmentsOf(ours(params)),
     };
     this.#facts.queue = [...this.#facts.queue, prompt];
   }
 
   #turnStarted(entry: LogEvent, params: Json): void {
     const turnId = textAt(params, "turnId") ?? `turn-${entry.id}`;
-    const before = this.#transcript.last;
+    const before = this.#transcript.current;
     if (before?.turnId === turnId) return;
     // Turns run one after another: what is open is open because its end is not in the log.
     if (before?.state === "running") {
       this.#forgetPending(entry.at);
-      this.#close(this.#transcript.lastIndex, { state: "ended", endedAt: entry.at });
+      this.#close(this.#transcript.currentIndex, { state: "ended", endedAt: entry.at });
     }
     this.#facts.ended = undefined;
     const promptId = textAt(params, "promptId");
@@ -531,25 +483,36 @@ export class Fold {
     this.#facts.usage = { ...this.#facts.usage, tokens: sumOf(this.#facts.usage.tokens, tokens) };
   }
 
-  /** Where a turn is. One that was cancelled while it waited, or whose start is no longer in the log, is made. */
+  /** Where a turn is. One that was withdrawn while it waited, or whose start is not in the log, is made. */
   #indexOf(turnId: string, entry: LogEvent, promptId: string | undefined): number {
     const index = this.#transcript.indexOf(turnId);
     if (index >= 0) return index;
     const waited = this.#unqueue(turnId, entry);
-    this.#transcript.begin(entry, { key: turnId, turnId, promptId, neverBegan: waited.items.length > 0, ...waited });
+    const neverBegan = waited.items.length > 0;
+    const { current, currentIndex } = this.#transcript;
+    // Turns run one after another: everything since a gap belongs to the turn whose start is in the gap.
+    if (!neverBegan && current?.state === "outside" && current.items[0]?.type === "gap") {
+      Object.assign(this.#transcript.draft(currentIndex), { turnId, promptId, events: EventIds.of(entry.id) });
+      return currentIndex;
+    }
+    if (!neverBegan && current?.state === "running") {
+      this.#forgetPending(entry.at);
+      this.#close(currentIndex, { state: "ended", endedAt: entry.at });
+    }
+    this.#transcript.begin(entry, { key: turnId, turnId, promptId, neverBegan, ...waited });
     return this.#transcript.lastIndex;
   }
 
-  #unqueue(turnId: string, entry: LogEvent): Pick<Turn, "items" | "events"> {
+  #unqueue(turnId: string, entry: LogEvent): Pick<TurnView, "items" | "events"> {
     const prompt = this.#facts.queue.find(({ key }) => key === turnId);
     if (prompt === undefined) return { items: [], events: EventIds.of(entry.id) };
     this.#facts.queue = this.#facts.queue.filter((each) => each !== prompt);
     const { event, at, blocks, attachments } = prompt;
-    const item: UserMessage = { type: "user", key: `user-${event}`, at, events: EventIds.of(event), blocks, attachments };
+    const item: UserItem = { type: "user", key: `user-${event}`, at, events: EventIds.of(event), blocks, attachments };
     return { items: [item], events: EventIds.of(event, entry.id) };
   }
 
-  #close(index: number, facts: Partial<Turn>): void {
+  #close(index: number, facts: Partial<TurnView>): void {
     const turn = this.#transcript.draft(index);
     Object.assign(turn, facts);
     for (const [place, item] of turn.items.entries()) {
@@ -559,16 +522,16 @@ export class Fold {
 
   #sessionEnded(entry: LogEvent, params: Json): void {
     const { sessionId: _, ...facts } = params;
-    this.#facts.ended = { ...facts, sessionUpdate: "session_ended" } as unknown as SessionEnded;
+    const ended = sessionEnd(params, entry.at);
+    this.#facts.ended = ended;
     this.#forgetPending(entry.at);
     this.#facts.queue = [];
     this.#facts.calls = [];
-    const last = this.#transcript.lastIndex;
-    const message = textAt(params, "message");
-    const crashed = params["reason"] === "error" && params["terminatedBy"] === "agent";
-    if (crashed) this.#fail(entry, last, { message: message ?? "The agent's process ended", data: facts });
-    if (this.#transcript.turn(last)?.state === "running") this.#close(last, { state: "failed", endedAt: entry.at });
-    if (!crashed) this.#notice(entry, "ended", message ?? ENDINGS[String(params["reason"])] ?? "The session has ended");
+    const { current, currentIndex } = this.#transcript;
+    const crashed = ended.reason === "error" && ended.terminatedBy === "agent";
+    if (crashed) this.#fail(entry, currentIndex, { message: endText(ended), data: facts });
+    if (current?.state === "running") this.#close(currentIndex, { state: "failed", endedAt: entry.at });
+    if (!crashed) this.#notice(entry, "ended", endText(ended));
   }
 
   // Failures and notices
@@ -581,24 +544,29 @@ export class Fold {
     const last = turn?.items.at(-1);
     if (turn && last?.type === "failure" && last.message === message) {
       const data = last.data ?? known.data;
-      this.#transcript.change<Failure>([index, turn.items.length - 1], () => ({ ...known, data }), entry.id);
+      this.#transcript.change<FailureItem>([index, turn.items.length - 1], () => ({ ...known, data }), entry.id);
       return;
     }
     const common = { key: `failure-${entry.id}`, at: entry.at, events: EventIds.of(entry.id) };
     const none = { code: undefined, exitCode: undefined, signal: undefined, stderr: undefined, data: undefined };
-    const item: Failure = { type: "failure", ...common, message, ...none, ...known };
+    const item: FailureItem = { type: "failure", ...common, message, ...none, ...known };
     if (turn && turn.state !== "outside" && turn.endedAt === undefined) this.#transcript.draft(index).items.push(item);
     else this.#transcript.push(item);
   }
 
-  #notice({ id, at }: LogEvent, about: Notice["about"], text: string): void {
+  #notice({ id, at }: LogEvent, about: NoticeItem["about"], text: string): void {
     this.#transcript.push({ type: "notice", key: `notice-${id}-${about}`, at, events: EventIds.of(id), about, text });
   }
 
-  #missing(after: number, resumesAt: number): void {
+  #gap(after: number, resumesAt: number): void {
     const at = this.#facts.time;
-    const item = { key: `missing-${after}`, at, events: EventIds.of(), gap: { after, resumesAt } };
-    this.#transcript.push({ type: "missing", ...item }, { id: after, at });
+    this.#view = undefined;
+    this.#facts.position = Math.max(this.#facts.position, resumesAt - 1);
+    const { current } = this.#transcript;
+    // What follows outside of turns may belong to a turn that started in the gap.
+    if (current?.state === "outside") this.#transcript.begin({ id: after, at }, { key: `outside-gap-${after}` });
+    const item = { key: `gap-${after}`, at, events: EventIds.of(), after, resumesAt };
+    this.#transcript.push({ type: "gap", ...item }, { id: after, at });
   }
 
   /** Whether an agent tells now what the log has already. */
@@ -625,8 +593,5 @@ const REPLAYED: ReadonlySet<string> = new Set([
   "plan",
 ]);
 
-const ENDINGS: Readonly<Record<string, string>> = {
-  closed: "The session was closed",
-  deleted: "The session was deleted",
-  terminated: "The session was ended for good",
-};
+/** Requests of clients with which the log of a session begins. */
+const BEGINNINGS: ReadonlySet<string> = new Set(["session/new", "session/load", "session/resume", "session/fork"]);

@@ -1,4 +1,4 @@
-/** What agents do, as items: tool calls, terminals, tokens (pure). */
+/** Reads tool calls, terminals, failures and tokens (pure). */
 
 import type {
   ContentBlock,
@@ -8,12 +8,12 @@ import type {
   ToolKind,
 } from "@agentclientprotocol/sdk";
 
-import { EventIds } from "./event.js";
-import { type Json, listAt, numberAt, objectAt, objectOf, textAt } from "./reading.js";
-import type { Failure, OpenCall, Terminal, Tokens, ToolCall } from "./view.js";
+import { EventIds } from "./event-ids.js";
+import { type Json, isObject, listAt, numberAt, objectAt, objectsAt, textAt } from "./json.js";
+import type { FailureItem, OpenCall, TerminalView, TokenCounts, ToolCallItem } from "./session-view.js";
 
-/** A tool call that nothing is known of but its id. */
-export function newToolCall(toolCallId: string, event: number, at: string): ToolCall {
+/** A tool call of which nothing is known but its id. */
+export function newToolCall(toolCallId: string, event: number, at: string): ToolCallItem {
   return {
     type: "tool",
     key: `tool-${event}`,
@@ -29,54 +29,59 @@ export function newToolCall(toolCallId: string, event: number, at: string): Tool
     rawOutput: undefined,
     meta: undefined,
     endedAt: undefined,
-    askedKey: undefined,
+    requestKey: undefined,
   };
 }
 
 /** What an update changes in a tool call: what it leaves out, or has as null, stays. */
-export function toolChange(call: ToolCall, update: Json, at: string, askedKey: string | undefined): Partial<ToolCall> {
-  const status = textAt(update, "status") as ToolCallStatus | undefined;
+export function toolChange(
+  call: ToolCallItem,
+  update: Json,
+  at: string,
+  requestKey: string | undefined,
+): Partial<ToolCallItem> {
+  const status = closed(STATUSES, textAt(update, "status"));
   const isOver = status === "completed" || status === "failed";
-  const meta = update["_meta"];
+  const meta = objectAt(update, "_meta");
   return {
     title: textAt(update, "title") ?? call.title,
-    kind: (textAt(update, "kind") as ToolKind | undefined) ?? call.kind,
+    kind: closed(KINDS, textAt(update, "kind")) ?? call.kind,
     status: status ?? call.status,
-    content: listAt<ToolCallContent>(update, "content") ?? call.content,
-    locations: listAt<ToolCallLocation>(update, "locations") ?? call.locations,
+    content: objectsAt<ToolCallContent>(update, "content") ?? call.content,
+    locations: objectsAt<ToolCallLocation>(update, "locations") ?? call.locations,
     rawInput: update["rawInput"] ?? call.rawInput,
     rawOutput: update["rawOutput"] ?? call.rawOutput,
-    meta: typeof meta === "object" && meta !== null ? { ...call.meta, ...meta } : call.meta,
+    meta: Object.keys(meta).length > 0 ? { ...call.meta, ...meta } : call.meta,
     endedAt: isOver ? (call.endedAt ?? at) : status === undefined ? call.endedAt : undefined,
-    askedKey: askedKey ?? call.askedKey,
+    requestKey: requestKey ?? call.requestKey,
   };
 }
 
-/** A terminal that was just made. */
-export function newTerminal(terminalId: string, call: OpenCall): Terminal {
-  const made = call.method === "terminal/create" ? call.params : {};
+/** A terminal of which nothing is known but the request that named it. */
+export function newTerminal(terminalId: string, call?: OpenCall): TerminalView {
+  const made = call?.method === "terminal/create" ? call.params : {};
   return {
     terminalId,
     command: textAt(made, "command") ?? "",
-    args: listAt<string>(made, "args") ?? [],
+    args: (listAt(made, "args") ?? []).filter((each) => typeof each === "string"),
     cwd: textAt(made, "cwd"),
     output: "",
     truncated: false,
     exit: undefined,
     released: false,
-    events: EventIds.of(call.event),
+    events: call ? EventIds.of(call.event) : EventIds.of(),
   };
 }
 
 /** What an answer says of a terminal. */
-export function terminalChange(method: string, result: Json): Partial<Terminal> {
+export function terminalChange(method: string, result: Json): Partial<TerminalView> {
   switch (method) {
     case "terminal/output": {
       const status = result["exitStatus"];
       return {
         output: textAt(result, "output") ?? "",
         truncated: result["truncated"] === true,
-        ...(typeof status === "object" && status !== null && { exit: exitOf(objectOf(status)) }),
+        ...(isObject(status) && { exit: exitOf(status) }),
       };
     }
     case "terminal/wait_for_exit":
@@ -88,60 +93,65 @@ export function terminalChange(method: string, result: Json): Partial<Terminal> 
   }
 }
 
-/** How much of a terminal's output is kept, from its end. */
+/** How much of a terminal's output is kept, from its end, in UTF-16 code units. */
 const MAX_OUTPUT = 1024 * 1024;
 
 /**
  * A terminal of an agent's own, after an update of a tool call that says something of it; undefined when it does not.
  *
- * Some agents run commands themselves, and tell in `_meta` where (`terminal_info`), what was written since the last time
- * (`terminal_output`) and how it ended (`terminal_exit`).
+ * Some agents run commands themselves. They say in `_meta` where (`terminal_info`), the new output (`terminal_output`),
+ * and how it ended (`terminal_exit`).
  */
 export function ownTerminal(
-  terminals: Readonly<Record<string, Terminal>>,
+  terminals: Readonly<Record<string, TerminalView>>,
   update: Json,
   event: number,
-): Terminal | undefined {
+): TerminalView | undefined {
   const meta = objectAt(update, "_meta");
   const parts = ["terminal_info", "terminal_output", "terminal_exit"].map((name) => objectAt(meta, name));
   const [info = {}, output = {}, exit = {}] = parts;
   const terminalId = parts.map((part) => textAt(part, "terminal_id")).find((id) => id !== undefined);
   if (terminalId === undefined) return undefined;
-  const known = terminals[terminalId] ?? {
-    terminalId, command: "", args: [], cwd: undefined, output: "", truncated: false, exit: undefined, released: false,
-    events: EventIds.of(),
+  const known = (Object.hasOwn(terminals, terminalId) ? terminals[terminalId] : undefined) ?? {
+    ...newTerminal(terminalId),
   };
   const written = known.output + (textAt(output, "data") ?? "");
   const isExit = Object.hasOwn(exit, "terminal_id");
   return {
     ...known,
     cwd: textAt(info, "cwd") ?? known.cwd,
-    output: written.slice(-MAX_OUTPUT),
+    output: endOf(written),
     truncated: known.truncated || written.length > MAX_OUTPUT,
-    exit: isExit ? { exitCode: numberAt(exit, "exit_code") ?? null, signal: textAt(exit, "signal") ?? null } : known.exit,
+    exit: isExit ? { exitCode: numberAt(exit, "exit_code"), signal: textAt(exit, "signal") } : known.exit,
     events: known.events.with(event),
   };
 }
 
-function exitOf(status: Json): Terminal["exit"] {
-  return { exitCode: numberAt(status, "exitCode") ?? null, signal: textAt(status, "signal") ?? null };
+function endOf(written: string): string {
+  const end = written.slice(-MAX_OUTPUT);
+  // A cut may have left half of a character.
+  return written.length > MAX_OUTPUT && /^[\uDC00-\uDFFF]/.test(end) ? end.slice(1) : end;
+}
+
+function exitOf(status: Json): TerminalView["exit"] {
+  return { exitCode: numberAt(status, "exitCode"), signal: textAt(status, "signal") };
 }
 
 /** What an error says of what went wrong. */
-export function failureFacts(error: Json): Partial<Failure> {
+export function failureFacts(error: Json): Partial<FailureItem> {
   const data = objectAt(error, "data");
   const [code, exitCode, signal] = [numberAt(error, "code"), numberAt(data, "exitCode"), textAt(data, "signal")];
   return {
     ...(code !== undefined && { code }),
     ...(exitCode !== undefined && { exitCode }),
     ...(signal !== undefined && { signal }),
-    ...(data["stderr"] !== undefined && { stderr: data["stderr"] as Failure["stderr"] }),
+    ...(isObject(data["stderr"]) && { stderr: data["stderr"] as unknown as FailureItem["stderr"] }),
     ...(error["data"] !== undefined && { data: error["data"] }),
   };
 }
 
 /** The tokens of a turn; undefined when its agent does not count them. */
-export function tokensOf(usage: Json): Tokens | undefined {
+export function tokensOf(usage: Json): TokenCounts | undefined {
   const total = numberAt(usage, "totalTokens");
   if (total === undefined) return undefined;
   return {
@@ -154,7 +164,8 @@ export function tokensOf(usage: Json): Tokens | undefined {
   };
 }
 
-export function sumOf(one: Tokens | undefined, other: Tokens): Tokens {
+/** The tokens of two turns together. */
+export function sumOf(one: TokenCounts | undefined, other: TokenCounts): TokenCounts {
   if (one === undefined) return other;
   const both = (a: number | undefined, b: number | undefined): number | undefined =>
     a === undefined ? b : b === undefined ? a : a + b;
@@ -171,6 +182,29 @@ export function sumOf(one: Tokens | undefined, other: Tokens): Tokens {
 /** Blocks and one more; text goes on where text ended. */
 export function joined(blocks: readonly ContentBlock[], block: ContentBlock): readonly ContentBlock[] {
   const last = blocks.at(-1);
-  if (last?.type !== "text" || block.type !== "text") return [...blocks, block];
+  if (last === undefined || !isText(last) || !isText(block)) return [...blocks, block];
   return [...blocks.slice(0, -1), { ...last, text: last.text + block.text }];
 }
+
+/** Whether a block is a text. */
+export function isText(block: ContentBlock): block is ContentBlock & { readonly type: "text"; readonly text: string } {
+  return block.type === "text" && typeof block.text === "string";
+}
+
+function closed<Value extends string>(values: ReadonlySet<Value>, value: string | undefined): Value | undefined {
+  return values.has(value as Value) ? (value as Value) : undefined;
+}
+
+const STATUSES: ReadonlySet<ToolCallStatus> = new Set(["pending", "in_progress", "completed", "failed"] as const);
+const KINDS: ReadonlySet<ToolKind> = new Set([
+  "read",
+  "edit",
+  "delete",
+  "move",
+  "search",
+  "execute",
+  "think",
+  "fetch",
+  "switch_mode",
+  "other",
+] as const);
