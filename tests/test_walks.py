@@ -92,6 +92,27 @@ def test_every_way_of_a_prompt_is_the_same_walk_and_begins_no_coroutine(tmp_path
     assert len(stacks[0][0]) > 1, "it does not come through server/http/rpc.py"
 
 
+def test_a_notification_and_an_answer_for_a_held_session_begin_no_coroutine(tmp_path: Path) -> None:
+    async def main() -> list[Step]:
+        async with message_path(tmp_path) as path:
+            (client,) = path.clients
+            # The stream has begun, and the head is known.
+            await client.take_turn()
+            note = f'{{"jsonrpc":"2.0","method":"x/note","params":{{"sessionId":"{client.session}"}}}}'
+            id = path.ask(client.session)
+            # The stream has it: its own task may begin coroutines until then.
+            await path.site.settle()
+            with entered(Requests.notify) as notified:
+                assert (await client.send(note)).startswith(b"HTTP/1.1 202")
+            allow = f'{{"jsonrpc":"2.0","id":"{id}","result":{{"outcome":{{"outcome":"selected","optionId":"y"}}}}}}'
+            with entered(Requests.answer) as answered:
+                assert (await client.send(allow)).startswith(b"HTTP/1.1 202")
+            assert (len(notified.stacks), len(answered.stacks)) == (1, 1)
+            return notified.begun + answered.begun
+
+    assert uvloop.run(main()) == []
+
+
 class Entered:
     """What was entered in this process: the stacks of one function, and all coroutines of ours that were begun."""
 

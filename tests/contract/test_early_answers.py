@@ -38,6 +38,9 @@ REFUSED = {
     "an envelope of another type": ("POST /v1/rpc", 415, "unsupported-media-type", ("Content-Type: text/plain",)),
     "an envelope for nobody": ("POST /v1/rpc", 404, "unknown-connection", (JSON, "X-ACP-Connection-Id: none")),
     "an install of nothing": ("POST /v1/agents/mock/install", 400, "bad-request", (JSON,)),
+    "an envelope of /acp that is too large": ("POST /acp", 413, "body-too-large", (JSON,)),
+    "an envelope of /acp of another type": ("POST /acp", 415, "unsupported-media-type", ("Content-Type: text/plain",)),
+    "an envelope of /acp for nobody": ("POST /acp", 404, "unknown-connection", (JSON, "Acp-Connection-Id: none")),
     "a move without end": ("POST /v1/fs/move", 413, "body-too-large", (JSON,)),
     "a removed route": ("POST /v1/sessions/x/messages", 410, "removed", (JSON,)),
     "no route": ("POST /nothing", 404, "not-found", ()),
@@ -56,22 +59,35 @@ def test_a_body_without_end_is_answered_while_it_comes(
 ) -> None:
     with Wire(strict) as wire:
         wire.send(wire.request(start, CHUNKED, *headers))
-        # A client looks whether there is an answer; the socket takes a part at a time.
-        wire.socket.setblocking(False)
-        answered = False
-        sent = 0
-        while not answered:
-            assert sent < 1 << 30
-            try:
-                wire.socket.recv(1, socket.MSG_PEEK)
-                answered = True
-            except BlockingIOError:
-                sent += _send_some(wire.socket)
-        wire.socket.settimeout(BOUND)
-        response = wire.response()
-        problem(response, status, slug)
-        assert response.headers["connection"] == "close"
-        assert wire.hung_up()
+        is_answered_while_it_sends(wire, status, slug)
+
+
+@pytest.mark.requirement("3.answer-early", "10.bearer-everywhere")
+@pytest.mark.parametrize("start", ["POST /v1/rpc", "POST /acp", "PUT /v1/fs/file?path=new"])
+def test_a_body_without_end_and_without_a_token_is_answered_while_it_comes(strict: Server, start: str) -> None:
+    with Wire(strict) as wire:
+        wire.send(wire.request(start, CHUNKED, JSON, token=False))
+        is_answered_while_it_sends(wire, 401, "unauthorized")
+
+
+def is_answered_while_it_sends(wire: Wire, status: int, slug: str) -> None:
+    """A client sends chunks until there is an answer; then the socket is closed."""
+    # The client looks whether there is an answer; the socket takes a part at a time.
+    wire.socket.setblocking(False)
+    answered = False
+    sent = 0
+    while not answered:
+        assert sent < 1 << 30
+        try:
+            wire.socket.recv(1, socket.MSG_PEEK)
+            answered = True
+        except BlockingIOError:
+            sent += _send_some(wire.socket)
+    wire.socket.settimeout(BOUND)
+    response = wire.response()
+    problem(response, status, slug)
+    assert response.headers["connection"] == "close"
+    assert wire.hung_up()
 
 
 @pytest.mark.requirement("3.answer-early")

@@ -434,3 +434,42 @@ def test_known_heads_are_answered_alike_wherever_the_bytes_are_cut(key: str | No
             assert await post_on([base, base], data, [cut]) == await post_on([], data, [cut])
 
     asyncio.run(every())
+
+
+async def differs(base: bytes, data: bytes, cut: int) -> bool:
+    """Whether a socket that knows the head of `base` answers otherwise than one that knows none."""
+    return await post_on([base, base], data, [cut]) != await post_on([], data, [cut])
+
+
+@pytest.mark.requirement("3.ambiguous-http-400", "10.bearer-everywhere")
+def test_heads_with_one_line_more_are_answered_alike_wherever_they_are_cut() -> None:
+    base = post_of(KNOWN_LINES, "k1", b'{"a":1}')
+
+    async def every() -> None:
+        wrong: list[tuple[str, int]] = []
+        for line in ADDED:
+            data = post_of([KNOWN_LINES[0], line, *KNOWN_LINES[1:]], "k2", b"four")
+            wrong += [(line, cut) for cut in range(1, len(data)) if await differs(base, data, cut)]
+        assert wrong == []
+
+    with complaints() as records:
+        asyncio.run(every())
+    assert records == []
+
+
+@pytest.mark.requirement("3.ambiguous-http-400", "10.bearer-everywhere")
+@pytest.mark.parametrize("key", [None, "k1"], ids=["no key", "key"])
+def test_heads_with_one_other_byte_are_answered_alike(key: str | None) -> None:
+    base = post_of(KNOWN_LINES, key, b'{"a":1}')
+
+    async def every() -> None:
+        wrong: list[tuple[int, bytes]] = []
+        for at in range(len(base)):
+            for other in (b"\r", b"\n", b" ", b"\t", b":", b"0", b"X", b"\x00", b"\xff", b""):
+                data = base[:at] + other + base[at + 1 :]
+                wrong += [(at, other)] if await differs(base, data, at) else []
+        assert wrong == []
+
+    with complaints() as records:
+        asyncio.run(every())
+    assert records == []

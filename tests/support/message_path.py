@@ -81,9 +81,11 @@ class Client:
         body = f'{{"jsonrpc":"2.0","id":{self._id},"method":"{method}","params":{{{members}}}}}'.encode()
         length = f"Content-Length: {len(body)}"
         more = (self._connection, "Content-Type: application/json", length, *headers)
+        return await self._exchange(head("POST /v1/rpc", *more), body)
+
+    async def _exchange(self, before: bytes, body: bytes) -> bytes:
         transport: Any = self._post.transport
         transport.news = asyncio.get_running_loop().create_future()
-        before = head("POST /v1/rpc", *more)
         if self._is_cut:
             self._post.protocol.data_received(before)
             self._post.protocol.data_received(body)
@@ -91,6 +93,11 @@ class Client:
             self._post.protocol.data_received(before + body)
         await transport.news
         return transport.written[0]
+
+    async def send(self, envelope: str) -> bytes:
+        """Send a notification or an answer, and wait for the answer to the POST."""
+        more = (self._connection, "Content-Type: application/json", f"Content-Length: {len(envelope)}")
+        return await self._exchange(head("POST /v1/rpc", *more), envelope.encode())
 
     async def take_turn(self, *headers: str) -> bytes:
         return await self.request("session/prompt", '"prompt":[{"type":"text","text":"hello"}]', *headers)
@@ -131,6 +138,10 @@ class MessagePath:
         """The agent says something."""
         self._world.agent_events.receive(self._world.running, _UPDATE % f'"{session}"'.encode())
 
+    def ask(self, session: str) -> str:
+        """The agent asks for a permission; return the id that clients know."""
+        return self._world.asks(next(self._keys), sessionId=session, options=[{"optionId": "y", "kind": "allow_once"}])
+
     def write_group(self) -> None:
         """Write a group of the log as a turn makes it, to a database in memory."""
         at = self._position = self._position + 5
@@ -153,7 +164,9 @@ class MessagePath:
 
     def _answer(self, line: bytes) -> None:
         id, session = _ID.search(line), _SESSION.search(line)
-        assert id is not None
+        if b'"method"' not in line or id is None:
+            # An answer or a notification: the agent says nothing.
+            return
         assert session is not None
         blob = _RESULT % id[1]
         if b'"session/prompt"' in line:

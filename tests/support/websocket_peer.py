@@ -42,8 +42,8 @@ class Peer:
         self.server.greeted = self._greeted
         await self.end.wait()
 
-    async def open(self, behind: bytes = b"") -> "Peer":
-        self.socket.give(head("GET /v1/rpc", *OFFER) + behind)
+    async def open(self, behind: bytes = b"", *headers: str) -> "Peer":
+        self.socket.give(head("GET /v1/rpc", *OFFER, *headers) + behind)
         await self.site.until(lambda: self.socket.statuses)
         assert self.socket.statuses == [101]
         await asyncio.sleep(0)

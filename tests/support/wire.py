@@ -52,11 +52,14 @@ class Wire:
             except (ConnectionResetError, BrokenPipeError):
                 return
 
-    def request(self, start: str, *headers: str | bytes, body: bytes = b"", host: bool = True) -> bytes:
+    def request(
+        self, start: str, *headers: str | bytes, body: bytes = b"", host: bool = True, token: bool = True
+    ) -> bytes:
         """The bytes of a request with our Host and token; nothing is added for the body."""
         lines: list[str | bytes] = [f"{start} HTTP/1.1"]
         lines += ["Host: 127.0.0.1"] if host else []
-        lines += [f"Authorization: Bearer {self.server.token}", *headers]
+        lines += [f"Authorization: Bearer {self.server.token}"] if token else []
+        lines += headers
         return b"".join(line.encode() + b"\r\n" if isinstance(line, str) else line for line in lines) + b"\r\n" + body
 
     def post(self, body: bytes, *headers: str | bytes) -> bytes:

@@ -336,6 +336,8 @@ class Transport(Struct, eq=False):
         if isinstance(taken, Exception):
             self.fail(connection, post, taken)
         else:
+            # The stream brings the response, whatever becomes of this POST.
+            post.request_id = None
             self.clients.when_kept(connection, taken, partial(self._on_kept, connection, post))
 
     @step

@@ -51,7 +51,7 @@ class Post(Struct, eq=False, weakref=True):
     """Whether the socket is closed, or has become a WebSocket."""
     response_complete: bool = False
     request_id: bytes | None = None
-    """Id of the request in the body; None before it is parsed, and for any other envelope."""
+    """Id of the request in the body, whose response this POST brings; None if there is no such request."""
     is_counted: bool = False
     """Whether `Connection.busy` counts this POST."""
 
