@@ -1,15 +1,17 @@
 """Envelopes: whatever bytes come, they are refused by name or kept as they are."""
 
 import json
+import re
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from sandboxagent.protocol.envelope import (
     MIN_DEEP,
@@ -26,7 +28,7 @@ from sandboxagent.protocol.envelope import (
     with_param,
 )
 from sandboxagent.protocol.errors import NotAnEnvelope
-from sandboxagent.protocol.json_bounds import MAX_DEPTH
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, STEP
 from sandboxagent.server.sessions.sanitize import needs_check, strip_server_fields
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -347,6 +349,24 @@ def test_a_changed_member_of_params_leaves_the_others_as_they_are(one: str, two:
     assert json.loads(changed)["params"]["two"] == text
     assert json.loads(changed)["more"] == json.loads(two)
     assert parse(changed).id == b"1.0"
+
+
+HALVES = st.lists(
+    st.sampled_from(["\\ud83d", "\\ude00", "\\ud83d\\ude00", "\\\\", "\\n", "x", "\\u0041"]), max_size=8
+).map("".join)
+
+
+@QUICK
+@given(HALVES, st.integers(0, 60), st.sampled_from(["x", "\\\\"]))
+def test_half_a_pair_is_found_also_where_two_steps_meet(halves: str, before: int, filler: str) -> None:
+    count = (STEP - len('{"jsonrpc":"2.0","id":1,"result":"') - before) // len(filler)
+    short, long = (
+        bytes(cast(Raw, parse(f'{{"jsonrpc":"2.0","id":1,"result":"{filler * times}{halves}"}}'.encode()).peek.result))
+        for times in (1, count)
+    )
+
+    assert long == b'"' + filler.encode() * (count - 1) + short[1:]
+    assert json.loads(short) == re.sub("[\ud800-\udfff]", "\ufffd", json.loads(f'"{filler}{halves}"'))
 
 
 # What envelopes take

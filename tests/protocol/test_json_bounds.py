@@ -13,8 +13,10 @@ from sandboxagent.protocol.json_bounds import (
     MAX_DEPTH,
     MAX_DEPTH_OF_ANSWERS,
     MAX_VALUES,
+    STEP,
     _measure,
     check_depth,
+    cut_between_escapes,
     excess,
     excess_of_answer,
     read,
@@ -109,3 +111,28 @@ def test_values_of_files_in_other_formats_have_the_same_limit() -> None:
     assert check_depth(json.loads(nested(MAX_DEPTH))) is None
     assert "128" in (check_depth(json.loads(nested(MAX_DEPTH + 1))) or "")
     assert check_depth({"a": [{"b": []}], "c": "x"}) is None
+
+
+ESCAPES = st.lists(st.sampled_from(["\\\\", '\\"', "\\n", "x", "[", "\\u005b"]), max_size=12).map("".join)
+
+
+@given(ESCAPES, st.integers(0, 30), st.sampled_from(["x", "\\\\"]))
+def test_what_stands_where_two_steps_meet_counts_as_elsewhere(escapes: str, before: int, filler: str) -> None:
+    size = (STEP - before) // len(filler)
+    texts = [f'["{filler * count}{escapes}",[1,2]]'.encode() for count in (1, size)]
+
+    for text in texts:
+        assert [_measure(text, depth, 10) is None for depth in (1, 2)] == [False, True]
+        assert [_measure(text, 2, values) is None for values in (3, 4)] == [False, True]
+
+
+@given(st.integers(0, 4), st.integers(0, 40), ESCAPES)
+def test_steps_cover_a_text_and_do_not_cut_an_escape(odd: int, before: int, escapes: str) -> None:
+    text = b"x" * (STEP - before) + escapes.encode() + b"x" * odd + b"\\\\" * STEP
+    steps = list(cut_between_escapes(text))
+
+    assert b"".join(text[start:end] for start, end in steps) == text
+    assert all(0 < end - start <= STEP for start, end in steps)
+    for start, end in steps:
+        piece = text[start:end]
+        assert (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 0

@@ -17,7 +17,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import asdict
 
 from sandboxagent.protocol.errors import NotAnEnvelope, SandboxAgentError
-from sandboxagent.protocol.json_bounds import MAX_DEPTH, excess, excess_of_answer
+from sandboxagent.protocol.json_bounds import MAX_DEPTH, STEP, cut_between_escapes, excess, excess_of_answer
 
 META = "sandboxagent.dev"
 """The server's key inside ACP's `_meta` objects."""
@@ -141,7 +141,7 @@ class Places(Struct, frozen=True):
 
 
 class LargeEnvelope(Envelope):
-    """An envelope with its digest and places already computed, by `parse_large` in a thread."""
+    """A client's envelope with its digest and places already computed, by `parse_large` in a thread."""
 
     __slots__ = ("_digest", "places")
 
@@ -155,6 +155,41 @@ class LargeEnvelope(Envelope):
 
     def addressed(self, id: bytes | None, session_id: str | None) -> bytes:
         return address(self.line, self.places, id, session_id)
+
+
+class LargeResponse(Envelope):
+    """An agent's long response, prepared in a thread for the client that waits.
+
+    Its line already has the client's id. `result` and `error` have only the members that are short.
+    """
+
+    def addressed(self, id: bytes | None, session_id: str | None) -> bytes:
+        return self.line
+
+
+def prepare_response(line: bytes, peek: Peek, client_id: bytes) -> LargeResponse:
+    """Prepare a long response of an agent for the client that waits, in a thread. Its `id` stays the agent's."""
+    short = Peek(peek.jsonrpc, peek.id)
+    if peek.result is not UNSET:
+        short.result = _without_long_members(peek.result)
+    if peek.error is not UNSET:
+        short.error = _without_long_members(peek.error)
+    return LargeResponse(with_id(line, client_id), short)
+
+
+def _without_long_members(raw: Raw) -> Raw:
+    """Return an object with the members that fit into `MAX_READ` bytes; null in place of any other long value."""
+    if memoryview(raw).nbytes <= MAX_READ:
+        return raw
+    if not is_object(raw):
+        return Raw(b"null")
+    room, kept = MAX_READ, dict[str, Raw]()
+    for name, value in _members.decode(raw).items():
+        size = len(name) + memoryview(value).nbytes
+        if size <= room:
+            kept[name] = value
+            room -= size
+    return Raw(with_members(kept))
 
 
 def _object(decode: Callable[[], object]) -> "Object":
@@ -222,12 +257,16 @@ _HIGH, _LOW = rb"[89abAB]" + _HEX, rb"[c-fC-F]" + _HEX
 # All alternatives share one prefix, so that the search is fast.
 _HALF = rb"\\u[dD](?:%b(?!\\u[dD]%b)|%b(?<!\\u[dD]%b\\u[dD]%b))" % (_HIGH, _LOW, _LOW, _HIGH, _LOW)
 _STAND_IN = b"\\ufffd"
+_PAIR = 2 * len(_STAND_IN)
+"""The bytes of two escapes, which may be the halves of one character."""
 _PIECE = 64 << 10
 LARGE = 1 << 20
 """The size in bytes above which a thread reads an envelope."""
 MIN_DEEP = 2 * (MAX_DEPTH + 1) + len('"jsonrpc":"2.0","id":1,"error":')
 """The size in bytes below which no envelope can be nested too deep. Its brackets and the shortest members that an
 envelope may have need that many bytes."""
+MAX_READ = 64 << 10
+"""Maximum bytes of the members of a long response that the server itself reads."""
 MAX_NAME = 1024
 """Maximum number of characters of a method, and of a session's id."""
 MAX_HALVES = 10_000
@@ -262,13 +301,29 @@ def _whole(text: bytes) -> bytes:
     """
     if b"\\u" not in text:
         return text
-    # The search ignores pairs of backslashes, because the second one does not start an escape.
-    halves = re.finditer(_HALF, text.replace(b"\\\\", b"  ") if b"\\\\" in text else text)
-    whole: bytearray | None = None
-    for half in islice(halves, MAX_HALVES):
-        whole = bytearray(text) if whole is None else whole
-        whole[half.start() : half.end()] = _STAND_IN
-    return text if whole is None else bytes(whole)
+    pieces: list[bytes | memoryview] = []
+    view, at = memoryview(text), 0
+    for half in islice(_find_halves(text), MAX_HALVES):
+        pieces += (view[at:half], _STAND_IN)
+        at = half + len(_STAND_IN)
+    return b"".join((*pieces, view[at:])) if pieces else text
+
+
+def _find_halves(text: bytes) -> Iterator[int]:
+    """Yield the position of each lone surrogate escape.
+
+    Searches in steps: one search of a long text would hold up all other threads.
+    """
+    before = b""
+    for start, end in cut_between_escapes(text):
+        # A surrogate's other half may be in the step before or behind. Pairs of backslashes are ignored, because the
+        # second one does not start an escape.
+        step = text[start : end + _PAIR].replace(b"\\\\", b"  ")
+        shift = start - len(before)
+        for half in re.finditer(_HALF, before + step):
+            if start <= half.start() + shift < end:
+                yield half.start() + shift
+        before = step[: end - start][-_PAIR:]
 
 
 def parse(body: bytes, measure: Callable[[bytes], str | None] = excess) -> Envelope:
@@ -355,7 +410,10 @@ def one_line(body: bytes) -> bytes:
     """Put JSON on one line, because a line break would end the message early on stdio and in an SSE frame."""
     if LINE_FEED in body or CARRIAGE_RETURN in body:
         # JSON allows raw line breaks only between tokens; inside a string they are escaped.
-        body = body.translate(_LINE_BREAKS)
+        if len(body) > STEP:
+            body = b"".join(body[at : at + STEP].translate(_LINE_BREAKS) for at in range(0, len(body), STEP))
+        else:
+            body = body.translate(_LINE_BREAKS)
     return body.strip()
 
 

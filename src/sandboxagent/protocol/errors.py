@@ -93,6 +93,7 @@ SandboxAgentError
     ├── FileFailed         -32603  the file system refused an agent's request
     ├── OutcomeUnknown     -32603  the server stopped while a request with this key ran
     ├── AgentExited        -32603  the agent process died while a request waited for it
+    ├── AgentAnswerTooLong -32603  the agent's answer is longer than the server reads
     ├── NodeLost           -32603  the node that ran the turn is gone
     └── AgentNotReading    -32603  the agent process does not read its input
 """
@@ -649,6 +650,18 @@ class OutcomeUnknown(RpcError):
 
 class AgentExited(RpcError):
     slug, title = "agent-exited", "Agent Exited"
+
+
+class AgentAnswerTooLong(RpcError):
+    slug, title = "agent-answer-too-long", "Agent Answer Too Long"
+
+    def __init__(self, agent: str, method: str, limit: int) -> None:
+        super().__init__(
+            f"agent {agent} answered {method} with more than {limit} bytes, which the server does not read",
+            agent=agent,
+            method=method,
+            limit=limit,
+        )
 
 
 class NodeLost(RpcError):

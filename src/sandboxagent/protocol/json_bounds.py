@@ -5,7 +5,7 @@ cannot read any list that contains the value. And a value of two bytes takes fif
 is measured before it is parsed, in one pass and piece by piece: no step takes long, whatever the text is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 import msgspec
@@ -22,6 +22,8 @@ MIN_DEEP = 2 * MAX_DEPTH
 _MAX_COUNTED = MAX_DEPTH + 1
 """Maximum number of opening brackets of one kind that are counted; more make no difference."""
 _PIECE = 64 << 10
+STEP = 1 << 20
+"""Maximum bytes of a text that one step handles. Between steps, other threads get their turn."""
 _OPEN, _CLOSE = b"[{", b"]}"
 _BITS = bytes.maketrans(_OPEN + _CLOSE, b"1100")
 _NO_BRACKET = bytes(set(range(256)) - set(_OPEN + _CLOSE))
@@ -115,30 +117,50 @@ def check_depth(value: object) -> str | None:
     return _too_deep(MAX_DEPTH)
 
 
-def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str | None:
-    if _BACKSLASH in text:
-        # Removing escaped quotes and pairs of backslashes leaves strings without a quote inside.
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    depth = values = in_string = start = 0
-    size = len(text)
+def cut_between_escapes(text: bytes | bytearray) -> Iterator[tuple[int, int]]:
+    """Yield the start and the end of each step of a text. No step ends between a backslash and what it escapes."""
+    start, size = 0, len(text)
     while start < size:
-        if in_string:
-            # Skip to the end of the string: most of a large text is one string.
-            start = text.find(b'"', start)
-            if start < 0:
-                return None
-        parts = text[start : start + _PIECE].split(b'"')
-        start += _PIECE
-        outside = b"".join(parts[in_string::2])
-        in_string ^= (len(parts) - 1) & 1
-        bits = outside.translate(_BITS, _NO_BRACKET)
-        opened = bits.count(b"1")
-        values += opened + outside.count(b",")
-        if values > most_values:
-            return f"it has more than {most_values} values"
-        if depth + opened > most_depth and _reaches(bits, most_depth - depth):
-            return _too_deep(most_depth)
-        depth += 2 * opened - len(bits)
+        end = min(start + STEP, size)
+        if text[end - 1] == _BACKSLASH and end < size:
+            piece = text[start:end]
+            # In a step that begins outside of an escape, pairs of backslashes count from its beginning.
+            end -= (len(piece) - len(piece.rstrip(b"\\"))) & 1
+        yield start, end
+        start = end
+
+
+def _without_escapes(text: bytes | bytearray) -> Iterator[bytes | bytearray]:
+    """Yield a text without pairs of backslashes and escaped quotes, in steps. No string has a quote inside then."""
+    if _BACKSLASH not in text:
+        yield text
+        return
+    for start, end in cut_between_escapes(text):
+        yield text[start:end].replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def _measure(text: bytes | bytearray, most_depth: int, most_values: int) -> str | None:
+    depth = values = in_string = 0
+    for step in _without_escapes(text):
+        start, size = 0, len(step)
+        while start < size:
+            if in_string:
+                # Skip to the end of the string: most of a large text is one string.
+                start = step.find(b'"', start)
+                if start < 0:
+                    break
+            parts = step[start : start + _PIECE].split(b'"')
+            start += _PIECE
+            outside = b"".join(parts[in_string::2])
+            in_string ^= (len(parts) - 1) & 1
+            bits = outside.translate(_BITS, _NO_BRACKET)
+            opened = bits.count(b"1")
+            values += opened + outside.count(b",")
+            if values > most_values:
+                return f"it has more than {most_values} values"
+            if depth + opened > most_depth and _reaches(bits, most_depth - depth):
+                return _too_deep(most_depth)
+            depth += 2 * opened - len(bits)
     return None
 
 

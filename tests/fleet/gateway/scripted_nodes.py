@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from sandboxagent.core.threads import Pool
 from sandboxagent.fleet import messages
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
@@ -103,7 +104,8 @@ async def open_gateway(cluster: Cluster | None = None, answers: IsThere | None =
         return replies[node] is not never and run == registry.leases[node].nonce
 
     asked = answers or answers_if_it_replies
-    calls = FleetRequests("g", connections, remotes, own, registry, asked, await bus.table("keys"), 60, None)
+    keys, lines = await bus.table("keys"), Pool("lines", 1)
+    calls = FleetRequests("g", connections, remotes, own, registry, asked, lines, keys, 60, None)
     return Gateway(connections, remotes, calls, nodes, registry, feed)
 
 

@@ -29,8 +29,8 @@ MAX_BODY = 32 << 20
 """As by default."""
 
 
-MOST = 0.1
-"""Seconds of its processor that a turn of the event loop may take: twice what is promised, for a busy machine."""
+MOST = 0.05
+"""Seconds of its processor that a turn of the event loop may take."""
 EACH = 0.002
 """Seconds between two looks at what the turns take."""
 SIZE = MAX_BODY - 4096
@@ -187,6 +187,8 @@ async def send_in(way: str, value: bytes) -> float:
 @pytest.mark.requirement("12.large-bodies")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_body_at_the_limit_does_not_hold_the_event_loop(way: str) -> None:
+    # The first request of a process imports and compiles what it needs.
+    asyncio.run(send_in(way, b'"x"'))
     took = {name: asyncio.run(send_in(way, make())) for name, make in VALUES.items()}
     assert {name: seconds for name, seconds in took.items() if seconds > MOST} == {}
 

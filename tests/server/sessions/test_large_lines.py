@@ -1,18 +1,25 @@
 """Large lines of agents: they are looked at in a thread, their agent waits, and everything else goes on."""
 
 import asyncio
+import json
+import sys
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import LARGE
+from sandboxagent.protocol.envelope import LARGE, Peek, parse_large, prepare_response
 from sandboxagent.server.agents.lines import MAX_LINE
-from tests.support.world import CAPABILITIES, FakeAgent, World, run, world
+from sandboxagent.server.sessions.agent_events import _look_at  # pyright: ignore[reportPrivateUsage]
+from tests.support.world import CAPABILITIES, FakeAgent, World, error_of, run, world
 
-MOST = 0.1
-"""Seconds of its processor that a turn of the event loop may take: twice what is promised, for a busy machine."""
+MOST = 0.05
+"""Seconds of its processor that a turn of the event loop may take."""
+MOST_IN_A_THREAD = 0.1
+"""Seconds of its processor that a step in a thread may hold the interpreter: twice what is promised."""
 EACH = 0.002
 """Seconds between two looks at what the turns take."""
 
@@ -40,9 +47,15 @@ VALUES = {
     "cyrillic": lambda: b'"%b"' % ("ж".encode() * (SIZE // 2)),
     "too many values": lambda: b"[%b1]" % (b"1," * (SIZE // 2 - 8)),
 }
+RESPONSES = {
+    "of a turn": ("session/prompt", b"result"),
+    "of a turn that failed": ("session/prompt", b"error"),
+    "of a request that goes on as it is": ("x/y", b"result"),
+    "of a request that the server reads": ("session/set_mode", b"result"),
+}
 
 
-async def longest_turn(own: World, line: bytes) -> float:
+async def longest_turn(own: World, line: bytes, until: Callable[[], Any]) -> float:
     """The processor's seconds that the longest turn of the event loop takes while an agent's line is handled."""
     loop, longest, since = asyncio.get_running_loop(), 0.0, time.thread_time()
 
@@ -52,13 +65,9 @@ async def longest_turn(own: World, line: bytes) -> float:
         longest, since = max(longest, now - since), now
         timer = loop.call_later(EACH, look)
 
-    own.session.facts.metadata = {"permissions": [{"kind": "execute", "action": "allow"}]}
-    before = own.log.position
     timer = loop.call_soon(look)
     loop.call_soon(own.hears, line)
-    await own.has_logged(before + 1)
-    if b"request_permission" in line and b"[1,1" not in line[:1024]:
-        await own.process.has_been_sent(1)
+    await until()
     await own.log.flushed()
     await asyncio.sleep(2 * EACH)
     timer.cancel()
@@ -70,13 +79,119 @@ async def longest_turn(own: World, line: bytes) -> float:
 def test_a_line_of_an_agent_at_the_limit_does_not_hold_the_event_loop(what: str) -> None:
     async def measure(line: bytes) -> float:
         async with world() as own:
-            return await longest_turn(own, line)
+            own.session.facts.metadata = {"permissions": [{"kind": "execute", "action": "allow"}]}
+            before = own.log.position
+
+            async def handled() -> None:
+                await own.has_logged(before + 1)
+                if b"request_permission" in line and b"[1,1" not in line[:1024]:
+                    await own.process.has_been_sent(1)
+
+            return await longest_turn(own, line, handled)
 
     def try_value(value: bytes) -> float:
         return asyncio.run(measure(ENVELOPES[what].replace(b"VALUE", value) + b"\n"))
 
     took = {name: try_value(make()) for name, make in VALUES.items()}
     assert {name: seconds for name, seconds in took.items() if seconds > MOST} == {}
+
+
+def response(id: Any, name: bytes, value: bytes) -> bytes:
+    known = b'"stopReason":"end_turn","usage":{"totalTokens":7},"code":-32603,"message":"no"'
+    return b'{"jsonrpc":"2.0","id":%b,"%b":{"a":%b,%b}}\n' % (json.dumps(id).encode(), name, value, known)
+
+
+@pytest.mark.measures
+@pytest.mark.parametrize("what", RESPONSES)
+def test_a_response_of_an_agent_at_the_limit_does_not_hold_the_event_loop(what: str) -> None:
+    method, name = RESPONSES[what]
+
+    async def measure(value: bytes) -> float:
+        async with world() as own:
+            own.add_session("t")
+            asked = own.request(method, {"sessionId": "s", "prompt": [], "modeId": "m"})
+            line = response((await own.process.request(method))["id"], name, value)
+            took = await longest_turn(own, line, lambda: asked)
+            answer = asked.result()
+            if method == "session/set_mode":
+                assert error_of(answer)["data"]["type"] == "agent-answer-too-long"
+            else:
+                rest = line[line.index(b',"%b"' % name) : -1]
+                assert answer.line == b'{"jsonrpc":"2.0","id":"r"%b' % rest
+            return took
+
+    values = {name: make for name, make in VALUES.items() if name != "too many values"}
+    took = {name: asyncio.run(measure(make())) for name, make in values.items()}
+    assert {name: seconds for name, seconds in took.items() if seconds > MOST} == {}
+
+
+@pytest.mark.parametrize(("name", "end"), [(b"result", {"stopReason": "end_turn"}), (b"error", None)])
+def test_a_large_response_ends_its_turn_as_a_small_one_does(name: bytes, end: Any) -> None:
+    async def scenario() -> None:
+        async with world() as own:
+            for size, tokens in ((1, 7), (LARGE, 14)):
+                asked = own.prompt()
+                id = (await own.process.request("session/prompt"))["id"]
+                own.hears(said(1) + response(id, name, b'"%b"' % (b"x" * size)) + said(2))
+                answer = json.loads((await asked).line)
+                assert (answer["id"], len(answer[name.decode()]["a"])) == ("p", size)
+                turn = [each for each in await own.events() if each.get("method") == methods.TURN][-1]["params"]
+                assert {each: turn.get(each) for each in ("state", "stopReason", "error")} == {
+                    "state": "ended",
+                    "stopReason": end and end["stopReason"],
+                    "error": None if end else {"code": -32603, "message": "no"},
+                }
+                assert own.session.facts.activity.tokens == (tokens if end else None)
+
+    run(scenario())
+
+
+def longest_step(work: Callable[[], object]) -> float:
+    """The processor's seconds of the longest operation of Python, at whose end another thread may get its turn."""
+    longest, since = 0.0, time.thread_time()
+
+    def note(frame: FrameType, _event: str, _argument: Any) -> Any:
+        nonlocal longest, since
+        frame.f_trace_opcodes = True
+        longest = max(longest, time.thread_time() - since)
+        since = time.thread_time()
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return longest
+
+
+HELD = VALUES | {
+    "escaped letters": lambda: b'"%b"' % (b"\\u0041" * (SIZE // 6)),
+    "backslashes and half a pair": lambda: b'"\\ud800%b"' % (b"\\\\" * (SIZE // 2 - 8)),
+    "halves of pairs": lambda: b'"%b"' % (b"\\ud800" * (SIZE // 6)),
+    "line ends": lambda: b" \r" * (SIZE // 2) + b"1",
+}
+
+
+@pytest.mark.measures
+@pytest.mark.parametrize("value", HELD)
+def test_a_large_line_in_a_thread_does_not_hold_up_the_others(value: str) -> None:
+    update = ENVELOPES["an update"].replace(b"VALUE", HELD[value]())
+    answer = response(1, b"result", HELD[value]())
+
+    def look() -> None:
+        lines, peeks, _, each = _look_at(answer)
+        if each is None:
+            prepare_response(lines[0], peeks[0], b'"a"')
+        for one in each or ():
+            if type(peek := getattr(one, "peek", None)) is Peek:
+                prepare_response(one.line, peek, b'"a"')
+
+    assert longest_step(lambda: _look_at(update + b"\n")) < MOST_IN_A_THREAD
+    assert longest_step(look) < MOST_IN_A_THREAD
+    if value not in ("too many values", "halves of pairs"):
+        assert longest_step(lambda: parse_large(update)) < MOST_IN_A_THREAD
 
 
 def said(number: int, size: int = 1, session: str = "s") -> bytes:

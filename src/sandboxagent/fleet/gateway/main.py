@@ -138,14 +138,14 @@ async def _serve_on(
     flows.stray, intake.silenced = quotas.stray, flows.silence
     node_calls = NodeCalls(connections, flows, registry, MAX_ANSWERED)
     own_methods = GatewayMethods(feed, registry, owners)
+    lines = Pool("lines", 1)
     calls = FleetRequests(
-        *(name, connections, node_calls, own_methods, registry, presence.answers, keys),
+        *(name, connections, node_calls, own_methods, registry, presence.answers, lines, keys),
         settings.log_max_age,
         settings.default_agent,
         {method for each in capabilities for method in each.large_methods},
     )
     delivery = Delivery(connections, calls, settings.stream_requests)
-    lines = Pool("lines", 1)
     websockets = WebSocketTransport(connections, calls, streams, delivery, lines, settings.max_body)
     shared = (connections, calls, streams, delivery, websockets, lines, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)

@@ -15,6 +15,7 @@ from typing import cast
 
 from sandboxagent import __version__
 from sandboxagent.core.tasks import Tasks
+from sandboxagent.core.threads import Pool
 from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import BusError, Conflict, Table
 from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
@@ -28,6 +29,7 @@ from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import Introduced
 from sandboxagent.protocol import headers, methods
 from sandboxagent.protocol.envelope import (
+    LARGE,
     META,
     Envelope,
     Kind,
@@ -73,6 +75,10 @@ _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
 _FINISHED_HERE = (methods.NEW, methods.FORK)
 """Requests whose response waits for the fleet's list, which nodes do not see."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
+_READ_HERE = (*_LISTING, methods.ATTACH, methods.SET_METADATA)
+"""Requests whose response the gateway reads."""
+MAX_READ = 4 << 20
+"""Maximum bytes of a response that the gateway reads. The answers that servers read themselves are shorter."""
 
 
 class FleetRequests:
@@ -86,6 +92,7 @@ class FleetRequests:
         own: GatewayMethods,
         registry: NodeRegistry,
         answers: IsThere,
+        lines: Pool,
         keys: Table,
         keys_ttl: float,
         default_agent: str | None,
@@ -93,7 +100,8 @@ class FleetRequests:
     ) -> None:
         """Create the entry point. `answers` says whether a run of a node answers at the moment.
 
-        `large_methods` are methods of nodes that accept an envelope of any size.
+        A thread of `lines` parses long answers of nodes. `large_methods` are methods of nodes that accept an envelope
+        of any size.
         """
         self._gateway = gateway
         self._connections = connections
@@ -103,6 +111,7 @@ class FleetRequests:
         self._without_node = own.table_without_node()
         self._registry = registry
         self._answers = answers
+        self._lines = lines
         self._keys = keys
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
@@ -136,7 +145,8 @@ class FleetRequests:
             await self._connections.close(connection, "it was not opened")
             raise
         connection.agent = introduced.agent
-        return connection, Answer(_response(home, envelope, bytes(introduced.greeting)).line)
+        greeting = await self._read_response(home, envelope, bytes(introduced.greeting))
+        return connection, Answer(greeting.line)
 
     async def _settle(
         self, connection: FleetConnection, home: str, request: PlacementRequest
@@ -229,8 +239,10 @@ class FleetRequests:
         answer = await self._request(connection, node, envelope, key)
         if answer.status != 200:
             raise Refusal(answer)
-        response = _response(node, envelope, answer.body)
+        response = await self._read_response(node, envelope, answer.body)
         line = response.line
+        if len(line) > MAX_READ and envelope.method in _READ_HERE:
+            raise NodeUnreachable(node, "sends too long an answer")
         await self._connections.ordering.wait_sent(connection, node, _position(answer), session_id)
         if response.succeeded:
             await self._until_listed(node, envelope, response)
@@ -241,6 +253,16 @@ class FleetRequests:
                 made = text_at(response.result(), "sessionId") or ""
                 return Answer(line, session_opened=partial(self._connections.session_opened, connection, node, made))
         return Answer(line)
+
+    async def _read_response(self, node: str, envelope: Envelope, line: bytes) -> Envelope:
+        """Parse a node's answer as the response to a request. Raises NodeUnreachable if it is not one."""
+        assert envelope.id is not None
+        with suppress(NotAnEnvelope):
+            response = parse_answer(line) if len(line) <= LARGE else await self._lines.run(parse_answer, line)
+            is_for_it = response.id is not None and same_id(response.id) == same_id(envelope.id)
+            if response.kind is Kind.RESPONSE and is_for_it:
+                return response
+        raise NodeUnreachable(node, "sends invalid data")
 
     async def _request(
         self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
@@ -292,7 +314,12 @@ class FleetRequests:
         try:
             async with asyncio.timeout(MANY_TIMEOUT):
                 answer = await self._request(connection, node, envelope, None)
-            result = _response(node, envelope, answer.body).result() if answer.status == 200 else {}
+            response = await self._read_response(node, envelope, answer.body) if answer.status == 200 else None
+            if response is None:
+                result: Object = {}
+            else:
+                is_long = len(response.line) > LARGE
+                result = await self._lines.run(response.result) if is_long else response.result()
         except (SandboxAgentError, TimeoutError) as error:
             logger.info("pending requests not listed node=%s reason=%s", node, error)
             return []
@@ -494,16 +521,6 @@ def _alias_of(envelope: Envelope) -> str | None:
 def _is_about_all(envelope: Envelope) -> bool:
     """Return whether every node has a part of the answer."""
     return envelope.method == methods.PENDING and envelope.session_id is None
-
-
-def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:
-    """Parse a node's answer as the response to a request. Raises NodeUnreachable if it is not one."""
-    assert envelope.id is not None
-    with suppress(NotAnEnvelope):
-        response = parse_answer(line)
-        if response.kind is Kind.RESPONSE and response.id is not None and same_id(response.id) == same_id(envelope.id):
-            return response
-    raise NodeUnreachable(node, "sends invalid data")
 
 
 def _position(answer: NodeAnswer) -> int:

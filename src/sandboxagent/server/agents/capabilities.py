@@ -18,7 +18,7 @@ from sandboxagent.core.archives.remove import discard
 from sandboxagent.core.tasks import Shared
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import Envelope, Kind, Object, failure, parse, request, text_at
+from sandboxagent.protocol.envelope import LARGE, Envelope, Kind, Object, failure, parse, request, text_at
 from sandboxagent.protocol.errors import (
     AgentExited,
     AgentNotReading,
@@ -212,7 +212,8 @@ class _Probe:
             del self._waiting[id]
 
     def receive(self, running: RunningAgent, blob: bytes) -> None:
-        for line in blob.splitlines():
+        # A line that is too long to be parsed here is left out.
+        for line in (each for each in blob.splitlines() if len(each) <= LARGE):
             with suppress(NotAnEnvelope, AgentExited, AgentNotReading):
                 self._hear(running, parse(line))
 

@@ -18,7 +18,7 @@ from sandboxagent import __version__
 from sandboxagent.core.reports import Reports
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import Envelope, Kind, Object, parse, request
+from sandboxagent.protocol.envelope import LARGE, Envelope, Kind, Object, parse, request
 from sandboxagent.protocol.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandboxagent.server.agents.dialects.dialect import Companion, companion_of
 from sandboxagent.server.agents.environment import child_environment
@@ -59,6 +59,9 @@ class _Start:
 
     def lines(self, process: AgentProcess, blob: bytes) -> None:
         for line in blob.splitlines():
+            if len(line) > LARGE:
+                self._keep_large(process, line)
+                continue
             try:
                 envelope = parse(line)
             except NotAnEnvelope:
@@ -68,6 +71,14 @@ class _Start:
                 self._answered.set_result(envelope)
             else:
                 self._keep(process, self.early, line)
+
+    def _keep_large(self, process: AgentProcess, line: bytes) -> None:
+        """Keep a long line unread: the listener to come parses it in a thread. The first answer must be short."""
+        if self._answered.done():
+            self._keep(process, self.early, line)
+        else:
+            reason = f"it wrote a line of more than {LARGE} bytes before it answered initialize"
+            self._answered.set_exception(_start_failed(self._agent, reason, None))
 
     def oversized(self, process: AgentProcess, head: bytes) -> None:
         self._keep(process, self.oversized_heads, head)

@@ -7,7 +7,7 @@ read nothing more from the agent.
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -26,6 +26,7 @@ from sandboxagent.protocol.envelope import (
     REQUEST,
     RESPONSE,
     Envelope,
+    LargeResponse,
     Params,
     Peek,
     Update,
@@ -38,11 +39,13 @@ from sandboxagent.protocol.envelope import (
     one_line,
     parse,
     peek_lines,
+    prepare_response,
     related,
     with_error,
     with_param,
 )
 from sandboxagent.protocol.errors import (
+    AgentAnswerTooLong,
     AgentExited,
     InternalError,
     InvalidRequest,
@@ -116,11 +119,13 @@ class _Bad(Struct, frozen=True):
     truncated: bool = False
 
 
-class _Good(Struct, frozen=True):
+class _Good(Struct):
     """A line that is a valid envelope."""
 
     line: bytes
     peek: Peek
+    prepared: LargeResponse | None = None
+    """For a long response that goes to a client unread."""
 
 
 class AgentEvents:
@@ -176,8 +181,7 @@ class AgentEvents:
             step = late[0]
             try:
                 if isinstance(step, bytes):
-                    is_large = len(step) > LARGE
-                    looked_at = await self._pool.run(_look_at, step) if is_large else _look_at(step)
+                    looked_at = _look_at(step) if len(step) <= LARGE else await self._look_in_thread(running, step)
                     if len(late) == 1:
                         # Resume before the lines are handled: a slow reader or the disk may then pause it again.
                         running.resume_reading()
@@ -188,6 +192,19 @@ class AgentEvents:
                 logger.exception("large lines from agent failed agent=%s", running.agent.id)
             late.popleft()
         del self._late[running.key]
+
+    async def _look_in_thread(self, running: Process, blob: bytes) -> "_LookedAt":
+        lines, peeks, forged, each = await self._pool.run(_look_at, blob)
+        if each is None and any(map(_is_large_response, lines, peeks)):
+            each = [_Good(line, peek) for line, peek in zip(lines, peeks, strict=True)]
+            lines, peeks = [], []
+        for one in each or ():
+            if type(one) is not _Good or not _is_large_response(one.line, one.peek) or one.peek.id is UNSET:
+                continue
+            call = self._hub.calls.get(running, bytes(one.peek.id))
+            if call is not None and call.forwarded:
+                one.prepared = await self._pool.run(prepare_response, one.line, one.peek, call.client_id)
+        return lines, peeks, forged, each
 
     def _take(self, running: Process, looked_at: "_LookedAt") -> None:
         lines, peeks, forged, each = looked_at
@@ -300,7 +317,7 @@ class AgentEvents:
         if run:
             self._receive_updates(running, run_id, run)
 
-    def _receive_one_by_one(self, running: Process, each: "list[_Bad | _Good]") -> None:
+    def _receive_one_by_one(self, running: Process, each: "Sequence[_Bad | _Good]") -> None:
         """Handle lines of which some are invalid. Only the bad lines are set aside.
 
         Clients see the first `MAX_UNPARSED` bad lines and the number of the others.
@@ -309,16 +326,18 @@ class AgentEvents:
             if type(one) is _Bad:
                 self._report_unparsed(running, one.line, one.reason, truncated=one.truncated)
             elif type(one) is _Good:
-                self._receive_checked(running, one.line, one.peek)
+                self._receive_checked(running, one.line, one.peek, one.prepared)
 
-    def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
+    def _receive_checked(
+        self, running: Process, line: bytes, peek: Peek, prepared: LargeResponse | None = None
+    ) -> None:
         reason = fault(peek) or (long_name(peek) if len(line) > MAX_NAME else None)
         if reason is not None:
             self._report_unparsed(running, line, reason)
             return
         # A line that fails here must not affect the others.
         try:
-            envelope = Envelope(line, peek)
+            envelope = prepared or Envelope(line, peek)
             if envelope.kind is RESPONSE:
                 self._respond(running, envelope)
             elif envelope.kind is REQUEST:
@@ -339,7 +358,10 @@ class AgentEvents:
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
-        if response.peek.error is not UNSET:
+        if len(response.line) > LARGE:
+            if not call.forwarded:
+                response = parse(failure(response.id, AgentAnswerTooLong(running.agent.id, call.method, LARGE)))
+        elif response.peek.error is not UNSET:
             response = self._name_credentials(running, call.method, response)
         self._resolve(call, response)
 
@@ -562,7 +584,11 @@ class AgentEvents:
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
 
 
-_LookedAt = tuple[list[bytes], list[Peek], int, list[_Bad | _Good] | None]
+def _is_large_response(line: bytes, peek: Peek) -> bool:
+    return peek.method is UNSET and len(line) > LARGE
+
+
+_LookedAt = tuple[list[bytes], list[Peek], int, Sequence[_Bad | _Good] | None]
 
 
 def _look_at(blob: bytes) -> _LookedAt:

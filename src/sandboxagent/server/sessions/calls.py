@@ -33,6 +33,8 @@ class Call(Struct, eq=False):
     stdio_id: bytes = b""
     late: Reply | None = None
     """Set after the client got a timeout. The late answer settles it, and goes to the client's stream."""
+    forwarded: bool = False
+    """Whether the response goes to the client unread. Any other response must be short."""
     makes_session: bool = False
     """Whether the call opens a session. Until its response, updates may arrive for a session that is not known yet."""
 

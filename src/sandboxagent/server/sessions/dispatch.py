@@ -28,7 +28,6 @@ from sandboxagent.protocol.envelope import (
     request,
     same_id,
     text_at,
-    with_id,
     with_param,
     without_params,
 )
@@ -231,11 +230,14 @@ class Dispatcher:
         *,
         makes_session: bool = False,
     ) -> Answer:
-        """Send a client's request to a process; `settle` handles the response as soon as it arrives."""
+        """Send a client's request to a process.
+
+        `settle` handles the response as soon as it arrives. Without it, the response is passed on unread.
+        """
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, FROM_CLIENT)
         reply = Reply()
-        self._open(connection, running, session, envelope, settle or self.pass_back, reply, makes_session)
+        self._open(connection, running, session, envelope, settle, reply, makes_session)
         return await reply
 
     def forward(self, connection: Connection, envelope: Envelope, reply: Reply) -> bool:
@@ -248,7 +250,7 @@ class Dispatcher:
         if session is None or running is None:
             return False
         reply.accept(self._hub.record(session, envelope.line, FROM_CLIENT).last)
-        self._open(connection, running, session, envelope, self.pass_back, reply)
+        self._open(connection, running, session, envelope, None, reply)
         return True
 
     def _open(
@@ -257,13 +259,15 @@ class Dispatcher:
         running: Process,
         session: Session | None,
         envelope: Envelope,
-        settle: Callable[[Call, Envelope], Answer],
+        settle: Callable[[Call, Envelope], Answer] | None,
         reply: Reply,
         makes_session: bool = False,
     ) -> None:
         assert envelope.id is not None
         deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(envelope.method, envelope.id, connection, running, session, settle, reply, deadline)
+        how = settle or self.pass_back
+        call = Call(envelope.method, envelope.id, connection, running, session, how, reply, deadline)
+        call.forwarded = settle is None
         call.makes_session = makes_session
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope, call.stdio_id))
@@ -286,7 +290,7 @@ class Dispatcher:
 
     def pass_back(self, call: Call, response: Envelope) -> Answer:
         """Return the unchanged response under the client's own id, and record it in the session."""
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         if call.session is None:
             return Answer(line)
         return Answer(line, self._hub.record(call.session, line, FROM_AGENT).last)

@@ -18,7 +18,6 @@ from sandboxagent.protocol.envelope import (
     parse,
     success,
     text_at,
-    with_id,
 )
 from sandboxagent.protocol.errors import AgentTimeout, InvalidParams, InvalidRequest, SandboxAgentError, ShuttingDown
 from sandboxagent.server.agents.options import complete_answer
@@ -196,7 +195,7 @@ class LoadSession(Struct, frozen=True):
         assert call.connection is not None
         if not response.succeeded or not call.running.agent.replays_late:
             session.replay = None
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         if not response.succeeded:
             self.hub.move(session, Event.FAILED)
             session.replay = None

@@ -26,7 +26,6 @@ from sandboxagent.protocol.envelope import (
     parse,
     success,
     text_at,
-    with_id,
     with_param,
     with_result,
 )
@@ -173,7 +172,7 @@ class SessionMethods(Struct, frozen=True):
     def _created(
         self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope
     ) -> Answer:
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id or call.connection is None:
             self.hub.store.free_alias(alias)
@@ -273,7 +272,7 @@ class SessionMethods(Struct, frozen=True):
         return await self.dispatcher.call(connection, running, session, envelope, settle, makes_session=True)
 
     def _forked(self, call: Call, response: Envelope, *, source: Session, request: Envelope) -> Answer:
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id:
             return self._finish_unopened(call, line)

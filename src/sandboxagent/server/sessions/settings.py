@@ -18,7 +18,6 @@ from sandboxagent.protocol.envelope import (
     request,
     success,
     text_at,
-    with_id,
     with_param,
 )
 from sandboxagent.protocol.errors import InvalidParams, MethodNotFound, SandboxAgentError
@@ -174,7 +173,7 @@ class SessionSettings(Struct, frozen=True):
     def _finish_change(self, call: Call, response: Envelope, *, asked: str, way: Setter) -> Answer:
         session = call.session
         assert session is not None
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         if not response.succeeded:
             return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
         result = response.result()

@@ -185,6 +185,7 @@ class Turns:
         process, turn = session.held, self._turns[prompt]
         assert process is not None
         call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.reply)
+        call.forwarded = True
         turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
         turn_id = prompt.turn_id
@@ -219,7 +220,7 @@ class Turns:
             end: Object = {"stopReason": reason}
         else:
             end = {"error": _error(response)}
-        line = with_id(response.line, call.client_id)
+        line = response.addressed(call.client_id, None)
         self._give_up_on_strange_requests(session)
         return self._finish(session, prompt, FROM_AGENT, line, end)
 
