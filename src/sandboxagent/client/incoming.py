@@ -170,12 +170,13 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """A notification of a session: its position in the log, and its size in bytes."""
+    """A notification of a session, and its position in the log."""
 
     id: int
     method: str
     params: Object
     size: int
+    """Number of bytes that came on the stream; 0 if it was read from the log, because it does not wait in a queue."""
 
     @property
     def last(self) -> int:
@@ -307,7 +308,7 @@ class LogReader:
                 self._keep(event)
             elif method is not None and "id" not in event.envelope:
                 # Answers and agents' requests are left out. The server sends open requests again by itself.
-                items.append(Notification(event.id, method, params, len(msgspec.json.encode(event.envelope))))
+                items.append(Notification(event.id, method, params, 0))
         return Page(items, page.upto, is_last=page.is_last)
 
     async def before(self, notification: Notification) -> list[Notification]:
