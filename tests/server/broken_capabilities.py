@@ -35,3 +35,10 @@ class NeverCloses(Capability):
 
     async def close(self) -> None:
         await asyncio.Event().wait()
+
+
+class FailsToCheckItself(Capability):
+    name = "fails to check itself"
+
+    def trouble(self) -> str | None:
+        raise RuntimeError("no check today")

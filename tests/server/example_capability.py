@@ -1,6 +1,5 @@
 """The example of docs/architecture.md: a limit on turns for each session, and the turns that are over, counted."""
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,9 +9,11 @@ import msgspec
 from sandboxagent.protocol.envelope import Envelope, Object, success
 from sandboxagent.protocol.errors import BadRequest
 from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.process import AgentProcess, Exit
 from sandboxagent.server.capability import Capability, ServerCore
 from sandboxagent.server.http.asgi import App, Receive, Scope, Send, json_headers, respond
 from sandboxagent.server.http.auth import Access
+from sandboxagent.server.log.event import Chunk
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.dispatch import Method
 from sandboxagent.server.sessions.reply import Answer
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from sandboxagent.server.http.views import Endpoint
 
 
+MANY = 3
+"""Number of turns from which it says that something is wrong."""
+
+
 class Turns(msgspec.Struct):
     """The answer of `GET /v1/turns`."""
 
@@ -32,6 +37,10 @@ class Turns(msgspec.Struct):
     """Turns that are over, since the server started."""
     logged: int
     """The same, as its reader of the log has counted them."""
+    processes: int
+    """Processes of agents that were started."""
+    exits: int
+    """Those that have exited."""
 
 
 class TurnLimit(Capability):
@@ -42,6 +51,8 @@ class TurnLimit(Capability):
         self._core = core
         self._ended = 0
         self._logged = 0
+        self._processes = 0
+        self._exits = 0
 
     # What it brings
 
@@ -56,7 +67,7 @@ class TurnLimit(Capability):
         from sandboxagent.server.http.views import Endpoint, json_response
 
         async def show(request: "Request") -> "Response":
-            return json_response(Turns(self._ended, self._logged))
+            return json_response(Turns(self._ended, self._logged, self._processes, self._exits))
 
         return [Endpoint("GET", "/v1/turns", show, "How many turns are over.", Turns)]
 
@@ -74,18 +85,24 @@ class TurnLimit(Capability):
         return self._read_log()
 
     async def _read_log(self) -> None:
-        """From a cursor of its own: here it begins anew with the server."""
-        log, cursor = self._core.hub.log, 0
-        while True:
-            for chunk in await log.since(cursor):
-                self._logged += sum(b'"state":"ended"' in line for line in chunk.lines)
-                cursor = chunk.last
-            await asyncio.sleep(0.01)
+        """From a position of its own: here it begins anew with the server."""
+        async for item in self._core.hub.log.reader(after=0):
+            if isinstance(item, Chunk):
+                self._logged += sum(b'"state":"ended"' in line for line in item.lines)
+
+    def trouble(self) -> str | None:
+        return "too many turns" if self._ended >= MANY else None
 
     # What it hears
 
     def turn_ended(self, session: Session, turn_id: str, end: Object) -> None:
         self._ended += 1
+
+    def process_started(self, process: AgentProcess) -> None:
+        self._processes += 1
+
+    def process_exited(self, process: AgentProcess, exit: Exit) -> None:
+        self._exits += 1
 
     # What it refuses
 

@@ -1,5 +1,6 @@
 """The seam for what stands beside the hub: what a capability brings, hears and refuses, and a server without one."""
 
+import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ def get(server: Server, path: str, token: str | None = None) -> httpx.Response:
 def sources(*folders: str) -> dict[str, str]:
     paths = [path for folder in folders for path in (SOURCE / folder).rglob("*.py")]
     return {path.relative_to(SOURCE).as_posix(): path.read_text() for path in paths}
+
+
+def count(server: Server, *names: str) -> tuple[int, ...]:
+    """What the example has counted."""
+    counted = get(server, "/v1/turns").json()
+    return tuple(counted[name] for name in names)
 
 
 async def extensions(server: Server) -> set[str]:
@@ -136,9 +143,68 @@ def test_a_capability_hears_turns_and_reads_the_log_from_its_own_cursor() -> Non
                 await take_a_turn(client)
                 await take_a_turn(client)
                 assert await client.result("_sandboxagent/turns/count") == {"ended": 2}
-            eventually(lambda: get(server, "/v1/turns").json() == {"ended": 2, "logged": 2})
+            eventually(lambda: count(server, "ended", "logged") == (2, 2))
 
     run(main())
+
+
+def test_a_capability_hears_the_ends_of_turns_that_a_killed_server_left(tmp_path: Path) -> None:
+    async def main() -> None:
+        server = server_with(EXAMPLE, directory=tmp_path)
+        server.start()
+        client = Client(server)
+        await client.initialize()
+        session = await client.new_session()
+        async with client.stream() as stream:
+            prompt = client.prompt_params(session, [["say", "hi"], ["wait_cancel"]])
+            asyncio.get_running_loop().create_task(client.call("session/prompt", prompt)).add_done_callback(
+                lambda done: done.exception()
+            )
+            await stream.until(lambda event: "hi" in event.text)
+            # Its answer comes when it is on disk, with all that was before.
+            await client.new_session()
+            server.kill()
+        with server:
+            assert count(server, "ended") == (1,)
+            eventually(lambda: count(server, "logged") == (1,))
+
+    run(main())
+
+
+def test_a_capability_hears_every_process_of_an_agent() -> None:
+    async def main() -> None:
+        with server_with(EXAMPLE) as server:
+            # A process that only tells what the agent offers.
+            assert get(server, "/v1/agents/scripted?models=true").status_code == 200
+            eventually(lambda: count(server, "processes", "exits") == (1, 1))
+            async with Client(server) as client:
+                await take_a_turn(client)
+            assert count(server, "processes", "exits") == (2, 1)
+
+    run(main())
+
+
+def test_the_trouble_of_a_capability_is_part_of_the_servers_health() -> None:
+    async def main() -> None:
+        with server_with(EXAMPLE) as server:
+            assert get(server, "/v1/health").json()["status"] == "ok"
+            async with Client(server) as client:
+                for _ in range(3):
+                    await take_a_turn(client)
+            health = get(server, "/v1/health").json()
+            assert (health["status"], health["detail"]) == ("degraded", "turn limit: too many turns")
+
+    run(main())
+
+
+def test_a_capability_that_cannot_check_itself_is_in_trouble(tmp_path: Path) -> None:
+    server = server_with(f"{BROKEN}:FailsToCheckItself", directory=tmp_path)
+    server.start()
+    try:
+        assert get(server, "/v1/health").json()["detail"] == "fails to check itself: it could not check itself"
+    finally:
+        server.stop()
+    assert "RuntimeError: no check today" in server.stderr
 
 
 def test_a_capability_refuses_a_session_a_prompt_and_a_process() -> None:
@@ -159,6 +225,8 @@ def test_a_capability_refuses_a_session_a_prompt_and_a_process() -> None:
             response = await Client(server, "forbidden").post(introduction)
             assert response.status_code == 400
             assert "not allowed here" in response.text
+            # Nor may it start to tell what it offers.
+            assert "not allowed here" in get(server, "/v1/agents/forbidden?models=true").text
 
     run(main())
 

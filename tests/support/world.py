@@ -160,6 +160,7 @@ class World:
         """The monotonic clock."""
         self.log = Log(open_database(path).database, Limits(tail_bytes=tail_bytes))
         self.hub = Hub(self.log, limits, monotonic=lambda: self.now)
+        self.hub.end_interrupted()
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)
         terminals = Terminals(_children(), pool, TerminalLimits())

@@ -134,7 +134,7 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)
     policy_check = PolicyCheck(hub, policy, settings.rules_time)
     agent_events = AgentEvents(hub, turns, host, policy_check, pools.lines, os.environ)
-    starter = open_starter(settings, children, os.environ, secret)
+    starter = open_starter(settings, children, os.environ, secret, hub.observers)
     installer = open_installer(settings, children, catalog, starter)
     install_on_use = InstallOnUse(catalog, installer, may_install=not settings.require_preinstall)
     supervisor = Supervisor(agent_events, starter, install_on_use)
@@ -180,12 +180,13 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
     )
     streams = Streams(log, stream_limits)
-    health = HealthCheck(log, catalog, supervisor)
     core = ServerCore(
-        *(settings, hub, requests, supervisor, catalog, agent_views, policy_check, terminals, children, pools, roots),
-        searches,
+        *(settings, hub, requests, dispatcher, turns, listing, starter, supervisor, catalog, agent_views),
+        *(policy_check, terminals, children, pools, roots, searches),
     )
     capable = Capabilities(capabilities, core)
+    hub.end_interrupted()
+    health = HealthCheck(log, catalog, supervisor, capable.troubles)
 
     def control() -> Asgi:
         from sandboxagent.server.http.routes import make_control_app

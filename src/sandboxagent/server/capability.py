@@ -17,6 +17,7 @@ from sandboxagent.core.threads import Pools
 from sandboxagent.protocol.envelope import Envelope
 from sandboxagent.server.agents.catalog import Catalog
 from sandboxagent.server.agents.manifest import Agent
+from sandboxagent.server.agents.start import AgentStarter
 from sandboxagent.server.agents.supervisor import Supervisor
 from sandboxagent.server.agents.views import AgentViews
 from sandboxagent.server.files.roots import Roots
@@ -24,13 +25,15 @@ from sandboxagent.server.http.asgi import App as Asgi
 from sandboxagent.server.http.auth import Access
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.connection import Connection
-from sandboxagent.server.sessions.dispatch import Method
+from sandboxagent.server.sessions.dispatch import Dispatcher, Method
 from sandboxagent.server.sessions.hub import Hub
+from sandboxagent.server.sessions.listing import SessionListing
 from sandboxagent.server.sessions.observers import Observer
 from sandboxagent.server.sessions.policy import PolicyCheck
 from sandboxagent.server.sessions.requests import Requests
 from sandboxagent.server.sessions.session import Prompt, Session
 from sandboxagent.server.sessions.terminals import Terminals
+from sandboxagent.server.sessions.turns import Turns
 
 if TYPE_CHECKING:
     from sandboxagent.server.files.search import Searches
@@ -47,13 +50,17 @@ _SERVER_PATHS = ("/v1", "/acp", "/ui", "/openapi.json")
 class ServerCore(Struct, frozen=True):
     """The parts of a server that a capability may use.
 
-    The log is `hub.log`: read it with `log.since` from your own position.
+    The log is `hub.log`. `hub.log.reader` reads it from your own position.
     """
 
     settings: Settings
     hub: Hub
     requests: Requests
     """Handles envelopes as if a client had sent them."""
+    dispatcher: Dispatcher
+    turns: Turns
+    listing: SessionListing
+    starter: AgentStarter
     supervisor: Supervisor
     catalog: Catalog
     agent_views: AgentViews
@@ -130,6 +137,10 @@ class Capability(Observer):
         """Return whether the capability is busy, so that a server with `--idle-exit` keeps running."""
         return False
 
+    def trouble(self) -> str | None:
+        """Return why the capability does not work, for health and doctor; None if it works. Must return at once."""
+        return None
+
     def stop(self) -> None:
         """Release all waiting callers, because the server is stopping."""
 
@@ -153,7 +164,7 @@ class Capability(Observer):
         return None
 
     def before_process(self, agent: Agent, environment: Mapping[str, str]) -> Awaitable[None] | None:
-        """Check the start of an agent process."""
+        """Check the start of an agent process, also of one that only tells the server about its agent."""
         return None
 
 
@@ -186,6 +197,9 @@ class Capabilities:
     def is_busy(self) -> bool:
         return any(each.is_busy() for each in self.all)
 
+    def troubles(self) -> list[str]:
+        return [f"{each.name}: {trouble}" for each in self.all if (trouble := _find_trouble(each)) is not None]
+
     def stop(self) -> None:
         """Stop all capabilities. One that fails does not keep the others from stopping."""
         for each in self.all:
@@ -197,6 +211,14 @@ class Capabilities:
     async def close(self) -> None:
         """Close all capabilities side by side. One that fails or takes too long is only logged."""
         await asyncio.gather(*map(_close, self.all))
+
+
+def _find_trouble(capability: Capability) -> str | None:
+    try:
+        return capability.trouble()
+    except Exception:
+        logger.exception("capability failed to check itself capability=%r", capability.name)
+        return "it could not check itself"
 
 
 async def _close(capability: Capability) -> None:
@@ -239,4 +261,4 @@ def _connect(capability: Capability, core: ServerCore) -> None:
     if kind.before_prompt is not Capability.before_prompt:
         core.hub.before_prompt.add(name, capability.before_prompt)
     if kind.before_process is not Capability.before_process:
-        core.supervisor.before_start.add(name, capability.before_process)
+        core.starter.before_start.add(name, capability.before_process)

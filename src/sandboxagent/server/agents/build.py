@@ -16,7 +16,7 @@ from sandboxagent.server.agents.install.registry import Registry
 from sandboxagent.server.agents.install.tools import Runner
 from sandboxagent.server.agents.launch import Launch
 from sandboxagent.server.agents.manifest import Agent, load_manifest
-from sandboxagent.server.agents.start import AgentStarter, ProcessLimits
+from sandboxagent.server.agents.start import AgentStarter, ProcessLimits, ProcessObservers
 from sandboxagent.server.processes.children import ProcessTrees
 
 
@@ -27,11 +27,15 @@ def open_catalog(settings: Settings, environ: Mapping[str, str]) -> Catalog:
 
 
 def open_starter(
-    settings: Settings, children: ProcessTrees, environ: Mapping[str, str], secrets: Collection[str] = ()
+    settings: Settings,
+    children: ProcessTrees,
+    environ: Mapping[str, str],
+    secrets: Collection[str] = (),
+    observers: ProcessObservers | None = None,
 ) -> AgentStarter:
     """Return the starter of agents. None of the `secrets` gets into their environment."""
     limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace)
-    return AgentStarter(children, environ, secrets, limits, settings.data_dir / "logs")
+    return AgentStarter(children, environ, secrets, limits, settings.data_dir / "logs", observers)
 
 
 def open_installer(settings: Settings, children: ProcessTrees, catalog: Catalog, starter: AgentStarter) -> Installer:

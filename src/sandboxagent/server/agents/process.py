@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, cast
@@ -148,6 +148,10 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def stopping(self) -> bool:
         """Whether the server has ended the process."""
         return self._stopping is not None
+
+    def when_exited(self, callback: Callable[["AgentProcess", Exit], None]) -> None:
+        """Call back when the process has exited, after its listener."""
+        self._done.add_done_callback(lambda done: callback(self, done.result()))
 
     def send(self, line: bytes) -> None:
         """Write a line, which must have no newline in it.

@@ -6,15 +6,17 @@ A failed start leaves no process behind. This module does not know which process
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw, Struct
 
 from sandboxagent import __version__
+from sandboxagent.core.gates import Gate
 from sandboxagent.core.reports import Reports
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol import methods
@@ -123,6 +125,15 @@ class ProcessLimits(Struct, frozen=True):
     stop_grace: float = 1.0
 
 
+class ProcessObservers(Protocol):
+    """The functions to call when an agent process has started, and when it has exited. They must not raise."""
+
+    @property
+    def process_started(self) -> Sequence[Callable[[AgentProcess], None]]: ...
+    @property
+    def process_exited(self) -> Sequence[Callable[[AgentProcess, Exit], None]]: ...
+
+
 class AgentStarter:
     """The starter of agent processes."""
 
@@ -133,7 +144,10 @@ class AgentStarter:
         secrets: Collection[str],
         limits: ProcessLimits,
         log_directory: Path | None,
+        observers: ProcessObservers | None = None,
     ) -> None:
+        self.before_start: Gate[Agent, Mapping[str, str]] = Gate("the start of an agent's process")
+        self._observers = observers
         self._children = children
         self._environ = environ
         self._secrets = secrets
@@ -153,7 +167,11 @@ class AgentStarter:
             AgentBootFailed: the process did not answer; the error has its stderr.
             AgentTimeout: the process was too slow.
             FolderGone: the installation is being replaced.
+            SandboxAgentError: a check before the start refuses it.
         """
+        wait = self.before_start.ask(agent, environment)
+        if wait is not None:
+            await wait
         companion = companion_of(agent.dialect)
         try:
             return await self._start(agent, launch, environment, listener, gone, companion)
@@ -239,7 +257,16 @@ class AgentStarter:
             reason = f"agent {agent.id} could not be started: {launch.command[0]}: {error.strerror}"
             raise AgentBootFailed(reason, agent=agent.id, command=list(launch.command)) from error
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
+        if self._observers is not None:
+            for hear in self._observers.process_started:
+                hear(process)
+            process.when_exited(self._tell_exit)
         return process
+
+    def _tell_exit(self, process: AgentProcess, exit: Exit) -> None:
+        assert self._observers is not None
+        for hear in self._observers.process_exited:
+            hear(process, exit)
 
     async def _finish_handshake(
         self,

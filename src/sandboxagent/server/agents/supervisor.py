@@ -14,7 +14,6 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from sandboxagent.core.gates import Gate
 from sandboxagent.core.tasks import Shared
 from sandboxagent.protocol.errors import (
     AgentBootFailed,
@@ -60,7 +59,6 @@ class Supervisor:
         self._listener = listener
         self._starter = starter
         self._provide = provide
-        self.before_start: Gate[Agent, Mapping[str, str]] = Gate("the start of an agent's process")
         self._status: dict[str, AgentStatus] = {}
         self._starts = Shared[str, RunningAgent]()
         self._closing = asyncio.Event()
@@ -128,9 +126,6 @@ class Supervisor:
             return running
 
     async def _start(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        wait = self.before_start.ask(agent, environment)
-        if wait is not None:
-            await wait
         for _ in range(MAX_START_TRIES):
             launch = await self._provide(agent)
             if self._closing.is_set():

@@ -1,6 +1,7 @@
 """Answer `GET /v1/health` without Starlette."""
 
 import time
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import UNSET, Struct, field
 
@@ -18,27 +19,28 @@ class HealthCheck(Struct, frozen=True):
     log: Log
     catalog: Catalog
     supervisor: Supervisor
+    capability_troubles: Callable[[], Sequence[str]]
     started_at: float = field(default_factory=time.monotonic)
 
     def view(self) -> HealthView:
         agents = [self._agent(agent) for agent in self.catalog.agents()]
-        trouble = self._trouble()
+        troubles = [*self._troubles()]
         return HealthView(
-            "ok" if trouble is None else "degraded",
+            "degraded" if troubles else "ok",
             __version__,
             int((time.monotonic() - self.started_at) * 1000),
             agents,
-            UNSET if trouble is None else trouble,
+            "; ".join(troubles) if troubles else UNSET,
         )
 
-    def _trouble(self) -> str | None:
+    def _troubles(self) -> Iterator[str]:
         if self.log.failure is not None:
-            return f"the session log cannot be written: {self.log.failure}"
-        damage = self.log.damage.reason
-        if damage is not None:
-            return f"the session log was damaged: {damage}"
-        apart = None if self.log.publisher is None else self.log.publisher.trouble
-        return None if apart is None else f"the fleet does not see this server: {apart}"
+            yield f"the session log cannot be written: {self.log.failure}"
+        if self.log.damage.reason is not None:
+            yield f"the session log was damaged: {self.log.damage.reason}"
+        if self.log.publisher is not None and self.log.publisher.trouble is not None:
+            yield f"the fleet does not see this server: {self.log.publisher.trouble}"
+        yield from self.capability_troubles()
 
     def _agent(self, agent: Agent) -> AgentHealth:
         installed, running = self.catalog.program(agent), self.supervisor.running(agent.id)

@@ -22,7 +22,6 @@ from sandboxagent.protocol.errors import (
     BadRequest,
     BatchNotSupported,
     BodyTooLarge,
-    CheckFailed,
     ForbiddenOrigin,
     HeadersTooLarge,
     IdempotencyMismatch,
@@ -54,7 +53,7 @@ _POST_PROBLEMS = (
     *(NotAnEnvelope, MissingConnection, MissingAgent, UnknownConnection, NobodyAsked, NotAcceptable),
     *(AlreadyAnswered, IdempotencyMismatch, BodyTooLarge, UnsupportedMediaType, WrongAnswer),
     *INSTALL_PROBLEMS,
-    *(AgentBootFailed, AgentTimeout, CheckFailed, LogUnavailable),
+    *(AgentBootFailed, AgentTimeout, LogUnavailable),
 )
 _ACP_PROBLEMS = (
     *(NotAnEnvelope, MissingConnection, UnknownConnection, NotAcceptable, BodyTooLarge, UnsupportedMediaType),

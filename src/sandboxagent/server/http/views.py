@@ -22,6 +22,7 @@ from sandboxagent.protocol.errors import (
     AgentNotInstalled,
     AgentTimeout,
     BadRequest,
+    CheckFailed,
     ChecksumMismatch,
     DiskFull,
     DownloadFailed,
@@ -76,12 +77,13 @@ INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
         HashMissing,
         UnsafeArchive,
         InstallFailed,
+        CheckFailed,
         ShuttingDown,
         DiskFull,
     ),
 )
 ASKING_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
-    *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, ShuttingDown),
+    *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, CheckFailed, ShuttingDown),
 )
 AGENT = "Its id, or its slug in the ACP registry."
 SESSION = "Its id, or its alias."

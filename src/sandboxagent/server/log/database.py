@@ -357,6 +357,12 @@ class Database:
             rows = self._sqlite.execute(query, (after, after))
             return [chunk.after(after) for chunk in self._until(rows, limit)]
 
+    def last_deleted(self, after: int) -> int:
+        """Return the last position after another one from which an event was deleted; 0 if there is none."""
+        with _translate_errors():
+            row = self._sqlite.execute("select coalesce(max(through), 0) from trims where through > ?", (after,))
+            return row.fetchone()[0]
+
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
         """Return chunks of a session's history between two positions, up to `limit` rows or about `size` bytes."""
         query = (

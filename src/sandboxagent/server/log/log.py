@@ -25,6 +25,7 @@ from sandboxagent.server.log.damage import Damage
 from sandboxagent.server.log.database import Database, DatabaseError
 from sandboxagent.server.log.event import CHUNK_COST, NO_CLIENT, Chunk, Direction, Follower, newer_than, report_failed
 from sandboxagent.server.log.journal import Group, KeptOutcome, Publisher
+from sandboxagent.server.log.reader import LogReader
 from sandboxagent.server.log.seen import Seen
 from sandboxagent.server.log.session_index import IndexEntry, SessionIndex
 from sandboxagent.server.log.writer import GATHER_TIMEOUT, Callback, Writer, call_back
@@ -104,6 +105,8 @@ class Log:
         """The last position that clients of a fleet should see soon."""
         self._waiting: list[tuple[int, int, Callback]] = []
         self._numbers = count()
+        self._next_commit: asyncio.Future[None] | None = None
+        """The future for which readers wait that have all safe events."""
         self._waking = 0
         """Number of callers of `committed` whose position is safe, but which have not resumed yet."""
         self._channels: dict[str, _Channel] = {}
@@ -481,16 +484,36 @@ class Log:
 
     async def since(self, position: int) -> list[Chunk]:
         """Return a page of the chunks after a position that are safe, in order."""
+        return (await self.read_safe(position))[1]
+
+    def reader(self, after: int) -> LogReader:
+        """Return a reader of all safe events after a position, which waits for new ones at the end."""
+        return LogReader(self, after)
+
+    async def wait_for_commit(self) -> None:
+        """Wait until further events are safe."""
+        if self._next_commit is None:
+            self._next_commit = asyncio.get_running_loop().create_future()
+        # Shielded: a reader that is cancelled must not cancel the future of the others.
+        await asyncio.shield(self._next_commit)
+
+    async def read_safe(self, after: int) -> tuple[int, list[Chunk]]:
+        """Return the last position after another one that was deleted, and a page of the safe chunks that follow.
+
+        The position is 0 if all of them are in memory, or on disk.
+        """
+        deleted, position = 0, after
         while (evicted := self.evicted) > position:
-            stored = await self._read(partial(Database.since, after=position, limit=PAGE), fresh=False)
+            found, stored = await self._read(partial(_read_stored, after=position), fresh=False)
+            deleted = max(deleted, found)
             if stored:
-                return stored
+                return deleted, stored
             # Newer chunks may be in the journal alone, so memory has to provide them.
             position = evicted
         safe = self._safe_since(position)
         if not safe and self._awaited > self._committed:
             self._writer.write_soon()
-        return safe
+        return deleted, safe
 
     def _safe_since(self, position: int) -> list[Chunk]:
         """Return a page of the safe chunks after a position, from memory."""
@@ -550,6 +573,9 @@ class Log:
             self.failure = None
         if group.chunks:
             self._committed = max(self._committed, group.chunks[-1].last)
+            if self._next_commit is not None:
+                self._next_commit.set_result(None)
+                self._next_commit = None
         while self._waiting and self._waiting[0][0] <= self._committed:
             callback = heapq.heappop(self._waiting)[2]
             try:
@@ -612,3 +638,8 @@ class Log:
         for channel, through in trims.items():
             if not channel.startswith("history:"):
                 self.trims[channel] = max(through, self.trims.get(channel, 0))
+
+
+def _read_stored(database: Database, after: int) -> tuple[int, list[Chunk]]:
+    # Both on the thread of the database, so that nothing is deleted in between.
+    return database.last_deleted(after), database.since(after, PAGE)

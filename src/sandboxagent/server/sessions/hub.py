@@ -91,9 +91,11 @@ class Hub:
         self._unreported: dict[str, float] = {}
         self.held_updates = HeldUpdates(self.budgets, monotonic, self.record_updates)
         self._trims_checked_above = TRIMS
+
+    def end_interrupted(self) -> None:
+        """End the sessions that an earlier server process left running. Call it once, when all observers are there."""
         for session in self.store.not_ended():
-            # An earlier server process left the session running. Its agent process is gone; record that.
-            self.mark_interrupted(session)
+            self._end_interrupted(session)
 
     def watch_names(self, is_name: Callable[[str], bool]) -> None:
         """Register a check of names: no new session gets an id for which `is_name` returns True.
@@ -249,12 +251,14 @@ class Hub:
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
                 self.tell(session, notification(methods.UPDATE, params))
 
-    def mark_interrupted(self, session: Session) -> None:
-        """End a session that was live when an earlier server process stopped, and its turn, if one ran."""
-        if session.facts.turn is not None:
-            end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
-            self.tell_turn(session, session.facts.turn, session.facts.prompt_id, end)
+    def _end_interrupted(self, session: Session) -> None:
+        turn_id = session.facts.turn
+        if turn_id is not None:
+            end: Object = {"error": {"code": -32603, "message": SERVER_STOPPED}}
+            self.tell_turn(session, turn_id, session.facts.prompt_id, {"state": "ended", **end})
             session.facts.turn = session.facts.prompt_id = None
+            for hear in self.observers.turn_ended:
+                hear(session, turn_id, end)
         self.move(session, Event.EXITED, termination=server_stopped())
 
     def tell_turn(self, session: Session, turn_id: str, prompt_id: str | None, facts: Object) -> Chunk:

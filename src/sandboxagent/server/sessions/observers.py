@@ -1,10 +1,11 @@
-"""Notify observers of events in sessions, so that one that fails does not affect the others."""
+"""Notify observers of events in sessions and of agent processes, so that one that fails does not affect the others."""
 
 import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
 from sandboxagent.protocol.envelope import Object
+from sandboxagent.server.agents.process import AgentProcess, Exit
 from sandboxagent.server.sessions.connection import Connection
 from sandboxagent.server.sessions.pending import PendingRequest
 from sandboxagent.server.sessions.session import Session
@@ -15,7 +16,7 @@ P = ParamSpec("P")
 
 
 class Observer:
-    """An observer of sessions. Override the methods that you need: only those are called.
+    """An observer of sessions and agent processes. Override the methods that you need: only those are called.
 
     Every method must return at once.
     """
@@ -41,6 +42,12 @@ class Observer:
 
     def connection_closed(self, connection: Connection) -> None: ...
 
+    def process_started(self, process: AgentProcess) -> None:
+        """Handle the start of an agent's process, also of one that only tells the server about its agent."""
+
+    def process_exited(self, process: AgentProcess, exit: Exit) -> None:
+        """Handle the end of an agent's process, after the ends of its turns and sessions."""
+
 
 class Observers:
     """The methods to call for each event. A method that no observer overrides costs nothing."""
@@ -54,6 +61,8 @@ class Observers:
         self.request_opened: list[Callable[[PendingRequest], None]] = []
         self.request_settled: list[Callable[[PendingRequest, bytes | None], None]] = []
         self.connection_closed: list[Callable[[Connection], None]] = []
+        self.process_started: list[Callable[[AgentProcess], None]] = []
+        self.process_exited: list[Callable[[AgentProcess, Exit], None]] = []
 
     def add(self, observer: Observer) -> None:
         kind = type(observer)
@@ -73,6 +82,10 @@ class Observers:
             self.request_settled.append(_contained(observer.request_settled))
         if kind.connection_closed is not Observer.connection_closed:
             self.connection_closed.append(_contained(observer.connection_closed))
+        if kind.process_started is not Observer.process_started:
+            self.process_started.append(_contained(observer.process_started))
+        if kind.process_exited is not Observer.process_exited:
+            self.process_exited.append(_contained(observer.process_exited))
 
 
 def _contained(hear: Callable[P, None]) -> Callable[P, None]:
