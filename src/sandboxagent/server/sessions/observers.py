@@ -1,4 +1,4 @@
-"""Notify observers of events in sessions and of agent processes, so that one that fails does not affect the others."""
+"""Call observers of sessions and agent processes, so that one that fails does not affect the others."""
 
 import logging
 from collections.abc import Callable
