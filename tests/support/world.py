@@ -263,8 +263,7 @@ class World:
         async def answer() -> Any:
             request = envelope(id=id, method=method, params=params)
             result = await self.requests.submit(self.client, request, key)
-            if result.session_opened is not None:
-                result.session_opened()
+            result.release_updates()
             return result
 
         return asyncio.create_task(answer())

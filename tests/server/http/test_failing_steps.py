@@ -14,7 +14,7 @@ from tests.support.world import Json, World, run, world
 CALL: Json = {"jsonrpc": "2.0", "id": "r", "method": "x/echo", "params": {"sessionId": "s"}}
 NOTIFICATION: Json = {"jsonrpc": "2.0", "method": "x/note", "params": {"sessionId": "s"}}
 ANSWER: Json = {"jsonrpc": "2.0", "id": 1, "result": {}}
-ASYNC = "Prefer: respond-async"
+ASYNC, KEY = "Prefer: respond-async", "Idempotency-Key: k"
 INTERNAL = -32603
 
 
@@ -121,6 +121,27 @@ def test_a_request_has_an_error_on_the_stream_when_a_step_raises(
 
 
 @pytest.mark.requirement("3.every-answer")
+@pytest.mark.parametrize("broken", ["save_outcome", "when_flushed"])
+def test_a_post_under_a_key_is_answered_when_its_outcome_cannot_be_stored(broken: str) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("injected")
+
+    async def main() -> None:
+        async with world() as own:
+            server = Transports(own)
+            socket = server.post("/v1/rpc", CALL, KEY)
+            request = await own.process.request("x/echo")
+            setattr(own.log, broken, fail)
+            own.says(id=request["id"], result={})
+            await goes_on(own)
+            delattr(own.log, broken)
+            assert b'"code":-32603' in socket.written
+            assert is_idle(own)
+
+    run(main())
+
+
+@pytest.mark.requirement("3.every-answer")
 @pytest.mark.parametrize("broken", ["submit", "when_kept", "has_sent", "wait_sent"])
 def test_a_post_of_a_gateway_ends_with_a_problem_when_a_step_raises(
     broken: str, caplog: pytest.LogCaptureFixture
@@ -157,7 +178,7 @@ def test_a_post_whose_client_left_ends_even_when_the_stream_cannot_be_told(caplo
 
 
 @pytest.mark.requirement("5.held-updates")
-@pytest.mark.parametrize("headers", [(), (ASYNC,)], ids=["post", "respond-async"])
+@pytest.mark.parametrize("headers", [(), (ASYNC,), (KEY,), (ASYNC, KEY)], ids=" ".join)
 def test_updates_of_a_new_session_are_released_when_its_response_cannot_be_kept(headers: tuple[str, ...]) -> None:
     async def main() -> None:
         async with world() as own:
@@ -165,18 +186,19 @@ def test_updates_of_a_new_session_are_released_when_its_response_cannot_be_kept(
             params = {"cwd": "/", "mcpServers": []}
             socket = server.post("/v1/rpc", CALL | {"method": "session/new", "params": params}, *headers)
             asked = await own.process.request("session/new")
-            await until(lambda: socket.statuses or not headers)
+            await until(lambda: socket.statuses or ASYNC not in headers)
             full = LogUnavailable("the disk is full")
             own.log.when_committed = lambda _, callback: callback(full)  # type: ignore[method-assign]
+            own.log.when_flushed = lambda callback: callback(full)  # type: ignore[method-assign]
             own.says(id=asked["id"], result={"sessionId": "fresh"})
             own.agent.updates("first", "fresh")
             await own.settled()
-            del own.log.when_committed
+            del own.log.when_committed, own.log.when_flushed
 
             assert own.hub.held_updates.sessions == {}
             heard = [line.get("method") for line in await own.heard(own.client, "fresh")]
             assert "session/update" in heard
-            if headers:
+            if ASYNC in headers:
                 assert [one["error"]["data"]["type"] for one in await server.responses("r")] == ["log-unavailable"]
             else:
                 assert socket.statuses == [507]

@@ -66,8 +66,7 @@ class HubClient:
             try:
                 await self.hub.log.committed(answer.commit)
             finally:
-                if answer.session_opened is not None:
-                    answer.session_opened()
+                answer.release_updates()
         return read_result(parse_answer(answer.line))
 
     async def prompt(self, session: Session, params: Object) -> "Prompted":

@@ -121,8 +121,7 @@ class Delivery:
     def _send(self, asked: _Asked, answer: Answer) -> None:
         try:
             self.send(asked.connection, asked.envelope, answer.line)
-            if answer.session_opened is not None:
-                answer.session_opened()
+            answer.release_updates()
         except Exception as error:
             as_answerable(error, asked.envelope.method)
         _end(asked)

@@ -140,8 +140,7 @@ class Rpc(Transport, eq=False):
         # When a gateway is gone, the fleet's stream brings the answer after all events that it refers to.
         if failure is not None and not (isinstance(post, GatewayPost) and post.is_gone()):
             self.fail(connection, post, failure)
-            if answer.session_opened is not None:
-                answer.session_opened()
+            answer.release_updates()
             return
         stream, last = connection.stream, connection.last_event
         if stream is None or stream.has_sent(last):
@@ -159,15 +158,14 @@ class Rpc(Transport, eq=False):
             self.recover(connection, post, error)
 
     def _answer(self, connection: Connection, post: Post, answer: Answer, last: int) -> None:
-        line, session_opened = answer.line, answer.session_opened
+        line = answer.line
         if not post.respond(_HEAD % (len(line), last), line):
             self.clients.tell(connection, line)
-            if session_opened is not None:
-                session_opened()
-        elif session_opened is not None and not isinstance(post, GatewayPost):
+            answer.release_updates()
+        elif answer.session_opened is not None and not isinstance(post, GatewayPost):
             # Writes in one turn of the event loop may reach their sockets in any order. A gateway tells this server
             # when it has sent the response.
-            asyncio.get_running_loop().call_soon(session_opened)
+            asyncio.get_running_loop().call_soon(answer.session_opened)
         self.end(connection, post)
 
     def _take_first(self, post: Post) -> None:

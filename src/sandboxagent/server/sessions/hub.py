@@ -375,8 +375,7 @@ class Hub:
             if call.connection is not None:
                 stream = call.connection.own_stream_of(call.session and call.session.id)
                 self.tell_connection(call.connection, answer.line, stream)
-            if answer.session_opened is not None:
-                answer.session_opened()
+            answer.release_updates()
 
     # Pending requests
 

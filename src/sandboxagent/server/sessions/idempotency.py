@@ -97,8 +97,12 @@ class Idempotency:
 
     def _on_answered(self, running: _Running, result: Answer | Exception) -> None:
         if isinstance(result, Answer):
-            self._log.save_outcome(*running.name, running.digest, result.line)
-            self._log.when_flushed(partial(self._on_kept, running, result))
+            on_kept = partial(self._on_kept, running, result)
+            try:
+                self._log.save_outcome(*running.name, running.digest, result.line)
+                self._log.when_flushed(on_kept)
+            except Exception as error:
+                on_kept(error)
         elif isinstance(result, AgentTimeout) and isinstance(result.late, Reply):
             running.outcome = Reply()
             running.first.set_exception(result)
@@ -114,6 +118,7 @@ class Idempotency:
             running.outcome.set_result(answer)
         else:
             running.outcome.set_exception(failure)
+            answer.release_updates()
 
     def _forget_begun(self, running: _Running, error: Exception) -> None:
         """Fail a request that was not begun, and forget its key, so that a client may try again under it."""

@@ -143,7 +143,11 @@ class SessionMethods(Struct, frozen=True):
         except BaseException:
             self.hub.store.free_alias(alias)
             raise
-        return await self._apply(asked, wished, answer)
+        try:
+            return await self._apply(asked, wished, answer)
+        except BaseException:
+            answer.release_updates()
+            raise
 
     async def _ask_to_open(self, connection: Connection, envelope: Envelope) -> None:
         """Ask the capabilities whether a client may open a session. Raises the error of one that refuses."""

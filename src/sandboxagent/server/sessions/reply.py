@@ -37,7 +37,15 @@ class Answer(Struct, frozen=True):
     commit: int = 0
     """Log position that must be on disk before the client may read the response."""
     session_opened: Callable[[], None] | None = None
-    """Releases the updates of a new session. The code that sends the response calls it after the response is sent."""
+    """Releases the updates of a new session."""
+
+    def release_updates(self) -> None:
+        """Release the updates of a new session, if this answer names one.
+
+        The code that sends the response calls this after the response is sent, or cannot be sent.
+        """
+        if self.session_opened is not None:
+            self.session_opened()
 
 
 NO_RESPONSE = Answer(b"")
