@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from sandboxagent.adapters.opencode.errors import BridgeError
+from sandboxagent.cli import failures
+from sandboxagent.cli.failures import ServerFailed, TokenMissing
+from sandboxagent.client import errors as client_errors
+from sandboxagent.client.errors import ClientError
 from sandboxagent.protocol import errors
 from sandboxagent.protocol.errors import RpcError, SandboxAgentError, SettingsError
-from tests.docs.source import all_errors
 from tests.support.architecture import first_line
+from tools.reference.schema import all_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "sandboxagent"
@@ -182,14 +187,28 @@ def test_the_lock_has_a_hash_for_every_package_and_no_address() -> None:
     assert [entry for entry in entries if "--hash=sha256:" not in entry or "://" in entry] == []
 
 
-def test_every_error_is_drawn_in_the_tree() -> None:
-    drawn = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+def test_every_error_is_drawn_in_one_tree() -> None:
+    """The branches of the SDK and of the command line are drawn where they are defined."""
+    modules = (errors, client_errors, failures)
+    drawn = [name for module in modules for name in re.findall(r"[├└]── (\w+)", module.__doc__ or "")]
+    drawn.remove(ClientError.__name__)  # The SDK's tree begins with it, and the server's tree names it.
 
-    assert sorted(drawn) == sorted(error.__name__ for error in all_errors())
+    assert sorted(drawn) == sorted(names_of_errors())
+
+
+def names_of_errors() -> set[str]:
+    """Every class in the source that is below SandboxAgentError."""
+    trees = [ast.parse(module.read_text()) for module in MODULES]
+    classes = [each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.ClassDef)]
+    found = {SandboxAgentError.__name__}
+    while new := {each.name for each in classes if found & {ast.unparse(base) for base in each.bases}} - found:
+        found |= new
+    return found - {SandboxAgentError.__name__}
 
 
 def test_no_two_errors_share_a_slug() -> None:
-    slugs = [error.slug for error in all_errors()]
+    named = (*all_errors(), ClientError, *ClientError.__subclasses__(), TokenMissing, BridgeError)
+    slugs = [error.slug for error in named if "slug" in vars(error)]
 
     assert sorted(slugs) == sorted(set(slugs))
 
@@ -197,7 +216,7 @@ def test_no_two_errors_share_a_slug() -> None:
 def test_every_error_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
 
-    assert dict(rows) == {error.slug: documented_status(error) for error in all_errors()}
+    assert dict(rows) == {error.slug: documented_status(error) for error in (*all_errors(), ServerFailed, TokenMissing)}
 
 
 def functions_that_use(names: set[str], node: ast.AST, inside: str = "") -> Iterator[str]:
@@ -217,6 +236,8 @@ def documented_status(error: type[SandboxAgentError]) -> str:
     """What the second column of docs/errors.md says: HTTP status, JSON-RPC code, or exit code."""
     if issubclass(error, SettingsError):
         return "exit 2"
+    if issubclass(error, ServerFailed):
+        return "exit 1"
     return str(error.rpc_code if issubclass(error, RpcError) else error.status)
 
 

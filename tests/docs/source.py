@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-from sandboxagent.protocol import errors, methods
-from sandboxagent.protocol.errors import SandboxAgentError
+from sandboxagent.protocol import methods
 from tests.docs.pages import ROOT
+from tools.reference.schema import all_errors
 
 SOURCE = ROOT / "src" / "sandboxagent"
 
@@ -62,14 +62,6 @@ def host_methods() -> list[str]:
             assert isinstance(node.value, ast.Dict)
             return list(_keys(node.value))
     raise AssertionError("found no table of methods")
-
-
-def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
-    """Every error that `protocol/errors.py` names, from the top of the tree down."""
-    for error in above.__subclasses__():
-        if error.__module__ == errors.__name__:
-            yield error
-            yield from all_errors(error)
 
 
 def slugs() -> set[str]:

@@ -12,8 +12,8 @@ from sandboxagent.core.settings import OPTIONS
 from sandboxagent.protocol.errors import RpcError, SettingsError
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
 from tests.docs.snippets import blocks
-from tests.docs.source import all_errors
 from tools.reference.methods import methods
+from tools.reference.schema import all_errors
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
 LINES = ("", "sh", "dockerfile", "ini")

@@ -13,14 +13,16 @@ from sandboxagent.protocol.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
 
 
-def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
+def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
+    """Every error of the server that has a slug of its own, from the top of the tree down."""
     for error in above.__subclasses__():
         if error.__module__ == errors.__name__:
-            yield error
-            yield from _named(error)
+            if hasattr(error, "slug"):
+                yield error
+            yield from all_errors(error)
 
 
-_TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "problems" for each in _named()}
+_TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "problems" for each in all_errors()}
 """The section of errors.md for each slug."""
 
 

@@ -71,14 +71,9 @@ def call(arguments: ParsedArguments, work: Callable[[CalledServer], Awaitable[in
     """Find or start the server that the arguments mean, pass it to `work` and return the exit code."""
     import asyncio
 
-    from sandboxagent.cli.daemon import ServerFailed, ensure_server
+    from sandboxagent.cli.daemon import ensure_server
 
-    try:
-        server = ensure_server(arguments, complain)
-    except ServerFailed as failed:
-        describe(str(failed), failed.stderr)
-        return failed.code
-    return asyncio.run(_call(server, work))
+    return asyncio.run(_call(ensure_server(arguments, complain), work))
 
 
 async def _call(server: "ServerAddress", work: Callable[[CalledServer], Awaitable[int]]) -> int:

@@ -21,6 +21,7 @@ from typing import cast
 import msgspec
 
 from sandboxagent.cli.daemon_log import begin_log, read_since
+from sandboxagent.cli.failures import ServerFailed, TokenMissing
 from sandboxagent.cli.flags import forward, settings_of
 from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import ParsedArguments
@@ -56,19 +57,6 @@ IDLE_EXIT = "30m"
 TRIES, PAUSE = 20, 0.05
 """Maximum number of checks of a server that drops connections, and the seconds between them."""
 CONNECT_TIMEOUT = 1.0
-
-
-class ServerFailed(Exception):
-    """A failed command. The text is for people, `stderr` is the server's, `code` is the exit code."""
-
-    def __init__(self, sentence: str, *, stderr: str = "", code: int = EXIT_FAILED) -> None:
-        super().__init__(sentence)
-        self.stderr = stderr
-        self.code = code
-
-
-class TokenMissing(ServerFailed):
-    """The server answers, but needs a token that was not found."""
 
 
 class _Agent(msgspec.Struct, rename="camel"):
@@ -129,7 +117,8 @@ def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Fou
     """Find the server that a command calls, or start one in the background. `say` reports a start.
 
     Raises:
-        ServerFailed: no server runs and none starts, or its token was not found.
+        ServerFailed: no server runs and none starts.
+        TokenMissing: a server runs, and its token was not found.
         SettingsError: the arguments, the environment or config.toml are invalid.
     """
     flags, environ = arguments.values, os.environ
@@ -152,7 +141,7 @@ def ensure_server(arguments: ParsedArguments, say: Callable[[str], None]) -> Fou
 def _is_there(found: Found, arguments: ParsedArguments, settings: Settings) -> bool:
     """Whether the found server answers. False when it has just ended, or when nothing listens on the usual port.
 
-    Raises ServerFailed when its token was not found.
+    Raises TokenMissing when its token was not found.
     """
     if found.source != "record":
         return found.token_source != CONFIG and _is_usual_port_open()
@@ -164,7 +153,7 @@ def _is_there(found: Found, arguments: ParsedArguments, settings: Settings) -> b
     except TokenMissing as refused:
         # With a token flag, the call itself reports a refused token; or the server accepts the flag's token.
         if not _has_token_flag(arguments):
-            raise ServerFailed(_without_token(running, settings)) from refused
+            raise TokenMissing(_without_token(running, settings)) from refused
     except ServerFailed as failed:
         # A refused connection: the server is ending or was just killed. Any other failure: it may only be slow.
         return not isinstance(failed.__cause__, ConnectionError)
@@ -388,7 +377,7 @@ def _not_started(code: int, said: str) -> ServerFailed:
     """Return the error of a server that ended: its last message if that explains a user's mistake, else its stderr."""
     *_, last = said.splitlines() or [""]
     if last.startswith("sandbox-agent: "):
-        return ServerFailed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
+        return ServerFailed(last.removeprefix("sandbox-agent: "), exit_code=max(code, EXIT_FAILED))
     return ServerFailed(f"the server ended with exit code {code} before it answered", stderr=said)
 
 

@@ -1,4 +1,9 @@
-"""Turn failures of calls into sentences for people, JSON for programs, and exit codes."""
+"""Turn failures of calls into sentences for people, JSON for programs, and exit codes.
+
+ClientError
+└── ServerFailed        a server of this machine does not start, answer or end
+    └── TokenMissing    the server answers, but needs a token that was not found
+"""
 
 import os
 
@@ -24,6 +29,24 @@ CODES = {
     "refusal": EXIT_REFUSED,
     "cancelled": EXIT_CANCELLED,
 }
+
+
+class ServerFailed(ClientError):
+    """A server of this machine does not start, answer or end. The field `stderr` has the end of its output."""
+
+    slug, title = "server-failed", "Server Failed"
+
+    def __init__(self, sentence: str, stderr: str = "", *, exit_code: int = EXIT_FAILED) -> None:
+        super().__init__(sentence, stderr=stderr)
+        self.exit_code = exit_code
+        """The exit code of the command that fails."""
+
+
+class TokenMissing(ServerFailed):
+    """The server answers, but needs a token that was not found."""
+
+    slug, title = "token-missing", "Token Missing"
+
 
 Failure = ClientError | ValueError
 """An exception of an SDK call. A ValueError comes from an answer that does not follow ACP."""
@@ -69,15 +92,15 @@ def sentence(failure: Failure) -> str:
 def stderr(failure: Failure) -> str | None:
     """Return the end of the failed program's stderr; None when there is none."""
     match failure:
-        case ServerProblem():
-            return _lines(failure.fields.get("stderr"))
         case StartFailed():
             return None if _own_words(failure) else failure.stderr
         case ConnectionLost():
             return str(failure).partition("\n")[2] or None
         case RequestError():
             return _lines(at(failure.data, "stderr"))
-        case ClientError() | ValueError():
+        case ClientError():
+            return _lines(failure.fields.get("stderr"))
+        case ValueError():
             return None
 
 

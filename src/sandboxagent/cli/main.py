@@ -105,5 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         from sandboxagent.cli.output import EXIT_FAILED, EXIT_MISTAKE, describe
 
         describe(str(error), error.fields.get("stderr"))
-        return EXIT_MISTAKE if isinstance(error, SettingsError) else EXIT_FAILED
+        if isinstance(error, SettingsError):
+            return EXIT_MISTAKE
+        from sandboxagent.cli.failures import ServerFailed
+
+        return error.exit_code if isinstance(error, ServerFailed) else EXIT_FAILED
     return code

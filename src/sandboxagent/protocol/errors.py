@@ -70,6 +70,7 @@ SandboxAgentError
 ├── MissingNode               400  a gateway has several nodes, and the request names none
 ├── NoNode                    503  no node of the fleet can take the request
 ├── NodeUnreachable           503  the node that the request needs is away, or does not answer
+├── NodeRefused        (status)  a node's own problem, passed on by a gateway
 ├── FleetUnreachable          503  the gateway is cut off from NATS, and so from every node
 │
 │ The server
@@ -96,9 +97,15 @@ SandboxAgentError
     ├── AgentAnswerTooLong -32603  the agent's answer is longer than the server reads
     ├── NodeLost           -32603  the node that ran the turn is gone
     └── AgentNotReading    -32603  the agent process does not read its input
+
+Two branches are defined where they are raised:
+
+SandboxAgentError
+├── ClientError         client/errors.py and cli/failures.py: errors of the SDK and of the command line
+└── BridgeError         adapters/opencode/errors.py: an answer to OpenCode's programs, in their own shapes
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 URN = "urn:sandbox-agent:error:"
 """Prefix of the `type` of a problem document. The slug follows it."""
@@ -514,6 +521,14 @@ class NodeUnreachable(SandboxAgentError):
     def __init__(self, node: str, reason: str) -> None:
         again = "repeat the request when it is back; GET /v1/nodes lists the nodes that are there"
         super().__init__(f"the node {node} {reason}; {again}", node=node)
+
+
+class NodeRefused(SandboxAgentError):
+    """A problem of a node, which a gateway passes on unchanged."""
+
+    def __init__(self, slug: str, title: str, status: int, detail: str, facts: Mapping[str, object]) -> None:
+        super().__init__(detail, **facts)
+        self.slug, self.title, self.status = slug, title, status
 
 
 class FleetUnreachable(SandboxAgentError):

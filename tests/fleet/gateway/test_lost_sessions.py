@@ -10,12 +10,11 @@ from sandboxagent.fleet.bus import subjects
 from sandboxagent.fleet.bus.interface import StreamRecord
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway.connection import FleetConnection
-from sandboxagent.fleet.gateway.node_calls import Refusal
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.node.connections import PATH
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import failure, notification, success
-from sandboxagent.protocol.errors import UnknownSession
+from sandboxagent.protocol.errors import NodeRefused, UnknownSession
 from tests.fleet.gateway.gateways import attach
 from tests.fleet.gateway.scripted_nodes import (
     STRANGER,
@@ -192,7 +191,7 @@ def test_a_node_that_cannot_attach_a_client_at_the_moment_is_asked_again() -> No
         busy = NodeAnswer(503, [], b'{"type":"urn:sandbox-agent:error:log-unavailable"}', "")
         gateway = await open_gateway(cluster, n=attaching(busy, NodeAnswer(200, [], success(b'"again"', {}), "")))
         [client] = await attached_clients(cluster, [gateway])
-        with pytest.raises(Refusal):
+        with pytest.raises(NodeRefused):
             await gateway.remotes.introduce(client, "n")
         await gateway.remotes.introduce(client, "n")
         assert [target for _, target in gateway.nodes.called].count(b"/v1/rpc") == 2

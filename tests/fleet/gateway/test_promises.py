@@ -11,13 +11,12 @@ from sandboxagent.fleet.bus.interface import TableEntry
 from sandboxagent.fleet.bus.memory import Cluster, MemoryBus
 from sandboxagent.fleet.gateway import node_loss as losses_module
 from sandboxagent.fleet.gateway.feed import EVERYTHING
-from sandboxagent.fleet.gateway.node_calls import Refusal
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer, NodeRequest
 from sandboxagent.fleet.node.connections import PATH
 from sandboxagent.fleet.records import position_of
 from sandboxagent.protocol import methods
 from sandboxagent.protocol.envelope import failure, parse, request, success
-from sandboxagent.protocol.errors import LogUnavailable, NodeUnreachable, UnknownSession
+from sandboxagent.protocol.errors import LogUnavailable, NodeRefused, NodeUnreachable, UnknownSession
 from sandboxagent.server.http.deliver import Delivery
 from tests.fleet.gateway.gateways import attach, tell
 from tests.fleet.gateway.scripted_nodes import (
@@ -146,7 +145,7 @@ def test_a_request_that_its_node_refused_has_no_other_response() -> None:
         moved = await two.connections.find(client.connection_id)
         assert moved is not None
         before = asyncio.all_tasks()
-        with pytest.raises(Refusal):
+        with pytest.raises(NodeRefused):
             await one.calls.begin(client, parse(PROMPT), None)
         for gateway, connection in ((one, client), (two, moved)):
             for subject in (subjects.attachments, subjects.connection_events):

@@ -62,7 +62,6 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
     router = Router(routes, redirect_slashes=False)
     handlers = {
         HTTPException: _not_routed,
-        BridgeError: _answer_refusal,
         SandboxAgentError: _answer_failure,
         ClientDisconnect: _gone,
     }
@@ -79,17 +78,13 @@ def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
 async def _not_routed(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     message = f"{request.method} {request.url.path} is not part of this server"
-    return await _answer_refusal(request, BridgeError(404, message))
-
-
-async def _answer_refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, BridgeError)
-    return answer(error.body, error.status)
+    return await _answer_failure(request, BridgeError(404, message))
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
     assert isinstance(error, SandboxAgentError)
-    return await _answer_refusal(request, translate(error))
+    refusal = translate(error)
+    return answer(refusal.body, refusal.status)
 
 
 async def _gone(request: Request, error: Exception) -> Response:

@@ -10,8 +10,10 @@ AUTH_REQUIRED = -32000
 _NAMES = {400: "BadRequest", 404: "NotFoundError", 409: "SessionBusyError", 413: "BadRequest"}
 
 
-class BridgeError(Exception):
-    """An error with the status and body of OpenCode's API."""
+class BridgeError(SandboxAgentError):
+    """An error with the status and body of OpenCode's API, whose programs know no slugs."""
+
+    slug, title = "opencode-refused", "Refused"
 
     def __init__(self, status: int, message: str, body: Object | None = None) -> None:
         super().__init__(message)
@@ -53,6 +55,8 @@ def refuse_unsupported(what: str) -> NoReturn:
 
 def translate(error: SandboxAgentError) -> BridgeError:
     """Convert an error of the server, which keeps its status."""
+    if isinstance(error, BridgeError):
+        return error
     return BridgeError(error.status if error.status >= 400 else 400, str(error))
 
 

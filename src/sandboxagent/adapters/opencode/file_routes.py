@@ -124,7 +124,7 @@ class OpenCodeFileRoutes:
         path = posixpath.join(directory, ".git/HEAD")
         try:
             head = (await self.files.pool.run(self.files.read, path, directory, 4096)).decode(errors="replace").strip()
-        except (SandboxAgentError, BridgeError):
+        except SandboxAgentError:
             return answer({})
         return answer({"branch": head.removeprefix(_HEAD)} if head.startswith(_HEAD) else {})
 

@@ -147,7 +147,7 @@ def _has_prompt_of(session: Session, connection: Connection) -> bool:
 def _look_at(task: "asyncio.Task[None]") -> None:
     """Log an unforeseen failure of the task. The session's log has the failures of turns themselves."""
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, SandboxAgentError | BridgeError):
+    if error is not None and not isinstance(error, SandboxAgentError):
         logger.error("prompt failed", exc_info=error)
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sandboxagent.cli.call import CLIENT
-from sandboxagent.cli.daemon import ServerFailed, ensure_server
+from sandboxagent.cli.daemon import ensure_server
 from sandboxagent.cli.flags import settings_of
 from sandboxagent.cli.output import one_line, show_install
 from sandboxagent.cli.parser import ParsedArguments
@@ -58,7 +58,8 @@ def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
 
     Raises:
         SettingsError: the arguments are invalid or contradict each other.
-        StartFailed: the server on the data directory cannot be used, or none starts.
+        ServerFailed: the server on the data directory cannot be used, or none starts.
+        StartFailed: with --no-daemon, another server holds the data directory.
     """
     settings = settings_of(arguments, os.environ, (*SERVER_OPTIONS, "agents_dir"))
     alone = arguments.switch("no_daemon")
@@ -69,10 +70,7 @@ def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
     if alone:
         _check_free(settings)
         return ServerTarget(None, settings, here=True)
-    try:
-        found = ensure_server(arguments, say)
-    except ServerFailed as failed:
-        raise StartFailed(str(failed), failed.stderr) from failed
+    found = ensure_server(arguments, say)
     return ServerTarget(found, settings, here=found.source == "record")
 
 

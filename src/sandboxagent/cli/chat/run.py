@@ -32,7 +32,7 @@ from sandboxagent.cli.chat.signals import Interrupts, run
 from sandboxagent.cli.failures import Failure, document, tell
 from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import ParsedArguments
-from sandboxagent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
+from sandboxagent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
 from sandboxagent.client.requests import Handlers
 from sandboxagent.core.discovery import is_named
 from sandboxagent.core.settings import load
@@ -221,7 +221,7 @@ def start_run(arguments: ParsedArguments) -> int:
     with Reports(seen.say, seen.warn).installed():
         try:
             choice = select_target(arguments, seen.say)
-        except StartFailed as failure:
+        except ClientError as failure:
             return _report(failure, as_json=wanted.as_json)
         _remember(arguments, seen)
         return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
@@ -401,7 +401,7 @@ def start_attaching(arguments: ParsedArguments) -> int:
     with Reports(seen.say, seen.warn).installed():
         try:
             choice = select_target(arguments, seen.say)
-        except StartFailed as failure:
+        except ClientError as failure:
             return _report(failure, as_json=arguments.switch("json"))
         return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 

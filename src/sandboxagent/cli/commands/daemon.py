@@ -11,7 +11,6 @@ import msgspec
 
 from sandboxagent.cli.daemon import (
     RunningServer,
-    ServerFailed,
     find,
     keep,
     read_start_record,
@@ -20,8 +19,9 @@ from sandboxagent.cli.daemon import (
     wait_until_settled,
 )
 from sandboxagent.cli.daemon_log import read_lines
+from sandboxagent.cli.failures import ServerFailed
 from sandboxagent.cli.flags import add_flags, forward, settings_of
-from sandboxagent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
+from sandboxagent.cli.output import EXIT_FAILED, complain, harmless, print_facts, print_json
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandboxagent.core.settings import OPTIONS, Settings
 from sandboxagent.core.settings.options import PREFIX
@@ -179,10 +179,7 @@ def _add_yes(parser: Parser) -> None:
 def _start(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ)
     flags, environ = forward(arguments, os.environ)
-    try:
-        running, anew = start(settings, flags, environ)
-    except ServerFailed as failed:
-        return _tell(failed)
+    running, anew = start(settings, flags, environ)
     state = "started" if anew else "runs already"
     if not anew and "idle_exit" not in settings.given and keep(settings):
         state = "runs already, and now stays until you stop it"
@@ -200,21 +197,18 @@ def _check_files(settings: Settings) -> None:
 
 def _restart(arguments: ParsedArguments) -> int:
     which = settings_of(arguments, os.environ, _WHICH)
-    try:
-        wait_until_settled(which.data_dir)
-        running = find(which)
-        if running is None:
-            return _start(arguments)
-        again, environ = _as_before(running)
-        settings = settings_of(again, environ)  # Find mistakes while the old server still runs.
-        _check_files(settings)
-        flags, environ = forward(again, environ)
-        if not _may_cut_off(running, arguments):
-            return EXIT_FAILED
-        stop(settings)
-        running, _ = start(settings, flags, environ)
-    except ServerFailed as failed:
-        return _tell(failed)
+    wait_until_settled(which.data_dir)
+    running = find(which)
+    if running is None:
+        return _start(arguments)
+    again, environ = _as_before(running)
+    settings = settings_of(again, environ)  # Find mistakes while the old server still runs.
+    _check_files(settings)
+    flags, environ = forward(again, environ)
+    if not _may_cut_off(running, arguments):
+        return EXIT_FAILED
+    stop(settings)
+    running, _ = start(settings, flags, environ)
     return _present(arguments, running, "restarted")
 
 
@@ -293,14 +287,11 @@ def _status(arguments: ParsedArguments) -> int:
 
 def _stop(arguments: ParsedArguments) -> int:
     settings = settings_of(arguments, os.environ, _WHICH)
-    try:
-        wait_until_settled(settings.data_dir)
-        running = find(settings)
-        if running is not None and not _may_cut_off(running, arguments):
-            return EXIT_FAILED
-        stopped = stop(settings)
-    except ServerFailed as failed:
-        return _tell(failed)
+    wait_until_settled(settings.data_dir)
+    running = find(settings)
+    if running is not None and not _may_cut_off(running, arguments):
+        return EXIT_FAILED
+    stopped = stop(settings)
     print("no server runs" if stopped is None else f"stopped {stopped.record.url} (process {stopped.record.pid})")
     return 0
 
@@ -333,11 +324,6 @@ def _count_turns(running: RunningServer) -> int:
         if not cursor:
             break
     return count
-
-
-def _tell(failed: ServerFailed) -> int:
-    describe(str(failed), failed.stderr)
-    return failed.code
 
 
 def _document(running: RunningServer) -> Object:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sandboxagent.cli.flags import ACCESS, add_endpoint_flags, settings_of
-from sandboxagent.cli.output import complain, describe
+from sandboxagent.cli.output import complain
 from sandboxagent.cli.parser import Command, ParsedArguments, Parser
 
 if TYPE_CHECKING:
@@ -46,13 +46,9 @@ def command() -> Command:
 
 
 def _open(arguments: ParsedArguments) -> int:
-    from sandboxagent.cli.daemon import ServerFailed, ensure_server
+    from sandboxagent.cli.daemon import ensure_server
 
-    try:
-        server = ensure_server(arguments, complain)
-    except ServerFailed as failed:
-        describe(str(failed), failed.stderr)
-        return failed.code
+    server = ensure_server(arguments, complain)
     directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
     return open_link(directory, write_link(server, arguments.word("session")), print_only=arguments.switch("print"))
 

@@ -26,6 +26,7 @@ from sandboxagent.protocol.envelope import request, text_at
 from sandboxagent.protocol.errors import (
     URN,
     NodeLost,
+    NodeRefused,
     NodeUnreachable,
     SandboxAgentError,
     ShuttingDown,
@@ -43,16 +44,14 @@ RETRY_INTERVAL = 0.25
 _TYPE = (b"content-type", JSON.encode())
 
 
-class Refusal(SandboxAgentError):
-    """A problem from a node, passed on unchanged."""
-
-    def __init__(self, answer: NodeAnswer) -> None:
-        problem = _decode(answer.body)
-        self.slug = str(problem.pop("type", "")).removeprefix(URN) or "internal-error"
-        self.title = str(problem.pop("title", "Error"))
-        self.status = answer.status if 400 <= answer.status < 600 else 502
-        problem.pop("status", None)
-        super().__init__(str(problem.pop("detail", "the node gave no reason")), **problem)
+def refused(answer: NodeAnswer) -> NodeRefused:
+    """Return the error that a node's answer describes."""
+    problem = _decode(answer.body)
+    slug = str(problem.pop("type", "")).removeprefix(URN) or "internal-error"
+    title = str(problem.pop("title", "Error"))
+    status = answer.status if 400 <= answer.status < 600 else 502
+    problem.pop("status", None)
+    return NodeRefused(slug, title, status, str(problem.pop("detail", "the node gave no reason")), problem)
 
 
 class NodeCalls:
@@ -76,7 +75,7 @@ class NodeCalls:
     async def introduce(self, connection: FleetConnection, node: str, *, greet: bool = False) -> Introduced:
         """Introduce a connection to a node. With `greet`, the node answers the connection's `initialize`.
 
-        Raises NodeUnreachable, Refusal or LogUnavailable.
+        Raises NodeUnreachable, NodeRefused or LogUnavailable.
         """
         key = (connection.tag, node)
         task = self._introducing.get(key)
@@ -119,7 +118,7 @@ class NodeCalls:
             node, NodeRequest("POST", REMOTE_CONNECTIONS.encode(), headers=[_TYPE]), msgspec.json.encode(said)
         )
         if answer.status != 200:
-            raise Refusal(answer)
+            raise refused(answer)
         try:
             return read_answer(answer.body, Introduced)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -139,7 +138,7 @@ class NodeCalls:
             attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
             answer = await self._call(node, self._asked(connection, node, []), attach)
             if answer.status != 200:
-                raise Refusal(answer)
+                raise refused(answer)
             if text_at(_decode(answer.body), "error", "data", "type") == UnknownSession.slug:
                 # The node has lost its disk.
                 self._connections.endings.tell_gone(connection, session_id, known_at)
@@ -167,7 +166,7 @@ class NodeCalls:
         Raises:
             NodeUnreachable: the node has not got the envelope.
             NodeLost: the node was lost while it worked on the envelope.
-            Refusal: the node refuses.
+            NodeRefused: the node refuses.
             LogUnavailable: the fleet's table or its stream does not work.
         """
         clock = asyncio.get_running_loop().time

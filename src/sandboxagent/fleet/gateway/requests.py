@@ -22,7 +22,7 @@ from sandboxagent.fleet.gateway.connection import FleetConnection, Promise
 from sandboxagent.fleet.gateway.connections import FleetConnections
 from sandboxagent.fleet.gateway.ingest import IsThere
 from sandboxagent.fleet.gateway.methods import GatewayMethods
-from sandboxagent.fleet.gateway.node_calls import NodeCalls, Refusal
+from sandboxagent.fleet.gateway.node_calls import NodeCalls, refused
 from sandboxagent.fleet.gateway.placement import PlacementRequest, place
 from sandboxagent.fleet.gateway.registry import NodeRegistry
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
@@ -238,7 +238,7 @@ class FleetRequests:
         attached = session_id is not None and connection.attached(session_id)
         answer = await self._request(connection, node, envelope, key)
         if answer.status != 200:
-            raise Refusal(answer)
+            raise refused(answer)
         response = await self._read_response(node, envelope, answer.body)
         line = response.line
         if len(line) > MAX_READ and envelope.method in _READ_HERE:
@@ -290,7 +290,7 @@ class FleetRequests:
         after = self._connections.position
         answer = await self._request(connection, node, envelope, key, _ASYNC)
         if answer.status != 202:
-            raise Refusal(answer)
+            raise refused(answer)
         try:
             promise = Promise(node, answer.run, after)
             await self._connections.promises.note_accepted(connection, envelope.id, promise)
@@ -498,7 +498,7 @@ class FleetRequests:
             # The node may have accepted the answer before it was lost. Sending it again later does no harm.
             raise NodeUnreachable(node, "is gone") from error
         if answer.status != 202:
-            raise Refusal(answer)
+            raise refused(answer)
         self._connections.withdrawals.note_answered(connection, envelope.id)
 
 
