@@ -4,6 +4,7 @@ import fcntl
 import importlib.machinery
 import importlib.util
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -18,6 +19,13 @@ def dev() -> ModuleType:
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))  # type: ignore[arg-type]
     loader.exec_module(module)
     return module
+
+
+def test_every_command_is_in_its_help_and_in_the_rules_of_the_house(dev: ModuleType) -> None:
+    told = re.findall(r"^  ([a-z]+) ", dev.__doc__ or "", re.MULTILINE)
+    listed = re.findall(r"^\| `\./dev ([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+
+    assert sorted(told) == sorted(listed) == sorted(dev.COMMANDS)
 
 
 def test_types_are_checked_again_when_a_source_or_the_settings_have_changed(dev: ModuleType, tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_a_walk_is_what_runs(name: str) -> None:
         # What the disk and the kernel do at once or later on a busy machine may take another way once.
         ran = write_walk(scene()[name])
 
-    assert ran == documented, "./dev architecture writes it anew"
+    assert ran == documented, "./dev walks writes it anew"
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,7 +1,8 @@
-"""The parts of docs/architecture.md that are written from the code: `python -m tests.support.architecture`."""
+"""The parts of docs/architecture.md that are written from the code: `python -m tests.support.architecture [walks]`."""
 
 import ast
 import re
+import sys
 from itertools import groupby
 from pathlib import Path
 
@@ -68,8 +69,8 @@ def _name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def main() -> None:
-    """Write the page anew."""
+def main(only: list[str]) -> None:
+    """Write the page anew, or only its `walks`."""
     # It starts servers of every kind, which those that only read the page do not need.
     from tests.support.walking import SCENES
 
@@ -78,8 +79,8 @@ def main() -> None:
     missing = sorted(found.keys() - read_walks(text).keys())
     if missing:
         raise SystemExit(f"{PAGE}: give these walks a place, each an empty block: {', '.join(missing)}")
-    PAGE.write_text(with_walks(with_modules(text, write_modules()), found))
+    PAGE.write_text(with_walks(text if only == ["walks"] else with_modules(text, write_modules()), found))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

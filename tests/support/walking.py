@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+from sandboxagent.adapters.opencode.events import EventBus
+from sandboxagent.adapters.opencode.hub_client import HubClient
+from sandboxagent.adapters.opencode.transcripts import Transcripts
 from sandboxagent.client.http_local import LocalHttpClient
 from sandboxagent.core.discovery import read_server_record
 from sandboxagent.core.tasks import Tasks
@@ -45,6 +48,7 @@ from tests.support.shelf import Shelf, bare, installed
 
 GATEWAY = "gateway-prompt"
 """The one that needs a fleet, and so a NATS server."""
+OPENCODE = "opencode-prompt"
 
 WALKS: dict[str, list[End]] = {
     "prompt": [End(AgentProcess.send)],
@@ -70,6 +74,10 @@ WALKS: dict[str, list[End]] = {
         *(End(Tasks.run, NodeTunnels._open), End(AgentProcess.send)),
     ],
     "run-hello": [End(read_server_record), End(LocalHttpClient.exchange)],
+    OPENCODE: [
+        *(End(Tasks.run, HttpServer.run), End(HubClient.prompt), End(AgentProcess.send)),
+        *(End(EventBus.publish, Transcripts.appended), End(EventBus.flushed)),
+    ],
 }
 """By name: a walk goes through all of these stacks, one after another."""
 
@@ -245,6 +253,27 @@ def at_gateway() -> Walked:
             return {GATEWAY: run(main(stacks, gateway))}
 
 
+def at_bridge() -> Walked:
+    """One of OpenCode's programs prompts an agent and reads its events."""
+
+    async def main(stacks: CallStacks, server: Server) -> list[Stack]:
+        client = Client(server)
+        said = {"parts": [{"type": "text", "text": _PROMPT}], "model": {"providerID": "scripted", "modelID": "small"}}
+        async with client.http, client.http.stream("GET", "/opencode/event") as events:
+            assert events.status_code == 200
+            created = await client.http.post("/opencode/session", json={}, params={"directory": server.work})
+            begun = 0
+            # The first prompt opens the session.
+            for _ in range(2):
+                begun = stacks.count()
+                answer = await client.http.post(f"/opencode/session/{created.json()['id']}/message", json=said)
+                assert answer.status_code == 200, answer.text
+            return await asyncio.to_thread(stacks.wait_for, begun, WALKS[OPENCODE])
+
+    with watched() as stacks, Server(anew=True, environment=stacks.environment) as server:
+        return {OPENCODE: run(main(stacks, server))}
+
+
 def run_hello() -> Walked:
     """`sandbox-agent run mock hello` finds the server by its data directory."""
     with watched() as stacks, Server(token=None) as server:
@@ -263,6 +292,7 @@ SCENES: list[tuple[Callable[[], Walked], list[str]]] = [
     (install, ["install"]),
     (at_gateway, [GATEWAY]),
     (run_hello, ["run-hello"]),
+    (at_bridge, [OPENCODE]),
 ]
 """Each with the walks that it takes."""
 
