@@ -12,7 +12,7 @@ from sandboxagent.cli.call import CLIENT
 from sandboxagent.cli.commands.ui import open_link, write_link
 from sandboxagent.cli.failures import tell
 from sandboxagent.cli.flags import add_flags, settings_of
-from sandboxagent.cli.output import EXIT_FAILED, complain, describe
+from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import Command, ParsedArguments, Parser
 from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
 from sandboxagent.protocol.errors import SettingsError
@@ -84,22 +84,18 @@ def command() -> Command:
 def _run(arguments: ParsedArguments) -> int:
     import asyncio
 
-    from sandboxagent.cli.daemon import ServerFailed, ensure_server
-    from sandboxagent.client import ClientError, RequestError
+    from sandboxagent.cli.daemon import ensure_server
+    from sandboxagent.client import ClientError
 
     directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
-    try:
-        server = ensure_server(arguments, complain)
-    except ServerFailed as failed:
-        describe(str(failed), failed.stderr)
-        return failed.code
+    server = ensure_server(arguments, complain)
     if not server.local:
         raise SettingsError(
             f"the demo works on this machine, and {server.url} is another one: unset {ENDPOINT_VARIABLE}"
         )
     try:
         asyncio.run(_play(server, directory.absolute() / "demo"))
-    except (ClientError, RequestError) as failure:
+    except ClientError as failure:
         tell(failure)
         return EXIT_FAILED
     return open_link(directory, write_link(server), print_only=arguments.switch("print"))
