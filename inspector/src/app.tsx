@@ -1,10 +1,12 @@
 /** The frame of the page: the sidebar, the room that the address names, and what stands before both. */
 
-import { Compass, Menu as MenuIcon } from "lucide-react";
+import { CloudOff, Compass, Menu as MenuIcon } from "lucide-react";
 import { Component, type ReactNode, Suspense, lazy, useEffect, useRef, useState } from "react";
 
+import { CommandDesk } from "./commands/desk.js";
 import { Connect } from "./connect/connect.js";
 import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./design/index.js";
+import { useNarrow } from "./design/narrow.js";
 import { LogsOfServer } from "./log/logs-of-server.js";
 import { Mission } from "./mission/mission.js";
 import { OnMachine } from "./nodes/machine.js";
@@ -56,45 +58,56 @@ function Frame(): ReactNode {
   if (place.room === "embed") {
     return (
       <div className={styles.stack}>
-        <AwayNote />
-        {room}
+        <AwayBanner />
+        <div className={styles.frame}>{room}</div>
       </div>
     );
   }
   return (
-    <SplitPane
-      name="sidebar"
-      label="Sidebar"
-      initial={264}
-      smallest={200}
-      largest={420}
-      // The room stays the same one, with all that was opened and written in it, when a phone is turned.
-      first={narrow ? undefined : <Sidebar />}
-      second={
-        <div className={styles.stack} data-head={narrow ? HEADS[place.room] : undefined}>
-          {narrow && (
-            <header className={styles.bar}>
-              <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
-                <MenuIcon aria-hidden />
-              </IconButton>
-              <span>{nameOf(place.room)}</span>
-            </header>
-          )}
-          {narrow && <AwayNote />}
-          {room}
-          {narrow && open && <Drawer onClose={() => setOpen(false)} />}
-        </div>
-      }
-    />
+    <CommandDesk>
+      <SplitPane
+        name="sidebar"
+        label="Sidebar"
+        initial={264}
+        smallest={200}
+        largest={420}
+        // The room stays the same one, with all that was opened and written in it, when a phone is turned.
+        first={narrow ? undefined : <Sidebar />}
+        second={
+          <div className={styles.stack}>
+            <AwayBanner />
+            <div className={styles.frame} data-head={narrow ? HEADS[place.room] : undefined}>
+              {narrow && (
+                <header className={styles.bar}>
+                  <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
+                    <MenuIcon aria-hidden />
+                  </IconButton>
+                  <span>{nameOf(place.room)}</span>
+                </header>
+              )}
+              {room}
+            </div>
+            {narrow && open && <Drawer onClose={() => setOpen(false)} />}
+          </div>
+        }
+      />
+    </CommandDesk>
   );
 }
 
-/** Where no sidebar is in view that would say it: the connection is away. */
-function AwayNote(): ReactNode {
+/** Says above every room that the connection is lost. */
+function AwayBanner(): ReactNode {
   const away = useAway();
   return (
     <div role="status" className={styles.away}>
-      {away && "Reconnecting… What you see may be old."}
+      {away && (
+        <>
+          <CloudOff aria-hidden />
+          <span>
+            <strong>The connection to the server is lost.</strong> Reconnecting… What you see may be old.
+          </span>
+        </>
+      )}
     </div>
   );
 }
@@ -167,18 +180,6 @@ function usePageTitle(place: Place): void {
   useEffect(() => {
     document.title = `${waiting > 0 ? `(${waiting}) ` : ""}${name} · Inspector`;
   }, [waiting, name]);
-}
-
-function useNarrow(): boolean {
-  const query = "(max-width: 760px)";
-  const [narrow, setNarrow] = useState(() => window.matchMedia(query).matches);
-  useEffect(() => {
-    const media = window.matchMedia(query);
-    const changed = (): void => setNarrow(media.matches);
-    media.addEventListener("change", changed);
-    return () => media.removeEventListener("change", changed);
-  }, []);
-  return narrow;
 }
 
 /** A room that breaks leaves the others standing. */

@@ -361,6 +361,30 @@ def _no_server(tab: Tab, made: Workshop) -> None:
     page.sees("The server does not answer")
 
 
+def _palette(tab: Tab, made: Workshop) -> None:
+    SCREENS["chat"](tab, made)
+    tab.press("Control+k")
+    tab.sees("Rename session")
+
+
+def _help(tab: Tab, made: Workshop) -> None:
+    SCREENS["chat"](tab, made)
+    tab.press("?")
+    tab.sees("Keyboard shortcuts")
+
+
+def _rename(tab: Tab, made: Workshop) -> None:
+    SCREENS["chat"](tab, made)
+    tab.click("Actions of the session")
+    tab.click("Rename session…", role="menuitem")
+    tab.sees("The agent may give it another one later.")
+
+
+def _time(tab: Tab, made: Workshop) -> None:
+    tab.open(f"sessions/{made.sessions['work']}?at=12")
+    tab.sees("This is how it was after event 12.")
+
+
 def _token(tab: Tab, made: Workshop) -> None:
     tab.open(token="not this one")
     tab.sees("This is not the server's token")
@@ -397,6 +421,10 @@ SCREENS: dict[str, Go] = {
     "form": session("form", "How should it be released?"),
     "running": session("running", "pytest -q accounts"),
     "crash": session("crash", "PQsetChunkedRowsMode"),
+    "time-line": _time,
+    "palette": _palette,
+    "help": _help,
+    "rename": _rename,
     "right-to-left": session("rtl", "limits.py"),
     "long": session("long", "Rename-every-occurrence"),
     "large": session("large", "generated anew"),

@@ -60,9 +60,10 @@ def test_a_page_that_lost_its_server_says_so_and_goes_on_when_it_is_back(restart
 
     server.stop()
     tab.sees("Reconnecting")
-    # Without the sidebar, too.
-    tab.size(390)
-    tab.sees("What you see may be old.")
+    for width in (1440, 390):
+        tab.size(width)
+        tab.sees("The connection to the server is lost.")
+        tab.sees("What you see may be old.")
     tab.is_accessible(colors=False)
     server.start()
     tab.does_not_see("Reconnecting")

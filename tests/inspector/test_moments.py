@@ -247,6 +247,7 @@ class TestTimeTravel:
     def test_the_scrubber_steps_by_event_and_by_turn(self, tab: Tab, told: Told) -> None:
         tab.open(told.place)
         tab.until(saying("All is said."))
+        tab.click("Time line")
         tab.focus_at("[role=slider]")
         tab.press("ArrowLeft")
         tab.until(f"location.search.includes('at={told.events[-2]['id']}')")

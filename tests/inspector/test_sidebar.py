@@ -11,7 +11,7 @@ from tests.support.running import BOUND, Server
 def test_a_session_that_another_client_makes_appears_and_says_how_it_stands(
     tab: Tab, server: Server, client: SandboxAgent
 ) -> None:
-    tab.open()
+    tab.open("agents")
     tab.sees("Connected")
     client.sessions.create("mock", cwd=server.work).prompt("a session of another client").text()
     tab.sees("a session of another client")
@@ -46,7 +46,7 @@ def test_title_counts_pending_requests_until_they_are_answered_elsewhere(
 def test_sessions_are_found_by_their_words(tab: Tab, server: Server, client: SandboxAgent) -> None:
     for words in ("the red house", "the blue boat"):
         client.sessions.create("mock", cwd=server.work).prompt(words).text()
-    tab.open()
+    tab.open("agents")
     tab.sees("the red house")
     tab.sees("the blue boat")
     tab.fill("Search sessions", "BOAT blue")
@@ -54,6 +54,16 @@ def test_sessions_are_found_by_their_words(tab: Tab, server: Server, client: San
     tab.sees("the blue boat")
     tab.fill("Search sessions", "nothing like that")
     tab.sees("No session matches")
+
+
+def test_a_page_has_one_list_of_sessions(tab: Tab, server: Server, client: SandboxAgent) -> None:
+    client.sessions.create("mock", cwd=server.work).prompt("listed once").text()
+    lists = "document.querySelectorAll('[aria-label=Sessions]').length"
+    for place in ("", "agents"):
+        tab.open(place)
+        tab.sees("listed once")
+        assert tab.run(lists) == 1
+        assert str(tab.run("document.body.innerText")).count("listed once\n") == 1
 
 
 def test_a_link_to_a_session_opens_it_and_one_to_no_session_says_so(

@@ -5,6 +5,8 @@ import { type ReactNode, type RefObject, useContext, useEffect, useMemo, useRef,
 
 import { isRefused } from "../waiting/outcome.js";
 import { Badge, Button, EmptyState, IconButton, Loading, type Tone, copy, toast } from "../design/index.js";
+import { isCovered, isTyping } from "../design/keys.js";
+import { useKept } from "../design/kept.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import { useSpot } from "../router.js";
 import { countOf, linesOf } from "../text/changes.js";
@@ -15,7 +17,6 @@ import styles from "./changes.module.css";
 import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";
 import { patchOf } from "./patch.js";
 import { type Change, type ChangeState, type Review, deciderOf, reviewOf } from "./review.js";
-import { useKept } from "./use-kept.js";
 
 type Layout = "unified" | "split";
 type Grouping = "file" | "turn";
@@ -290,7 +291,7 @@ function useReading(
   const press = useRef<(event: KeyboardEvent) => void>(undefined);
   useEffect(() => {
     press.current = (event) => {
-      if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target)) return;
+      if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target) || isCovered()) return;
       const step = { j: 1, n: 1, k: -1, p: -1 }[event.key];
       const other = others[event.key];
       if (step !== undefined) {
@@ -308,10 +309,6 @@ function useReading(
     return () => window.removeEventListener("keydown", listen);
   }, []);
   return { current, focus, room };
-}
-
-function isTyping(target: EventTarget | null): boolean {
-  return target instanceof HTMLElement && (target.isContentEditable || /^(?:INPUT|TEXTAREA|SELECT)$/.test(target.tagName));
 }
 
 /** Whether an element is in view, or was: what is far away need not be drawn yet. */

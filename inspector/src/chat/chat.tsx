@@ -5,13 +5,14 @@ import { useEffect, useMemo, useRef, useState, type DragEvent, type ReactNode } 
 import type { Session, SessionView } from "sandboxagent";
 
 import { Composer, type Dropped } from "../composer/composer.js";
-import { Button, EmptyState, ErrorNote, Loading } from "../design/index.js";
+import { EmptyState, ErrorNote, Loading } from "../design/index.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import { useSpot } from "../router.js";
 import { useServer, useSessionInfo } from "../server/index.js";
 import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";
 import { Waiting } from "../waiting/waiting.js";
 import { Folds } from "./folds.js";
+import { PastNote } from "./past-note.js";
 import { PlanBar } from "./plan-bar.js";
 import { type Row, rowsOf } from "./rows.js";
 import { SessionFiles } from "./session-files.js";
@@ -117,18 +118,6 @@ export function TranscriptRoom({
     <Folds value={folds.current}>
       <Transcript view={view} rows={rows} focus={focus} isLive={isLive} />
     </Folds>
-  );
-}
-
-function PastNote({ at }: { readonly at: number }): ReactNode {
-  const { move } = useSpot();
-  return (
-    <p className="past-note">
-      This is how it was after event {at}.
-      <Button size="small" onClick={() => move({ at: undefined })}>
-        Back to live
-      </Button>
-    </p>
   );
 }
 

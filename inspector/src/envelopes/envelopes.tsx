@@ -3,14 +3,14 @@
 import { ArrowDownToLine, CirclePause, CirclePlay } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useState } from "react";
 
-import { Button, EmptyState, IconButton, Loading, SearchField, Select, Toggle, Toggles, toast, wordsOf } from "../design/index.js";
+import { Button, EmptyState, IconButton, Loading, SearchField, Select, Toggle, Toggles } from "../design/index.js";
 import { useSessionLog, useShown } from "../log/hooks.js";
 import type { Rows, Way } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
 import { useSpot } from "../router.js";
 import { Envelope } from "./envelope.js";
 import styles from "./envelopes.module.css";
-import { fileNameOf, linesOf } from "./exporting.js";
+import { download } from "./download.js";
 import { EVERYTHING, type Filter, isOpen } from "./filter.js";
 import { EnvelopeList } from "./list.js";
 import { useListed } from "./use-rows.js";
@@ -146,23 +146,4 @@ function Filters({ filter, change, rows }: FiltersProps): ReactNode {
 function placeOf(log: SessionLog, event: number): number | undefined {
   const count = log.countAt(event);
   return count > 0 ? count - 1 : undefined;
-}
-
-/** Saves the log up to a moment as a file of JSON lines. */
-async function download(log: SessionLog, upto: number): Promise<void> {
-  const parts: Blob[] = [];
-  try {
-    for await (const entries of log.first(upto)) parts.push(new Blob([...linesOf(entries)]));
-  } catch (error) {
-    toast(wordsOf(error), "bad");
-    return;
-  }
-  const file = new Blob(parts, { type: "application/x-ndjson" });
-  const url = URL.createObjectURL(file);
-  const link = document.createElement("a");
-  link.href = url;
-  link.download = fileNameOf(log.id);
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(url), 60_000);
-  toast(`${upto.toLocaleString("en")} envelopes in ${link.download}`);
 }

@@ -5,6 +5,7 @@ import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState 
 
 import type { SessionStatus } from "sandboxagent";
 import { Button, EmptyState, Loading, STATES, SearchField, Select, Toggle, Toggles } from "../design/index.js";
+import { isCovered, isTyping } from "../design/keys.js";
 import { go } from "../router.js";
 import { useInventory, useServer } from "../server/index.js";
 import { answerAsked } from "../waiting/answering.js";
@@ -67,7 +68,7 @@ function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (w
   const agents = useMemo(() => [...new Set(sessions.map(({ agent }) => agent))].sort(), [sessions]);
   useEffect(() => {
     const press = (event: KeyboardEvent): void => {
-      if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
+      if (event.key !== "/" || isTyping(event.target) || isCovered()) return;
       event.preventDefault();
       search.current?.focus();
     };

@@ -1,16 +1,21 @@
 /** One session: what it is, its rooms, and the line of its time. */
 
-import { Copy, EllipsisVertical, GitFork, MessageSquareOff, PowerOff, Trash2 } from "lucide-react";
+import { History, MessageSquareOff } from "lucide-react";
 import { type ReactNode, Suspense, lazy, useEffect, useState } from "react";
-import { type SandboxAgent, ServerProblem, type SessionInfo } from "sandboxagent";
+import { ServerProblem, type SessionInfo } from "sandboxagent";
 
 import { Chat } from "../chat/chat.js";
-import { Badge, Button, Dialog, EmptyState, ErrorNote, Loading, Menu, MenuItem, STATES, StateDot, Tabs, copy, toast, wordsOf } from "../design/index.js";
+import { PastNote } from "../chat/past-note.js";
+import { type Command, useOffer } from "../commands/commands.js";
+import { Badge, Button, EmptyState, ErrorNote, IconButton, Loading, STATES, StateDot, Tabs } from "../design/index.js";
+import { useKept } from "../design/kept.js";
+import { useNarrow } from "../design/narrow.js";
 import { useLiveState } from "../log/hooks.js";
-import { type Tab, TABS, go } from "../router.js";
+import { type Tab, TABS, go, useSpot } from "../router.js";
 import { stateOf, titleOf, useInventory, useServer, useSessionInfo } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
 import { Timeline } from "../timeline/timeline.js";
+import { Actions } from "./actions.js";
 import styles from "./session-room.module.css";
 
 const Changes = lazy(async () => ({ default: (await import("../changes/changes.js")).Changes }));
@@ -29,12 +34,13 @@ interface SessionRoomProps {
 
 export function SessionRoom({ id, tab, at, embedded = false }: SessionRoomProps): ReactNode {
   const found = useFound(id);
+  const timeline = useTimeline(at);
   if (found === undefined) return <Loading label="Loading the session" />;
   if (found instanceof Error) return <Absent id={id} error={found} />;
   const room = { sessionId: found.sessionId, at };
   return (
     <div className={styles.room}>
-      <Head session={found} tab={tab} at={at} embedded={embedded} />
+      <Head session={found} tab={tab} at={at} embedded={embedded} timeline={timeline} />
       <div className={styles.content}>
         <Suspense fallback={<Loading />}>
           {tab === "chat" && <Chat {...room} />}
@@ -43,10 +49,34 @@ export function SessionRoom({ id, tab, at, embedded = false }: SessionRoomProps)
           {tab === "files" && <SessionFiles session={found} />}
         </Suspense>
       </div>
-      <Timeline {...room} />
+      {timeline === undefined && at !== undefined && tab !== "chat" && <PastNote at={at} />}
+      {timeline?.isOpen && <Timeline {...room} />}
     </div>
   );
 }
+
+interface Switch {
+  readonly isOpen: boolean;
+  readonly toggle: () => void;
+}
+
+/** Whether the line of time is there, and how to change that; a phone has no room for it. */
+function useTimeline(at: number | undefined): Switch | undefined {
+  const { move } = useSpot();
+  const [kept, keep] = useKept<"on" | "off">("timeline", "off");
+  const isNarrow = useNarrow();
+  // A link to a moment shows where in the session that is.
+  const isOpen = kept === "on" || at !== undefined;
+  const toggle = (): void => {
+    keep(isOpen ? "off" : "on");
+    if (at !== undefined) move({ at: undefined });
+  };
+  const command: Command = { label: isOpen ? "Hide time line" : "Show time line", icon: <History aria-hidden />, run: toggle };
+  useOffer(isNarrow ? NOTHING : [command]);
+  return isNarrow ? undefined : { isOpen, toggle };
+}
+
+const NOTHING: readonly Command[] = [];
 
 /** The session as the inventory has it; until that has come, as the server says. */
 function useFound(id: string): SessionInfo | Error | undefined {
@@ -89,9 +119,10 @@ interface HeadProps {
   readonly tab: Tab;
   readonly at: number | undefined;
   readonly embedded: boolean;
+  readonly timeline: Switch | undefined;
 }
 
-function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
+function Head({ session, tab, at, embedded, timeline }: HeadProps): ReactNode {
   const state = useLiveState(session.sessionId) ?? stateOf(session);
   const room = embedded ? "embed" : "session";
   const moment = at === undefined ? {} : { at };
@@ -122,69 +153,12 @@ function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
           current: each === tab,
         }))}
       />
+      {timeline && (
+        <IconButton label="Time line" aria-pressed={timeline.isOpen} onClick={timeline.toggle}>
+          <History aria-hidden />
+        </IconButton>
+      )}
       {!embedded && <Actions session={session} />}
     </header>
-  );
-}
-
-function Actions({ session }: { readonly session: SessionInfo }): ReactNode {
-  const { client } = useServer();
-  const [asking, setAsking] = useState<"end" | "delete">();
-  const { sessionId } = session;
-  const run = async (work: (client: SandboxAgent) => Promise<unknown>): Promise<void> => {
-    try {
-      await work(client);
-    } catch (error) {
-      toast(wordsOf(error), "bad");
-    }
-  };
-  return (
-    <>
-      <Menu label="Actions of the session" icon={<EllipsisVertical aria-hidden />}>
-        <MenuItem onSelect={() => void copy(sessionId, "Copied the session's id")}>
-          <Copy aria-hidden /> Copy its id
-        </MenuItem>
-        <MenuItem
-          onSelect={() =>
-            void run(async ({ sessions }) => go({ room: "session", id: (await sessions.fork(sessionId)).id }))
-          }
-        >
-          <GitFork aria-hidden /> Fork
-        </MenuItem>
-        <MenuItem disabled={session.ended && !session.resumable} onSelect={() => setAsking("end")}>
-          <PowerOff aria-hidden /> End for good…
-        </MenuItem>
-        <MenuItem danger onSelect={() => setAsking("delete")}>
-          <Trash2 aria-hidden /> Delete…
-        </MenuItem>
-      </Menu>
-      {asking && (
-        <Dialog
-          title={asking === "end" ? "End this session?" : "Delete this session?"}
-          onClose={() => setAsking(undefined)}
-          actions={
-            <>
-              <Button onClick={() => setAsking(undefined)}>Keep it</Button>
-              <Button
-                look="danger"
-                onClick={() => {
-                  setAsking(undefined);
-                  void run(async ({ sessions }) => {
-                    await (asking === "end" ? sessions.terminate(sessionId) : sessions.delete(sessionId));
-                    if (asking === "delete") go({ room: "mission" });
-                  });
-                }}
-              >
-                {asking === "end" ? "End it" : "Delete it"}
-              </Button>
-            </>
-          }
-        >
-          {asking === "end"
-            ? "A turn that runs is cut off, and the session cannot be resumed. Its log stays."
-            : "The session and its log are gone then, at the agent as well. This cannot be undone."}
-        </Dialog>
-      )}
-    </>
   );
 }

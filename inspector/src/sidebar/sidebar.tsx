@@ -1,11 +1,14 @@
 /** The side of every room: where to go, and all sessions. */
 
-import { Plus, X } from "lucide-react";
+import { Plus, Search, X } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import type { SessionInfo } from "sandboxagent";
 
-import { Ago, Badge, IconButton, Loading, SearchField, StateDot, Words } from "../design/index.js";
+import { useDesk } from "../commands/desk.js";
+import { isAboutSession, wordsOf } from "../commands/found.js";
+import { Ago, Badge, IconButton, Kbd, Loading, SearchField, StateDot, Words } from "../design/index.js";
+import { CONTROL } from "../design/keys.js";
 import { ROOMS } from "../rooms.js";
 import { Link, usePlace } from "../router.js";
 import { stateOf, titleOf, useHealth, useInventory } from "../server/index.js";
@@ -18,6 +21,7 @@ const ROW_HEIGHT = 46;
 
 export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNode {
   const place = usePlace();
+  const { openPalette } = useDesk();
   const health = useHealth();
   const rooms = ROOMS.filter(({ isThere }) => isThere === undefined || (health !== undefined && isThere(health)));
   const { sessions, loaded, waiting } = useInventory();
@@ -44,7 +48,21 @@ export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNo
           </IconButton>
         )}
       </header>
-      <nav className={styles.rooms} aria-label="Rooms">
+      <nav className={styles.rooms} aria-label="Pages">
+        <button
+          type="button"
+          onClick={() => {
+            onLeave?.();
+            openPalette();
+          }}
+        >
+          <Search aria-hidden />
+          <span>Go to…</span>
+          <span className={styles.keys} aria-hidden>
+            <Kbd>{CONTROL}</Kbd>
+            <Kbd>K</Kbd>
+          </span>
+        </button>
         {rooms.map(({ to, label, icon }) => (
           <Link key={label} to={to} onClick={onLeave} aria-current={place.room === to.room ? "page" : undefined}>
             {icon}
@@ -53,13 +71,24 @@ export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNo
           </Link>
         ))}
       </nav>
-      <SearchField
-        label="Search sessions"
-        className={styles.search ?? ""}
-        value={text}
-        onChange={(event) => setText(event.target.value)}
-      />
-      {loaded ? <Sessions rows={rows} searching={wanted !== ""} onLeave={onLeave} /> : <Loading label="Loading sessions" />}
+      {place.room === "mission" ? (
+        // That room is the list of all sessions.
+        <div className={styles.rest} />
+      ) : (
+        <>
+          <SearchField
+            label="Search sessions"
+            className={styles.search ?? ""}
+            value={text}
+            onChange={(event) => setText(event.target.value)}
+          />
+          {loaded ? (
+            <Sessions rows={rows} searching={wanted !== ""} onLeave={onLeave} />
+          ) : (
+            <Loading label="Loading sessions" />
+          )}
+        </>
+      )}
       <Status />
     </div>
   );
@@ -69,7 +98,7 @@ type Row = { readonly heading: string; readonly count: number } | { readonly ses
 
 /** What waits for the person comes first, then what runs; the rest by the day of its last event. */
 export function rowsOf(sessions: readonly SessionInfo[], text: string, now: number = Date.now()): Row[] {
-  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = wordsOf(text);
   const groups = new Map<string, SessionInfo[]>([
     ["Waiting for you", []],
     ["Running", []],
@@ -78,7 +107,7 @@ export function rowsOf(sessions: readonly SessionInfo[], text: string, now: numb
     ["Earlier", []],
   ]);
   for (const session of sessions) {
-    if (words.length > 0 && !isAbout(session, words)) continue;
+    if (words.length > 0 && !isAboutSession(session, words)) continue;
     groups.get(groupOf(session, now))?.push(session);
   }
   const rows: Row[] = [];
@@ -98,11 +127,6 @@ function groupOf(session: SessionInfo, now: number): string {
   const at = Date.parse(session.updatedAt);
   if (at >= midnight) return "Today";
   return at >= midnight - 6 * 86_400_000 ? "This week" : "Earlier";
-}
-
-function isAbout(session: SessionInfo, words: readonly string[]): boolean {
-  const text = `${titleOf(session)} ${session.agent} ${session.cwd} ${session.sessionId} ${session.alias ?? ""} ${session.node ?? ""}`.toLowerCase();
-  return words.every((word) => text.includes(word));
 }
 
 interface SessionsProps {

@@ -1,8 +1,9 @@
 /** How the connection stands, and the few settings of the page. */
 
-import { LogOut, Monitor, Moon, Settings2, Sun } from "lucide-react";
+import { Keyboard, LogOut, Monitor, Moon, Settings2, Sun } from "lucide-react";
 import { type ReactNode, useEffect, useState } from "react";
 
+import { useDesk } from "../commands/desk.js";
 import { Menu, MenuItem } from "../design/index.js";
 import { useConnection, useConnectionView, useHealth } from "../server/index.js";
 import { applyTheme, keptTheme } from "./theme.js";
@@ -16,6 +17,7 @@ export function Status(): ReactNode {
   const health = useHealth();
   const [theme, setTheme] = useState(keptTheme);
   const away = useAway();
+  const { openHelp } = useDesk();
   const choose = (value: "system" | "light" | "dark"): void => {
     applyTheme(value);
     setTheme(value);
@@ -24,7 +26,7 @@ export function Status(): ReactNode {
   return (
     <footer className={styles.status}>
       <span className={`${styles.light} ${away || degraded ? styles.away : ""}`} aria-hidden />
-      <span className={styles.state} role="status" title={health?.detail}>
+      <span className={styles.state} title={health?.detail}>
         {away ? "Reconnecting…" : degraded ? "Degraded" : "Connected"}
       </span>
       <span className={styles.version}>{health?.version}</span>
@@ -37,6 +39,9 @@ export function Status(): ReactNode {
         </MenuItem>
         <MenuItem onSelect={() => choose("dark")}>
           <Moon aria-hidden /> Dark {theme === "dark" && "✓"}
+        </MenuItem>
+        <MenuItem onSelect={openHelp}>
+          <Keyboard aria-hidden /> Keyboard shortcuts
         </MenuItem>
         {connection.isSignedIn && (
           <MenuItem onSelect={() => void connection.disconnect()}>
