@@ -51,6 +51,13 @@ def test_a_question_is_answered(page: WebPage, host: Host) -> None:
     page.shows(host.can.question.says)
 
 
+def test_every_model_of_an_agent_is_offered(page: WebPage, host: Host) -> None:
+    page.page("click", f"button:has-text({host.can.model[0]!r})")
+
+    page.shows(host.can.model[1])
+    page.page("press", "body", "Escape")
+
+
 def test_a_page_that_is_loaded_anew_shows_all_of_it(page: WebPage, host: Host) -> None:
     page.page("reload")
 

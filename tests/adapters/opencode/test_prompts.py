@@ -66,7 +66,33 @@ def test_a_text_file_is_embedded_or_else_said() -> None:
     assert made["resource"] == {"uri": "attachment:///poem.txt", "mimeType": "text/plain", "text": "roses"}
     back = part(made)
     assert (back["filename"], back["url"]) == ("poem.txt", poem["url"])
-    assert block(poem, embeds=False) == {"type": "text", "text": "poem.txt:\n\nroses"}
+    said = block(poem, embeds=False)
+    assert (said["type"], said["text"]) == ("text", "poem.txt:\n\nroses")
+
+
+@pytest.mark.parametrize("name", ["poem.txt", "src/a b.txt", "what?.txt", "50%25#1.txt", "ü.txt"])
+@pytest.mark.parametrize("embeds", [True, False])
+def test_each_file_of_a_prompt_comes_back_with_its_name_and_content(name: str, embeds: bool) -> None:
+    picture = file(data(b"\x89PNG", "image/png"), "image/png", filename=name)
+    text = file(data(b"roses\n\nare red", "text/plain"), filename=name)
+    link = file("file:///w/x", filename=name)
+
+    for given in (picture, text, link):
+        back = part(block(given, embeds=embeds))
+        assert (back["type"], back["filename"], back["url"]) == ("file", name, given["url"])
+        assert back["mime"] == given["mime"]
+
+
+def test_an_agent_is_told_the_name_of_an_image() -> None:
+    picture = file(data(b"\x89PNG", "image/png"), "image/png", filename="src/shot 1.png")
+
+    assert block(picture)["uri"] == "attachment:///src%2Fshot%201.png"
+
+
+def test_a_link_of_another_client_has_a_name() -> None:
+    link = {"type": "resource_link", "uri": "file:///w/a%20b.txt"}
+
+    assert part(link)["filename"] == "a b.txt"
 
 
 def test_other_data_is_embedded_or_refused() -> None:

@@ -8,7 +8,7 @@ import binascii
 import re
 from base64 import b64decode, b64encode
 from posixpath import basename
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import quote, unquote, unquote_to_bytes, urlsplit
 
 from msgspec import UNSET, Struct
 
@@ -111,19 +111,27 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
         )
     except (binascii.Error, ValueError):
         raise BridgeError(400, "the data of a data: URL is not base64") from None
+    # The only place that ACP has for a name. Quoted whole: OpenCode's programs also name files by their paths.
+    uri = f"attachment:///{quote(name or 'file', safe='')}"
     if mime.startswith("image/"):
         if not images:
             raise BridgeError(400, "this agent takes no images")
-        return {"type": "image", "mimeType": mime, "data": b64encode(data).decode()}
-    uri = f"attachment:///{name or 'file'}"
+        image: Object = {"type": "image", "mimeType": mime, "data": b64encode(data).decode()}
+        return image | {"uri": uri} if name else image
     if mime.startswith("text/") or mime in _TEXTS or mime.endswith(("+json", "+xml")):
         text = data.decode(errors="replace")
         if embeds:
             return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "text": text}}
-        return {"type": "text", "text": f"{name or 'A file'}:\n\n{text}"}
+        note: Object = {"file": {"filename": name, "mime": mime}}
+        return {"type": "text", "text": _make_heading(name) + text, "_meta": {META: {KEY: note}}}
     if not embeds:
         raise BridgeError(400, f"this agent takes no files of type {mime}")
     return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": b64encode(data).decode()}}
+
+
+def _make_heading(name: str | None) -> str:
+    """Return what stands before the text of a file, for an agent that accepts no files in prompts."""
+    return f"{name or 'A file'}:\n\n"
 
 
 def _make_link(part: Object, url: str, name: str | None, mime: str) -> Object:
@@ -144,7 +152,7 @@ def urlsplit_or_none(url: str) -> str | None:
 
 
 def _name_of(url: str) -> str:
-    return basename(unquote(url.partition("?")[0]).rstrip("/")) or url
+    return unquote(basename(url.partition("?")[0].rstrip("/"))) or url
 
 
 # Content as parts
@@ -167,6 +175,11 @@ def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
         )
 
     match block:
+        case {"type": "text", "text": str(text)} if file := object_at(block, "_meta", META, KEY, "file"):
+            mime = text_at(file, "mime") or "text/plain"
+            name = text_at(file, "filename")
+            data = b64encode(text.removeprefix(_make_heading(name)).encode()).decode()
+            return make_file(mime, f"data:{mime};base64,{data}", name)
         case {"type": "text", "text": str(text)}:
             return TextPart(id=id, session_id=session_id, message_id=message_id, text=text)
         case {"type": "image" | "audio", "data": str(data)}:
@@ -174,7 +187,7 @@ def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
             uri = text_at(block, "uri")
             return make_file(mime, f"data:{mime};base64,{data}", None if uri is None else _name_of(uri))
         case {"type": "resource_link", "uri": str(uri)}:
-            return make_file(text_at(block, "mimeType") or "text/plain", uri, text_at(block, "name"))
+            return make_file(text_at(block, "mimeType") or "text/plain", uri, text_at(block, "name") or _name_of(uri))
         case {"type": "resource", "resource": {"uri": str(uri)}}:
             resource = object_at(block, "resource")
             mime = text_at(resource, "mimeType") or "text/plain"

@@ -175,7 +175,8 @@ class Providers:
             "providerID": agent.id,
             "api": {"id": id, "url": "", "npm": ""},
             "name": name,
-            "family": agent.id,
+            # OpenCode's web page offers one model of a family, the newest, until its user asks for others.
+            "family": id,
             "capabilities": {
                 "temperature": False,
                 "reasoning": True,
