@@ -36,7 +36,7 @@ export function useOffer(commands: readonly Command[]): void {
   }, [reads]);
 }
 
-/** All that can be done now. */
+/** All that can be done now: what the room offers comes before what every room has. */
 export function useOffered(): readonly Command[] {
-  return [...useStore(offered).values()].flat().filter(({ disabled }) => disabled !== true);
+  return [...useStore(offered).values()].toReversed().flat().filter(({ disabled }) => disabled !== true);
 }

@@ -11,7 +11,7 @@ export type Choice =
   | { readonly kind: "command"; readonly key: string; readonly command: Command };
 
 /** Sessions that are listed before a word is written, and at most after that. */
-const RECENT = 8;
+const RECENT = 5;
 const MOST = 40;
 
 /** Actions and pages first, as long as nothing is written; then sessions. A session that waits for a person leads. */

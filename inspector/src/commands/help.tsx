@@ -17,9 +17,9 @@ const KEYS: readonly { readonly place: string; readonly keys: readonly (readonly
     ],
   },
   {
-    place: "What waits for you",
+    place: "Waiting for you",
     keys: [
-      [["1", "9"], "Choose an option"],
+      [["1–9"], "Choose an option"],
       [["A"], "Allow once"],
       [["R"], "Reject"],
     ],
@@ -59,7 +59,7 @@ const KEYS: readonly { readonly place: string; readonly keys: readonly (readonly
     place: "Time line",
     keys: [
       [["←", "→"], "One event; with Shift, ten"],
-      [["Page ↑", "Page ↓"], "Turn by turn"],
+      [["Pg ↑", "Pg ↓"], "Turn by turn"],
       [["Home", "End"], "Beginning or end"],
     ],
   },

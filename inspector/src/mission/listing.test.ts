@@ -30,14 +30,15 @@ const names = (sessions: readonly SessionInfo[]): string[] => sessions.map(({ se
 describe("mission control", () => {
   const sessions = [
     session("idle"),
-    session("over", { ended: true }),
+    session("over", { ended: true, resumable: false }),
     session("works", { running: true, agent: "claude", activity: { ...session("x").activity, said: "Fixing the Parser" } }),
     session("asks", { running: true, pending: 1 }),
+    session("stopped", { ended: true, createdAt: "2026-11-16T09:30:00.000Z" }),
     session("newer", { createdAt: "2026-11-16T10:00:00.000Z" }),
   ];
 
   it("has what waits first, then what runs, then the newest", () => {
-    expect(names(listed(sessions, ALL))).toEqual(["asks", "works", "newer", "idle", "over"]);
+    expect(names(listed(sessions, ALL))).toEqual(["asks", "works", "newer", "stopped", "idle", "over"]);
   });
 
   it("keeps its order while sessions speak", () => {
@@ -53,7 +54,7 @@ describe("mission control", () => {
   });
 
   it("counts them, and what they have used", () => {
-    expect(countsOf(sessions)).toEqual({ all: 5, waiting: 1, running: 1, idle: 2, ended: 1 });
+    expect(countsOf(sessions)).toEqual({ all: 6, waiting: 1, running: 1, idle: 3, ended: 1 });
     const used = { ...session("x").activity, tokens: 1200, cost: { amount: 0.5, currency: "USD" } };
     expect(usedBy([session("a", { activity: used }), session("b", { activity: used })])).toEqual({
       tokens: 2400,

@@ -37,27 +37,33 @@ export function NodesRoom(): ReactNode {
   return (
     <section className={styles.room} aria-label="All nodes">
       <h1>Nodes</h1>
-      <div className={styles.scroller} tabIndex={0} role="region" aria-label="Table of nodes">
-        <table className={styles.table}>
-          <thead>
-            <tr>
-              <th scope="col">Node</th>
-              <th scope="col">Labels</th>
-              <th scope="col">Agents</th>
-              <th scope="col">Turns</th>
-              <th scope="col">Sessions</th>
-              <th scope="col">Version</th>
-              <th scope="col">Started</th>
-            </tr>
-          </thead>
-          <tbody>
-            {nodes.value.map((node) => (
-              <Row key={node.node} node={node} />
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <NodeTable nodes={nodes.value} />
     </section>
+  );
+}
+
+export function NodeTable({ nodes }: { readonly nodes: readonly FleetNode[] }): ReactNode {
+  return (
+    <div className={styles.scroller} tabIndex={0} role="region" aria-label="Table of nodes">
+      <table className={styles.table}>
+        <thead>
+          <tr>
+            <th scope="col">Node</th>
+            <th scope="col">Labels</th>
+            <th scope="col">Agents</th>
+            <th scope="col">Turns</th>
+            <th scope="col">Sessions</th>
+            <th scope="col">Version</th>
+            <th scope="col">Started</th>
+          </tr>
+        </thead>
+        <tbody>
+          {nodes.map((node) => (
+            <Row key={node.node} node={node} />
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
@@ -66,7 +72,20 @@ function Row({ node }: { readonly node: FleetNode }): ReactNode {
   return (
     <tr>
       <th scope="row">
-        <SafeText text={node.node} as="prose" limit={40} />
+        <span className={styles.name}>
+          <SafeText text={node.node} as="prose" limit={40} />
+          {node.draining && <Badge tone="waiting">Draining</Badge>}
+          {node.setAside !== undefined && <Badge tone="bad">Set aside</Badge>}
+          {node.limited !== undefined && <Badge tone="waiting">Limited</Badge>}
+        </span>
+        {[node.setAside, node.limited].map(
+          (reason) =>
+            reason !== undefined && (
+              <p key={reason} className={styles.reason}>
+                <SafeText text={reason} as="prose" limit={400} />
+              </p>
+            ),
+        )}
       </th>
       <td>
         <span className={styles.chips}>

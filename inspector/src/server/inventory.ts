@@ -75,9 +75,9 @@ function byAge(one: SessionInfo, other: SessionInfo): number {
   return other.createdAt.localeCompare(one.createdAt) || one.sessionId.localeCompare(other.sessionId);
 }
 
-/** How a session stands, for a person. */
+/** How a session stands, for a person: in the words of `sandbox-agent sessions list`. What a prompt resumes is idle. */
 export function stateOf(session: SessionInfo): SessionStatus {
-  if (session.ended) return "ended";
+  if (session.ended) return session.resumable ? "idle" : "ended";
   if (session.pending > 0) return "waiting";
   return session.running ? "running" : "idle";
 }

@@ -1,6 +1,6 @@
 /** One session: what it is, its rooms, and the line of its time. */
 
-import { History, MessageSquareOff } from "lucide-react";
+import { Clock, MessageSquareOff, TriangleAlert } from "lucide-react";
 import { type ReactNode, Suspense, lazy, useEffect, useState } from "react";
 import { ServerProblem, type SessionInfo } from "sandboxagent";
 
@@ -13,6 +13,7 @@ import { useNarrow } from "../design/narrow.js";
 import { useLiveState } from "../log/hooks.js";
 import { type Tab, TABS, go, useSpot } from "../router.js";
 import { stateOf, titleOf, useInventory, useServer, useSessionInfo } from "../server/index.js";
+import { SafeText } from "../text/safe-text.js";
 import { spelledOut } from "../text/visible.js";
 import { Timeline } from "../timeline/timeline.js";
 import { Actions } from "./actions.js";
@@ -41,6 +42,7 @@ export function SessionRoom({ id, tab, at, embedded = false }: SessionRoomProps)
   return (
     <div className={styles.room}>
       <Head session={found} tab={tab} at={at} embedded={embedded} timeline={timeline} />
+      <LeftOut session={found} />
       <div className={styles.content}>
         <Suspense fallback={<Loading />}>
           {tab === "chat" && <Chat {...room} />}
@@ -71,12 +73,26 @@ function useTimeline(at: number | undefined): Switch | undefined {
     keep(isOpen ? "off" : "on");
     if (at !== undefined) move({ at: undefined });
   };
-  const command: Command = { label: isOpen ? "Hide time line" : "Show time line", icon: <History aria-hidden />, run: toggle };
+  const command: Command = { label: isOpen ? "Hide time line" : "Show time line", icon: <Clock aria-hidden />, run: toggle };
   useOffer(isNarrow ? NOTHING : [command]);
   return isNarrow ? undefined : { isOpen, toggle };
 }
 
 const NOTHING: readonly Command[] = [];
+
+/** Says which facts of a session cannot be shown. */
+export function LeftOut({ session: { leftOut = [] } }: { readonly session: Pick<SessionInfo, "leftOut"> }): ReactNode {
+  if (leftOut.length === 0) return null;
+  return (
+    <p className={styles.note}>
+      <TriangleAlert aria-hidden />
+      <span>
+        Not shown: <SafeText text={leftOut.join(", ")} as="prose" limit={300} />. An earlier release stored more levels of
+        JSON than the server reads.
+      </span>
+    </p>
+  );
+}
 
 /** The session as the inventory has it; until that has come, as the server says. */
 function useFound(id: string): SessionInfo | Error | undefined {
@@ -123,7 +139,9 @@ interface HeadProps {
 }
 
 function Head({ session, tab, at, embedded, timeline }: HeadProps): ReactNode {
-  const state = useLiveState(session.sessionId) ?? stateOf(session);
+  const live = useLiveState(session.sessionId);
+  // The log does not say whether a prompt resumes it.
+  const state = live === undefined || live === "ended" ? stateOf(session) : live;
   const room = embedded ? "embed" : "session";
   const moment = at === undefined ? {} : { at };
   const title = spelledOut(titleOf(session), "prose");
@@ -140,6 +158,9 @@ function Head({ session, tab, at, embedded, timeline }: HeadProps): ReactNode {
             {session.agent}
             {session.node !== undefined && ` on ${spelledOut(session.node, "prose").slice(0, 40)}`}
           </span>
+          <span className={styles.id} title={`Session id ${session.sessionId}`}>
+            {session.sessionId}
+          </span>
           <bdi className={styles.cwd} title={session.cwd}>
             {session.cwd}
           </bdi>
@@ -155,7 +176,7 @@ function Head({ session, tab, at, embedded, timeline }: HeadProps): ReactNode {
       />
       {timeline && (
         <IconButton label="Time line" aria-pressed={timeline.isOpen} onClick={timeline.toggle}>
-          <History aria-hidden />
+          <Clock aria-hidden />
         </IconButton>
       )}
       {!embedded && <Actions session={session} />}

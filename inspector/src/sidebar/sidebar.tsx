@@ -196,7 +196,7 @@ function Entry({ session, current, style, onLeave }: EntryProps): ReactNode {
       className={styles.entry}
       style={style}
       aria-current={current ? "page" : undefined}
-      title={`${title}\n${session.cwd}`}
+      title={`${title}\n${session.cwd}\n${session.sessionId}`}
       onClick={onLeave}
     >
       <StateDot state={stateOf(session)} />

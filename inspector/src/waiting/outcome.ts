@@ -9,11 +9,12 @@ export function whoOf(by: RequestDecision["by"], isYou: boolean): string {
   if (by === undefined) return "someone";
   switch (by.kind) {
     case "client": {
-      const names = [by["user"], by["client"], by["name"]].filter(
-        (each): each is string => typeof each === "string" && each !== "",
+      // `name` counts the server's connections: it says something only where nothing else does.
+      const [user, client, name] = [by["user"], by["client"], by["name"]].map((each) =>
+        typeof each === "string" && each !== "" ? each : undefined,
       );
-      const [first = "another client", ...others] = names;
-      return others.length === 0 ? first : `${first} (${others.join(", ")})`;
+      if (user !== undefined && client !== undefined) return `${user} (${client})`;
+      return user ?? client ?? name ?? "another client";
     }
     case "rule": {
       const name = typeof by["name"] === "string" ? ` “${by["name"]}”` : ` ${String(by["rule"] ?? "")}`;
