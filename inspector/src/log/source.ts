@@ -12,14 +12,14 @@ export function sourceOf(client: SandboxAgent): Source {
     async *follow(sessionId, after, signal) {
       const session = await client.sessions.attach(sessionId);
       attached.set(sessionId, session);
-      const events = session.follow({ after });
+      const events = session.log({ after });
       signal.addEventListener("abort", () => void events.return(), { once: true });
       if (!signal.aborted) yield* events;
     },
     async between(sessionId, after, before) {
       const session = attached.get(sessionId) ?? (await client.sessions.attach(sessionId));
       const found: Entry[] = [];
-      for await (const entry of session.history({ after, before })) found.push(entry);
+      for await (const entry of session.log({ after, before })) found.push(entry);
       return found;
     },
   };

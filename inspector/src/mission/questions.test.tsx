@@ -1,31 +1,30 @@
 // @vitest-environment jsdom
 import { act, cleanup, fireEvent, render } from "@testing-library/react";
-import type { SessionInfo } from "sandboxagent";
+import { PermissionRequest, type SessionInfo } from "sandboxagent";
 import { afterEach, describe, expect, it } from "vitest";
 
 import { SettledAlready } from "../waiting/answering.js";
-import { type Waiting, askedOf } from "./open-questions.js";
+import { askedOf } from "../waiting/pending.js";
+import type { Waiting } from "./open-questions.js";
 import { Questions } from "./questions.js";
 
 afterEach(cleanup);
 
 const WAITING: Waiting = {
   session: { sessionId: "s-1", agent: "mock", title: "Tidy up" } as unknown as SessionInfo,
-  asked: askedOf({
-    id: "1",
-    kind: "permission",
-    sessionId: "s-1",
-    askedAt: "2026-01-31T12:00:00.000Z",
-    envelope: {
-      jsonrpc: "2.0",
-      id: 1,
-      method: "session/request_permission",
-      params: {
+  asked: askedOf(
+    new PermissionRequest(
+      "1",
+      {
+        sessionId: "s-1",
         toolCall: { toolCallId: "call-1", rawInput: { command: "ls" } },
         options: [{ optionId: "yes", name: "Allow once", kind: "allow_once" }],
       },
-    },
-  })!,
+      new AbortController().signal,
+      console,
+    ),
+    "pending-1",
+  ),
 };
 
 describe("an answer that came too late", () => {

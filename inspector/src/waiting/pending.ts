@@ -76,12 +76,13 @@ function isMadeOf(request: OpenRequest, asked: RequestItem): boolean {
   return asked.kind !== (request instanceof ElicitationRequest ? "elicitation" : "question");
 }
 
-function askedOf(request: OpenRequest, key: string): RequestItem {
+/** A request to this client as an item of a view. */
+export function askedOf(request: OpenRequest, key: string): RequestItem {
   const common = {
     type: "request",
     key,
     events: EventIds.of(),
-    at: "",
+    at: request.askedAt ?? "",
     requestId: request.id,
     agentRequestId: request.id,
     turnKey: "",

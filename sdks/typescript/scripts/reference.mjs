@@ -17,7 +17,7 @@ const PAGE = fileURLToPath(new URL("../../../docs/reference/typescript.md", impo
 /** Which modules stand together. */
 const GROUPS = {
   "A server": ["client", "connection", "embedded", "fleet"],
-  "Sessions and turns": ["sessions", "inventory", "session", "turn", "iteration", "past"],
+  "Sessions and turns": ["sessions", "inventory", "session", "turn", "following", "iteration", "past"],
   "What happens in a session": ["updates"],
   "The view of a session": ["session-view", "reducer", "event-ids"],
   "What agents ask": ["requests", "asking"],

@@ -54,6 +54,11 @@ export const KINDS: Kinds = {
 /** The method of a request that people answer. */
 export type AskingMethod = keyof Kinds;
 
+/** Whether people answer requests of a method. */
+export function isAskingMethod(method: string): method is AskingMethod {
+  return Object.hasOwn(KINDS, method);
+}
+
 type Request = InstanceType<Kinds[AskingMethod]>;
 type Answer = RequestPermissionResponse | QuestionAnswer | CreateElicitationResponse;
 
@@ -82,7 +87,7 @@ export class Asking {
   readonly ofSession: Map<string, Handlers> = new Map();
   /** Whether no other client can be there to answer what we have no handler for. */
   readonly #alone: boolean;
-  readonly #log: Logger;
+  readonly log: Logger;
   readonly #open = new Map<JsonRpcId, Asked>();
   readonly #settled = new Map<string, unknown>();
   readonly #warned = new Set<string>();
@@ -90,7 +95,7 @@ export class Asking {
   constructor(handlers: Handlers, alone: boolean, log: Logger) {
     this.handlers = handlers;
     this.#alone = alone;
-    this.#log = log;
+    this.log = log;
   }
 
   // Called by upstream
@@ -140,7 +145,7 @@ export class Asking {
     this.#settle(asked, late ? failure.fields["outcome"] : "answered");
     if (failure === undefined) replied?.resolve();
     else if (replied) replied.reject(failure);
-    else if (!late) this.#log.warn("sandbox-agent: an answer was not delivered", failure);
+    else if (!late) this.log.warn("sandbox-agent: an answer was not delivered", failure);
   }
 
   /** The request no longer needs an answer. */
@@ -182,7 +187,7 @@ export class Asking {
 
   #begin(method: AskingMethod, rpcId: JsonRpcId, params: Readonly<Record<string, unknown>>): Asked {
     const over = new AbortController();
-    const request = new KINDS[method](idOf(rpcId), params, over.signal, this.#log);
+    const request = new KINDS[method](idOf(rpcId), params, over.signal, this.log);
     const asked: Asked = {
       rpcId,
       request,
@@ -209,7 +214,7 @@ export class Asking {
       if (answer) this.#give(asked, answer, "handler");
     } catch (error) {
       if (asked.over.signal.aborted) return;
-      this.#log.error(`sandbox-agent: a handler failed, rejecting ${request.id}`, error);
+      this.log.error(`sandbox-agent: a handler failed, rejecting ${request.id}`, error);
       this.#give(asked, rejection(request), "rejection");
     }
   }
@@ -234,7 +239,7 @@ export class Asking {
     if (!this.#warned.has(session)) {
       this.#warned.add(session);
       const what = this.#alone ? "rejected" : "left open for other clients";
-      this.#log.warn(`sandbox-agent: there is no handler for a ${kind}, so it is ${what}`, { sessionId: session });
+      this.log.warn(`sandbox-agent: there is no handler for a ${kind}, so it is ${what}`, { sessionId: session });
     }
     if (this.#alone) this.#give(asked, rejection(asked.request), "rejection");
   }
@@ -243,14 +248,14 @@ export class Asking {
   #askAgain(asked: Asked): void {
     if (asked.by !== "handler") {
       if (asked.by === "rejection")
-        this.#log.error("sandbox-agent: a rejection was refused; it is left open", asked.refusal);
+        this.log.error("sandbox-agent: a rejection was refused; it is left open", asked.refusal);
       return;
     }
     if (asked.refusal instanceof ServerProblem && asked.refusal.slug === "wrong-answer") {
-      this.#log.error(`sandbox-agent: an answer was refused, rejecting ${asked.request.id}`, asked.refusal);
+      this.log.error(`sandbox-agent: an answer was refused, rejecting ${asked.request.id}`, asked.refusal);
       this.#give(asked, rejection(asked.request), "rejection");
     } else {
-      this.#log.error(`sandbox-agent: an answer was refused, ${asked.request.id} is left open`, asked.refusal);
+      this.log.error(`sandbox-agent: an answer was refused, ${asked.request.id} is left open`, asked.refusal);
     }
   }
 

@@ -19,8 +19,14 @@ import type { FleetNode } from "./fleet.js";
 import { Files } from "./files.js";
 import { type Fetch, Http } from "./http.js";
 import type { Logger } from "./log.js";
-import { ElicitationRequest, PermissionRequest, QuestionRequest, type Rejection } from "./requests.js";
-import { type PendingRequest, Sessions } from "./sessions.js";
+import {
+  type AgentRequest,
+  ElicitationRequest,
+  PermissionRequest,
+  QuestionRequest,
+  type Rejection,
+} from "./requests.js";
+import { Sessions } from "./sessions.js";
 import { type SocketConstructor, socketConstructor } from "./socket.js";
 import type { Tap } from "./stream.js";
 
@@ -224,12 +230,12 @@ export class SandboxAgent implements AsyncDisposable {
   }
 
   /** This client's open requests, in all sessions it is attached to. */
-  requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
+  requests(): AgentRequest[] {
     return this.#connection.asking.requests();
   }
 
-  /** Open requests from agents, in one session or in all sessions of the server. */
-  async pending(sessionId?: string): Promise<PendingRequest[]> {
+  /** Open requests from agents, in one session or in all sessions of the server, oldest first. */
+  async pending(sessionId?: string): Promise<AgentRequest[]> {
     return await this.sessions.pending(sessionId);
   }
 

@@ -1,24 +1,113 @@
 /**
- * A session's log as it is written: what is there, then each event as it comes, with its id.
+ * Reads a session's log as it is written: what is there, then each event as it comes, with its position.
  *
- * The stream only says that there is something new. What it is comes from the log, so that nothing is missing: prompts,
- * answers and what agents ask are in it, too.
+ * The stream only says that there is something new. The event itself comes from the log, so that nothing is missing:
+ * prompts, answers and agents' requests are in it, too.
  */
 
 import type { Connection } from "./connection.js";
+import { sessionEvent } from "./events.js";
 import { Iteration } from "./iteration.js";
-import { type LogEvent, eventsOf, isDeleted, isFinal, logPage } from "./past.js";
-import type { Gap } from "./updates.js";
+import type { Logger } from "./log.js";
+import { type Ask, type LogEvent, eventsOf, isDeleted, isFinal, logPage } from "./past.js";
+import type { Gap, SessionEvent } from "./updates.js";
+import type { SessionReducer } from "./view/reducer.js";
+import type { SessionView } from "./view/session-view.js";
 
-/** All events after an id, for as long as the session is not ended for good and we are attached. */
-export function follow(connection: Connection, sessionId: string, after: number): Iteration<LogEvent | Gap> {
+/** What was read at once: events, and whether they are the newest. */
+interface Piece {
+  readonly events: readonly (LogEvent | Gap)[];
+  readonly isNewest: boolean;
+}
+
+/** All events after a position, for as long as the session is not ended for good and we are attached. */
+export function followLog(connection: Connection, sessionId: string, after: number): Iteration<LogEvent | Gap> {
+  const [pieces, leave] = open(connection, sessionId, after);
+  return new Iteration(eachOf(pieces), leave);
+}
+
+/** The events between two positions, both exclusive. */
+export async function* readLog(
+  connection: Connection,
+  sessionId: string,
+  after: number,
+  before?: number,
+): AsyncGenerator<LogEvent | Gap, void, undefined> {
+  let next: number | null = after;
+  while (next !== null) {
+    const page = await logPage(asking(connection), sessionId, next, before);
+    yield* eventsOf(page);
+    next = page.next;
+  }
+}
+
+/**
+ * What happened and happens in a session, with the state of the session.
+ *
+ * Iterate over it, or leave it with `break`, `return()` or `await using`.
+ */
+export class Following extends Iteration<SessionEvent> {
+  readonly #progress: Progress;
+
+  /** @internal */
+  constructor(connection: Connection, sessionId: string, reducer: SessionReducer) {
+    const progress = { reducer, isLive: false };
+    const [pieces, leave] = open(connection, sessionId, reducer.view.position);
+    super(typed(pieces, progress, connection.asking.log), leave);
+    this.#progress = progress;
+  }
+
+  /** The session after the last event, and after what the log has had since without an event of its own. */
+  get view(): SessionView {
+    return this.#progress.reducer.view;
+  }
+
+  /** Whether the past is read: what comes now happens now. */
+  get isLive(): boolean {
+    return this.#progress.isLive;
+  }
+}
+
+interface Progress {
+  readonly reducer: SessionReducer;
+  isLive: boolean;
+}
+
+async function* typed(
+  pieces: AsyncIterable<Piece>,
+  progress: Progress,
+  log: Logger,
+): AsyncGenerator<SessionEvent, void, undefined> {
+  for await (const { events, isNewest } of pieces) {
+    const last = events.findLastIndex((event) => sessionEvent(event, log) !== undefined);
+    for (const [index, event] of events.entries()) {
+      progress.reducer.add(event);
+      // Whoever looks at the last event of the past sees that it is the last one.
+      if (isNewest && index === last) for (const rest of events.slice(index + 1)) progress.reducer.add(rest);
+      if (isNewest && index >= last) progress.isLive = true;
+      const typed = sessionEvent(event, log);
+      if (typed) yield typed;
+    }
+    progress.isLive ||= isNewest;
+  }
+}
+
+async function* eachOf(pieces: AsyncIterable<Piece>): AsyncGenerator<LogEvent | Gap, void, undefined> {
+  for await (const { events } of pieces) yield* events;
+}
+
+function open(
+  connection: Connection,
+  sessionId: string,
+  after: number,
+): [pieces: AsyncGenerator<Piece, void, undefined>, leave: () => void] {
   const alarm = new Alarm();
   const stop = connection.whenever(sessionId, () => alarm.ring());
   const leave = (): void => {
     stop();
     alarm.end();
   };
-  return new Iteration(written(connection, sessionId, after, alarm, leave), leave);
+  return [written(connection, sessionId, after, alarm, leave), leave];
 }
 
 async function* written(
@@ -27,20 +116,19 @@ async function* written(
   after: number,
   alarm: Alarm,
   leave: () => void,
-): AsyncGenerator<LogEvent | Gap, void, undefined> {
-  const ask = (method: string, params: Record<string, unknown>): Promise<unknown> => connection.request(method, params);
+): AsyncGenerator<Piece, void, undefined> {
   try {
     for (let position = after; !alarm.ended;) {
       // Before the log is read: what is written after this is announced anew.
       alarm.clear();
       const attached = connection.isAttached(sessionId);
-      const page = await logPage(ask, sessionId, position).catch((error: unknown) => {
+      const page = await logPage(asking(connection), sessionId, position).catch((error: unknown) => {
         if (attached && !isDeleted(error)) throw error;
         return undefined;
       });
       if (page === undefined) return;
       const events = eventsOf(page);
-      yield* events;
+      yield { events, isNewest: page.next === null };
       position = page.events.at(-1)?.id ?? position;
       if (page.next !== null) continue;
       if (!attached || events.some(isFinal)) return;
@@ -49,6 +137,10 @@ async function* written(
   } finally {
     leave();
   }
+}
+
+function asking(connection: Connection): Ask {
+  return (method, params) => connection.request(method, params);
 }
 
 /** Signals that there is something new; a later waiter sees the signal too. */

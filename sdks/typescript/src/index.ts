@@ -50,10 +50,12 @@ export type { FleetNode } from "./fleet.js";
 export { type ByteRange, type Entry, Files, type Uploaded, type Written } from "./files.js";
 export type { Fetch } from "./http.js";
 export type { SessionChanges, WatchSessionsOptions } from "./inventory.js";
+export { Following } from "./following.js";
 export { Iteration } from "./iteration.js";
 export type { Logger } from "./log.js";
 export type { LogEvent } from "./past.js";
 export {
+  type AgentRequest,
   type Choice,
   ElicitationRequest,
   PermissionRequest,
@@ -67,7 +69,6 @@ export { Session } from "./session.js";
 export {
   type Activity,
   type CreateSessionOptions,
-  type PendingRequest,
   type SessionInfo,
   Sessions,
   type Terminated,
@@ -79,8 +80,12 @@ export {
   type Decision,
   type Gap,
   type MetadataUpdated,
+  type PromptSent,
+  type RequestOpened,
   type SessionEnded,
+  type SessionEvent,
   type SessionItem,
+  type SessionOpened,
   type TurnEnded,
   type TurnItem,
   type TurnResult,

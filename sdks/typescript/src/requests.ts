@@ -16,7 +16,9 @@ type Params = Readonly<Record<string, unknown>>;
 
 /** An agent asks whether it may do something. */
 export class PermissionRequest {
-  /** Its id, to answer it later: `client.replyPermission(id, …)`. No other request ever has it. */
+  /** The kind of request. */
+  readonly kind: "permission" = "permission";
+  /** Its id, to answer it later: `client.replyPermission(id, …)`. No other request has it. In the past, empty. */
   readonly id: string;
   /** The session's id. */
   readonly sessionId: string;
@@ -24,13 +26,16 @@ export class PermissionRequest {
   readonly toolCall: ToolCallUpdate;
   /** What it offers to choose from. */
   readonly options: readonly PermissionOption[];
-  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
+  /** When it was asked: UTC, ISO 8601. Absent when a handler gets it. */
+  readonly askedAt: string | undefined;
+  /** In a handler: aborts when no answer is needed any more, as another client gave one or the agent withdrew it. */
   readonly signal: AbortSignal;
   readonly #log: Logger;
 
   /** @internal */
-  constructor(id: string, params: Params, signal: AbortSignal, log: Logger) {
+  constructor(id: string, params: Params, signal: AbortSignal, log: Logger, askedAt?: string) {
     this.id = id;
+    this.askedAt = askedAt;
     this.sessionId = String(params["sessionId"]);
     this.toolCall = (params["toolCall"] ?? { toolCallId: "" }) as ToolCallUpdate;
     this.options = Array.isArray(params["options"]) ? (params["options"] as PermissionOption[]) : [];
@@ -111,7 +116,9 @@ export type QuestionAnswer =
 
 /** An agent asks one or several questions. */
 export class QuestionRequest {
-  /** Its id, to answer it later: `client.replyQuestion(id, …)`. No other request ever has it. */
+  /** The kind of request. */
+  readonly kind: "question" = "question";
+  /** Its id, to answer it later: `client.replyQuestion(id, …)`. No other request has it. In the past, empty. */
   readonly id: string;
   /** What the agent calls it, and a `Decision` too; another agent may call its own the same. */
   readonly questionId: string | undefined;
@@ -121,12 +128,15 @@ export class QuestionRequest {
   readonly prompt: string;
   /** Each question; an answer has something for each. */
   readonly questions: readonly Question[];
-  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
+  /** When it was asked: UTC, ISO 8601. Absent when a handler gets it. */
+  readonly askedAt: string | undefined;
+  /** In a handler: aborts when no answer is needed any more, as another client gave one or the agent withdrew it. */
   readonly signal: AbortSignal;
 
   /** @internal */
-  constructor(id: string, params: Params, signal: AbortSignal) {
+  constructor(id: string, params: Params, signal: AbortSignal, _log?: Logger, askedAt?: string) {
     this.id = id;
+    this.askedAt = askedAt;
     this.questionId = typeof params["questionId"] === "string" ? params["questionId"] : undefined;
     this.sessionId = String(params["sessionId"]);
     this.prompt = String(params["prompt"] ?? "");
@@ -147,7 +157,9 @@ export class QuestionRequest {
 
 /** An agent wants a form filled in (`mode` is `form`), or an address visited (`url`). */
 export class ElicitationRequest {
-  /** Its id, to answer it later: `client.replyElicitation(id, …)`. No other request ever has it. */
+  /** The kind of request. */
+  readonly kind: "elicitation" = "elicitation";
+  /** Its id, to answer it later: `client.replyElicitation(id, …)`. No other request has it. In the past, empty. */
   readonly id: string;
   /** Absent when it belongs to no session, such as a login form. */
   readonly sessionId: string | undefined;
@@ -159,12 +171,15 @@ export class ElicitationRequest {
   readonly schema: ElicitationSchema | undefined;
   /** The address to visit. */
   readonly url: string | undefined;
-  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
+  /** When it was asked: UTC, ISO 8601. Absent when a handler gets it. */
+  readonly askedAt: string | undefined;
+  /** In a handler: aborts when no answer is needed any more, as another client gave one or the agent withdrew it. */
   readonly signal: AbortSignal;
 
   /** @internal */
-  constructor(id: string, params: Params, signal: AbortSignal) {
+  constructor(id: string, params: Params, signal: AbortSignal, _log?: Logger, askedAt?: string) {
     this.id = id;
+    this.askedAt = askedAt;
     this.sessionId = params["sessionId"] as string | undefined;
     this.message = String(params["message"] ?? "");
     this.mode = String(params["mode"] ?? "form");
@@ -188,3 +203,6 @@ export class ElicitationRequest {
     return { action: "cancel" };
   }
 }
+
+/** A request of an agent to a person. */
+export type AgentRequest = PermissionRequest | QuestionRequest | ElicitationRequest;

@@ -14,14 +14,17 @@ import type { Connection } from "./connection.js";
 import { InvalidCall } from "./errors.js";
 import type { Feed } from "./feed.js";
 import type { Files } from "./files.js";
+import { sessionEvent } from "./events.js";
+import { Following, followLog, readLog } from "./following.js";
 import { Iteration } from "./iteration.js";
-import { follow } from "./following.js";
-import { type LogEvent, eventsOf, isDeleted, logPage } from "./past.js";
-import type { PendingRequest, SessionInfo, Sessions, Terminated } from "./sessions.js";
-import type { ElicitationRequest, PermissionRequest, QuestionRequest } from "./requests.js";
+import { type LogEvent, isDeleted } from "./past.js";
+import type { AgentRequest } from "./requests.js";
+import type { SessionInfo, Sessions, Terminated } from "./sessions.js";
 import type { Heard } from "./stream.js";
 import { type PromptOptions, Turn } from "./turn.js";
-import { FINAL, type Gap, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
+import { FINAL, type Gap, type SessionEvent, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
+import { SessionReducer } from "./view/reducer.js";
+import type { SessionView } from "./view/session-view.js";
 
 /** What an agent says of a session's choices when it begins. */
 export type Offers = Pick<NewSessionResponse, "modes" | "configOptions">;
@@ -93,26 +96,40 @@ export class Session {
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
   }
 
-  /** The session's log, oldest first, between two ids (both exclusive); a gap says what is no longer kept. */
-  async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<LogEvent | Gap, void, undefined> {
-    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> =>
-      this.#connection.request(method, params);
-    let after: number | null = range.after ?? 0;
-    while (after !== null) {
-      const page = await logPage(ask, this.id, after, range.before);
-      yield* eventsOf(page);
-      after = page.next;
+  /** What happened in the session, oldest first, between two positions (both exclusive). A gap is an event, too. */
+  async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<SessionEvent, void, undefined> {
+    for await (const event of readLog(this.#connection, this.id, range.after ?? 0, range.before)) {
+      const typed = sessionEvent(event, this.#connection.asking.log);
+      if (typed) yield typed;
     }
   }
 
   /**
-   * The session's log after an id, and then each event as it is written. Use it to store or relay a session.
+   * What happened in the session, then what happens. `following.view` is the session as an app draws it.
    *
-   * Continues when the session ends and is resumed; ends when it is terminated or deleted, or when you
-   * detach.
+   * Begins after a position, or after a view that you have stored. Continues when the connection breaks, and when the
+   * session ends and is resumed; ends when it is terminated or deleted, or when you detach.
+   *
+   * @throws InvalidCall for both `after` and `view`, and for a view that is none.
    */
-  follow(options: { after?: number } = {}): Iteration<LogEvent | Gap> {
-    return follow(this.#connection, this.id, options.after ?? 0);
+  follow(from: { readonly after?: number; readonly view?: SessionView } = {}): Following {
+    const { after = 0, view } = from;
+    if (view && from.after !== undefined) throw new InvalidCall("give follow() either after or view");
+    const reducer = new SessionReducer(view);
+    // What was before is not known, and the view says so.
+    if (after > 0) reducer.add({ sessionUpdate: "gap", after: 0, resumesAt: after + 1 });
+    return new Following(this.#connection, this.id, reducer);
+  }
+
+  /**
+   * The session's log: every envelope from and to the agent after a position. Use it to store or relay a session.
+   *
+   * With `before` it ends there. Else it continues with each event as it is written, like `follow`.
+   */
+  log(range: { readonly after?: number; readonly before?: number } = {}): Iteration<LogEvent | Gap> {
+    const { after = 0, before } = range;
+    if (before === undefined) return followLog(this.#connection, this.id, after);
+    return new Iteration(readLog(this.#connection, this.id, after, before), () => undefined);
   }
 
   // Choices
@@ -177,12 +194,12 @@ export class Session {
   }
 
   /** This client's open requests in this session. */
-  requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
+  requests(): AgentRequest[] {
     return this.#connection.asking.requests().filter(({ sessionId }) => sessionId === this.id);
   }
 
-  /** Open requests in this session, for any client. */
-  async pending(): Promise<PendingRequest[]> {
+  /** Open requests in this session, oldest first. Any client that is attached can answer them. */
+  async pending(): Promise<AgentRequest[]> {
     return await this.#sessions.pending(this.id);
   }
 

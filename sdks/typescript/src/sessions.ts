@@ -5,12 +5,15 @@ import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 import { Agents, type Modes } from "./agents.js";
 import { type Connection, META } from "./connection.js";
 import { InvalidCall } from "./errors.js";
+import { requestOf } from "./events.js";
 import { Files } from "./files.js";
 import type { Http } from "./http.js";
 import { type SessionChanges, type WatchSessionsOptions, watchSessions } from "./inventory.js";
 import type { Iteration } from "./iteration.js";
 import { type Offers, Session, type SessionStart } from "./session.js";
-import type { Envelope } from "./stream.js";
+import type { AgentRequest } from "./requests.js";
+import type { Logger } from "./log.js";
+import { type Json, objectAt, textAt } from "./view/json.js";
 
 /** What a session is doing, for lists of many sessions. */
 export interface Activity {
@@ -112,18 +115,11 @@ export interface Terminated {
   readonly alreadyEnded?: boolean;
 }
 
-/** A request from an agent that is still open. */
-export interface PendingRequest {
-  /** Its id, to answer it: `client.replyPermission(id, …)` and its kin. No other request ever has it. */
+/** A request from an agent that is still open, as the server lists it. */
+interface PendingRequest {
   readonly id: string;
-  /** What was asked; `request` is anything else. */
-  readonly kind: "permission" | "question" | "elicitation" | "request";
-  /** The session's id. */
-  readonly sessionId: string;
-  /** UTC, ISO 8601 with milliseconds. */
   readonly askedAt: string;
-  /** The request as the agent sent it. */
-  readonly envelope: Envelope;
+  readonly envelope: Json;
 }
 
 type Answered = Offers & { readonly _meta?: Readonly<Record<string, unknown>> | null };
@@ -242,8 +238,8 @@ export class Sessions {
     this.#release(sessionId);
   }
 
-  /** What waits for an answer, in one session or in all. */
-  async pending(id?: string): Promise<PendingRequest[]> {
+  /** Requests that wait for an answer, in one session or in all, oldest first. */
+  async pending(id?: string): Promise<AgentRequest[]> {
     const agent = id === undefined ? undefined : await this.#agentOf(id);
     const params = id === undefined ? {} : { sessionId: id };
     const { pending } = await this.#connection.request<{ pending: PendingRequest[] }>(
@@ -251,7 +247,7 @@ export class Sessions {
       params,
       { agent },
     );
-    return pending;
+    return pending.flatMap((each) => pendingRequest(each, this.#connection.asking.log) ?? []);
   }
 
   /** @internal */
@@ -291,4 +287,8 @@ export class Sessions {
 function told(answer: Answered): Pick<SessionStart, "offers" | "warnings"> {
   const ours = answer._meta?.[META] as { warnings?: string[] } | undefined;
   return { offers: answer, warnings: ours?.warnings ?? [] };
+}
+
+function pendingRequest({ id, askedAt, envelope }: PendingRequest, log: Logger): AgentRequest | undefined {
+  return requestOf(textAt(envelope, "method") ?? "", id, objectAt(envelope, "params"), askedAt, log);
 }

@@ -4,9 +4,11 @@
  * Every item has a `sessionUpdate` that says what it is.
  */
 
-import type { PromptResponse, SessionUpdate } from "@agentclientprotocol/sdk";
+import type { ContentBlock, PromptResponse, SessionUpdate } from "@agentclientprotocol/sdk";
 
+import type { AgentRequest } from "./requests.js";
 import type { Heard } from "./stream.js";
+import type { Attachment } from "./turn.js";
 
 /** A turn has started, of this client or of another one. */
 export interface TurnStarted {
@@ -106,12 +108,66 @@ export interface Gap {
   readonly resumesAt: number;
 }
 
+/** A client sent a prompt. Only `history` and `follow` have it; `updates` has prompts as `user_message_chunk`. */
+export interface PromptSent {
+  /** The type of this update. */
+  readonly sessionUpdate: "prompt";
+  /** The server's name for its turn. */
+  readonly turnId: string;
+  /** What its client called the prompt. */
+  readonly promptId?: string;
+  /** Its content. */
+  readonly prompt: readonly ContentBlock[];
+  /** Files that it names. */
+  readonly attachments: readonly Attachment[];
+}
+
+/** An agent asked for something. Only `history` and `follow` have it. */
+export interface RequestOpened {
+  /** The type of this update. */
+  readonly sessionUpdate: "request";
+  /** What it asked; its `id` is empty when it can no longer be answered. */
+  readonly request: AgentRequest;
+}
+
+/** The session began: it was made, loaded, resumed or forked. Only `history` and `follow` have it. */
+export interface SessionOpened {
+  /** The type of this update. */
+  readonly sessionUpdate: "session_opened";
+  /** Its agent's id, as `session/new` names it. */
+  readonly agent?: string;
+  /** Its directory, on the server's machine. */
+  readonly cwd?: string;
+  /** The title that it was made with. */
+  readonly title?: string;
+}
+
 /**
- * Everything that `session.updates()` gives.
+ * Everything that `session.updates()`, `session.history()` and `session.follow()` give.
  *
  * An agent may send an update that ACP does not know. It comes as it was sent, so a `switch` needs a `default`.
  */
-export type SessionItem = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap;
+export type SessionItem =
+  | SessionUpdate
+  | TurnStarted
+  | TurnEnded
+  | Decision
+  | MetadataUpdated
+  | SessionEnded
+  | PromptSent
+  | RequestOpened
+  | SessionOpened
+  | Gap;
+
+/** An item of a session's past or present, with its position in the log. */
+export interface SessionEvent {
+  /** Its position in the log; of a gap, the last position in it. Reading after it goes on with the next event. */
+  readonly position: number;
+  /** When it was kept: UTC, ISO 8601 with milliseconds; absent for a gap. */
+  readonly at?: string;
+  /** What happened. */
+  readonly item: SessionItem;
+}
 
 /** Everything that a turn yields; the last item is the one with `turn_ended`. */
 export type TurnItem = SessionUpdate | Decision | Gap | TurnResult;

@@ -31,7 +31,7 @@ for (const [name, way] of Object.entries(WAYS)) {
     const session = await client.sessions.create({ cwd: server.work });
     const followed: (LogEvent | Gap)[] = [];
     const following = (async () => {
-      for await (const event of session.follow()) followed.push(event);
+      for await (const event of session.log()) followed.push(event);
     })();
     let ended = 0;
     let over = false;

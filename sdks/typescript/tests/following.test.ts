@@ -37,7 +37,7 @@ describe("following", () => {
   test("what was comes first, then each event as it is written", BOUNDED, async () => {
     await made();
     await session.prompt("before");
-    const following = session.follow();
+    const following = session.log();
     const seen: (LogEvent | Gap)[] = [];
     const reading = (async () => {
       for await (const event of following) {
@@ -60,7 +60,7 @@ describe("following", () => {
     await session.prompt("one");
     const [, , third] = await logOf(session);
 
-    const following = session.follow({ after: third!.id });
+    const following = session.log({ after: third!.id });
 
     const first = (await within(following.next())).value as LogEvent;
     assert.ok(first.id > third!.id);
@@ -69,7 +69,7 @@ describe("following", () => {
 
   test("what agents ask, and what they are answered, is in it", BOUNDED, async () => {
     await made();
-    const following = session.follow();
+    const following = session.log();
     const permission = {
       toolCall: { toolCallId: "c" },
       options: [{ optionId: "no", name: "No", kind: "reject_once" }],
@@ -96,7 +96,7 @@ describe("following", () => {
     BOUNDED,
     async () => {
       await made();
-      const following = session.follow();
+      const following = session.log();
       const seen: LogEvent[] = [];
       const reading = (async () => {
         for await (const event of following) if ("envelope" in event) seen.push(event);
@@ -116,8 +116,8 @@ describe("following", () => {
 
   test("it ends when we detach, and when it is left", BOUNDED, async () => {
     await made();
-    const following = session.follow({ after: (await logOf(session)).at(-1)!.id });
-    const left = session.follow({ after: (await logOf(session)).at(-1)!.id });
+    const following = session.log({ after: (await logOf(session)).at(-1)!.id });
+    const left = session.log({ after: (await logOf(session)).at(-1)!.id });
     const [waiting, leaving] = [all(following), left.next()];
 
     await within(left.return());

@@ -151,7 +151,8 @@ test("what is no longer kept is said aloud", BOUNDED, async () => {
   const updates = session.updates();
   const turn = session.prompt(program(["flood", 8000, 200], ["say", "the end"]));
   await within(turn, "the turn");
-  await eventually(async () => (await all(session.history())).some((event) => "resumesAt" in event), "the trim");
+  const isTrimmed = async (): Promise<boolean> => (await all(session.history())).some(({ at }) => at === undefined);
+  await eventually(isTrimmed, "the trim");
 
   const items: SessionItem[] = [];
   for await (const item of updates) {

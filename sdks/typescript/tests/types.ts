@@ -2,7 +2,10 @@
 
 import {
   type Agent,
+  type AgentRequest,
   type ContentBlock,
+  EMPTY_VIEW,
+  type Following,
   type Gap,
   type Iteration,
   type LogEvent,
@@ -11,7 +14,9 @@ import {
   type QuestionAnswer,
   SandboxAgent,
   type Session,
+  type SessionEvent,
   type SessionItem,
+  type SessionView,
   type StopReason,
   type Turn,
   type TurnItem,
@@ -86,7 +91,11 @@ session.prompt([{ type: "smell", smell: "roses" }]);
 same<ReturnType<Session["updates"]>, Iteration<SessionItem>>(true);
 const asPromise: PromiseLike<PromptResponse> = turn;
 const asLoop: AsyncIterable<TurnItem> = turn;
-const history: AsyncIterable<LogEvent | Gap> = session.history({ after: 3, before: 9 });
+const history: AsyncIterable<SessionEvent> = session.history({ after: 3, before: 9 });
+const log: AsyncIterable<LogEvent | Gap> = session.log({ after: 3, before: 9 });
+const following: Following = session.follow({ view: EMPTY_VIEW });
+same<typeof following.view, SessionView>(true);
+same<Awaited<ReturnType<Session["pending"]>>, AgentRequest[]>(true);
 
 /** Items are told apart by `sessionUpdate`. */
 export function told(item: SessionItem): string {
@@ -105,6 +114,12 @@ export function told(item: SessionItem): string {
       return Object.keys(item.metadata).join();
     case "session_ended":
       return item.reason;
+    case "prompt":
+      return item.turnId;
+    case "request":
+      return item.request.kind === "permission" ? item.request.toolCall.toolCallId : item.request.id;
+    case "session_opened":
+      return item.cwd ?? "";
     case "gap":
       return String(item.resumesAt - item.after);
     // @ts-expect-error nothing is called so
@@ -137,4 +152,4 @@ void client.files.write("a", 7);
 // @ts-expect-error there are three ways to look at letters
 void client.files.search(".", { text: "a", case: "loud" });
 
-export { asLoop, asPromise, history, stop };
+export { asLoop, asPromise, history, log, stop };

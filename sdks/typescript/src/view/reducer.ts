@@ -594,4 +594,4 @@ const REPLAYED: ReadonlySet<string> = new Set([
 ]);
 
 /** Requests of clients with which the log of a session begins. */
-const BEGINNINGS: ReadonlySet<string> = new Set(["session/new", "session/load", "session/resume", "session/fork"]);
+export const BEGINNINGS: ReadonlySet<string> = new Set(["new", "load", "resume", "fork"].map((each) => `session/${each}`));

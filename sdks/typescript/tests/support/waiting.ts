@@ -39,7 +39,7 @@ export async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
 
 /** All events of a session's log; there must be no gap. */
 export async function logOf(session: Session, range: { after?: number; before?: number } = {}): Promise<LogEvent[]> {
-  return (await all(session.history(range))).map((event) => {
+  return (await all(session.log({ before: Number.MAX_SAFE_INTEGER, ...range }))).map((event) => {
     if (!("envelope" in event)) throw new Error("something is no longer kept");
     return event;
   });
