@@ -30,7 +30,7 @@ from sandboxagent.server.http.asgi import App as Asgi
 from sandboxagent.server.http.auth import Auth
 from sandboxagent.server.http.body import WebSocketTransport
 from sandboxagent.server.http.deliver import Delivery
-from sandboxagent.server.http.health import HealthCheck
+from sandboxagent.server.http.health import HealthCheck, InstalledAgents
 from sandboxagent.server.http.ports import HubClients
 from sandboxagent.server.http.rpc import Rpc
 from sandboxagent.server.http.stream import StreamLimits, Streams
@@ -186,7 +186,7 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
     )
     capable = Capabilities(capabilities, core)
     hub.end_interrupted()
-    health = HealthCheck(log, catalog, supervisor, capable.troubles)
+    health = HealthCheck(log, InstalledAgents(catalog), supervisor, capable.troubles)
 
     def control() -> Asgi:
         from sandboxagent.server.http.routes import make_control_app

@@ -35,7 +35,7 @@ class Agents:
             catalog=catalog,
             offers=SimpleNamespace(ask=self._ask),
             find_announced=lambda agent: self.known.get(agent.id),
-            view=lambda _: SimpleNamespace(capabilities={"promptCapabilities": {"image": True}}),
+            find_capabilities=lambda _: {"promptCapabilities": {"image": True}},
         )
         self.late = 0
         self.providers = Providers(views, None, self._learned_late, lambda: self.now)

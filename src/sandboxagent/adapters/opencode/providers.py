@@ -120,7 +120,7 @@ class Providers:
 
     def takes(self, agent: Agent, capability: str) -> bool:
         """Return whether an agent accepts a kind of content in prompts; True if its capabilities are not known."""
-        capabilities = self._views.view(agent).capabilities
+        capabilities = self._views.find_capabilities(agent)
         return not capabilities or at(capabilities, "promptCapabilities", capability) is True
 
     # As OpenCode's objects

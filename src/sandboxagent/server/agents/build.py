@@ -60,7 +60,7 @@ class InstallOnUse(Struct, frozen=True):
 
     async def __call__(self, agent: Agent) -> Launch:
         """Return how to start an agent. Raises AgentNotInstalled, or the error of the install."""
-        launch = self.catalog.launch(agent)
+        launch = await self.catalog.pool.run(self.catalog.launch, agent)
         if launch is not None:
             return launch
         if not self.may_install:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 from msgspec.structs import replace
 
 from sandboxagent import __version__
+from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import RegistryUnavailable, UnknownAgent
 from sandboxagent.protocol.views import AgentFacts, Artifact, InstallFacts, Source
 from sandboxagent.server.agents.credentials import find_credentials, has_credentials
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
 
 
 class Catalog(Struct, frozen=True):
-    """All agents."""
+    """All agents.
+
+    All functions but the coroutines may read the disk. On an event loop, call them in a thread of `pool`.
+    """
 
     manifest: Manifest
     store: Store
     registry: Registry
     environ: Mapping[str, str]
+    pool: Pool = field(default_factory=lambda: Pool("catalog", 2))
+    """For reading installations and looking for credentials. Of its own, so that a disk that hangs stops only this."""
 
     def agents(self) -> list[Agent]:
         """Return the agents of the manifest, the user's own agents, and all others that are installed."""
@@ -40,7 +46,7 @@ class Catalog(Struct, frozen=True):
 
     async def all(self) -> list[Agent]:
         """Return all known agents, and all agents of the ACP registry, if it can be read."""
-        known = self.agents()
+        known = await self.pool.run(self.agents)
         try:
             entries = (await self.registry.snapshot()).entries
         except RegistryUnavailable:
@@ -62,15 +68,17 @@ class Catalog(Struct, frozen=True):
 
         Raises UnknownAgent.
         """
-        if self._known(id) is not None or not is_id(id):
+        if not is_id(id):
             return self.agent(id)
+        if (known := await self.pool.run(self._known, id)) is not None:
+            return known
         try:
             snapshot = await self.registry.snapshot()
         except RegistryUnavailable as error:
-            raise self._unknown(id, str(error)) from error
+            raise await self.pool.run(self._unknown, id, str(error)) from error
         entry = snapshot.entries.get(id)
         if entry is None:
-            raise self._unknown(id, snapshot.problem)
+            raise await self.pool.run(self._unknown, id, snapshot.problem)
         return _listed(entry)
 
     def record(self, agent: Agent) -> Record | None:

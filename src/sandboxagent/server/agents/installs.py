@@ -31,7 +31,7 @@ class AgentInstalls(Struct, frozen=True):
         """Begin an install, and return its job and task. If there is nothing to do, return the result instead."""
         agent = await self.catalog.find(name)
         if not agent.installable:
-            return self._describe_present(agent)
+            return await self.catalog.pool.run(self._describe_present, agent)
         wanted = Wanted(asked.agent_version, asked.agent_process_version)
         return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
 

@@ -31,7 +31,7 @@ from sandboxagent.server.agents.handshake import (
     PROTOCOL_VERSION,
     Handshake,
 )
-from sandboxagent.server.agents.launch import Launch
+from sandboxagent.server.agents.launch import FolderLock, Launch
 from sandboxagent.server.agents.manifest import Agent
 from sandboxagent.server.agents.process import AgentProcess, Exit, StderrLog
 from sandboxagent.server.agents.running import Gone, Listener, RunningAgent
@@ -196,7 +196,7 @@ class AgentStarter:
         child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
         if companion is not None:
             child = companion.prepare(child)
-        lock = launch.lock_folder()
+        lock = await _lock_folder(launch)
 
         def ended(running: RunningAgent, exit: Exit) -> None:
             lock.release()
@@ -317,6 +317,16 @@ class AgentStarter:
     def _check_open(self) -> None:
         if self._closed:
             raise ShuttingDown
+
+
+async def _lock_folder(launch: Launch) -> FolderLock:
+    """Lock the program's folder, in a thread: the disk may hang. Raises FolderGone."""
+    locking = asyncio.get_running_loop().run_in_executor(None, launch.lock_folder)
+    try:
+        return await asyncio.shield(locking)
+    except asyncio.CancelledError:
+        locking.add_done_callback(lambda done: None if done.exception() else done.result().release())
+        raise
 
 
 class _CompanionFailed(Exception):

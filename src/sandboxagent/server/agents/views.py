@@ -7,7 +7,7 @@ from typing import Protocol
 from msgspec import UNSET, Struct, structs
 
 from sandboxagent.protocol.envelope import Object
-from sandboxagent.protocol.views import AgentsView, AgentView, ServerStatus
+from sandboxagent.protocol.views import AgentFacts, AgentsView, AgentView, ServerStatus
 from sandboxagent.server.agents.catalog import Catalog, read_facts
 from sandboxagent.server.agents.install.installer import Installer
 from sandboxagent.server.agents.manifest import Agent
@@ -49,8 +49,10 @@ class AgentViews(Struct, frozen=True):
 
     async def all(self, *, registry: bool = False) -> AgentsView:
         """Return the agents that are known here; with `registry`, all that could be installed, too."""
-        agents = await self.catalog.all() if registry else self.catalog.agents()
-        return AgentsView([self.view(agent) for agent in agents])
+        pool = self.catalog.pool
+        agents = await self.catalog.all() if registry else await pool.run(self.catalog.agents)
+        known = await pool.run(lambda: [read_facts(agent, self.catalog, self.environ) for agent in agents])
+        return AgentsView([self._complete(agent, facts) for agent, facts in zip(agents, known, strict=True)])
 
     def find_announced(self, agent: Agent) -> Announced | None:
         """Return the announcement of the agent's newest session, else its answer when it was asked.
@@ -63,10 +65,20 @@ class AgentViews(Struct, frozen=True):
         """Return the view. Ask the agent for its models if they are not known. Raises the errors of asking."""
         if self.find_announced(agent) is None:
             await self.offers.ask(agent)
-        return self.view(agent)
+        return await self.view(agent)
 
-    def view(self, agent: Agent) -> AgentView:
-        known = read_facts(agent, self.catalog, self.environ)
+    async def view(self, agent: Agent) -> AgentView:
+        return self._complete(agent, await self.catalog.pool.run(read_facts, agent, self.catalog, self.environ))
+
+    def find_capabilities(self, agent: Agent) -> Object:
+        """Return the capabilities that an agent has announced; empty if they are not known."""
+        if (running := self.supervisor.running(agent.id)) is not None:
+            return running.handshake.capabilities
+        record, offered = self.catalog.record(agent), self.offers.find(agent)
+        return (record.capabilities if record else {}) or (offered.capabilities if offered else {})
+
+    def _complete(self, agent: Agent, known: AgentFacts) -> AgentView:
+        """Add to what is known of an agent on this machine what its processes and sessions tell."""
         if not known.capabilities and (offered := self.offers.find(agent)) is not None:
             known.capabilities = offered.capabilities
         running = self.supervisor.running(agent.id)

@@ -174,7 +174,7 @@ class App(BaseApp):
         if transport is not None:
             await transport(scope, receive, send)
         elif path == "/v1/health" and scope["method"] == "GET":
-            body = msgspec.json.encode(self._health.view())
+            body = msgspec.json.encode(await self._health.view())
             await respond(send, 200, json_headers(body), body)
         else:
             make = next((make for access, make in self._apps if access.has(path)), self._control)

@@ -300,7 +300,7 @@ class Views:
         ]
 
     async def get_health(self, request: Request) -> Response:
-        return json_response(self.health.view())
+        return json_response(await self.health.view())
 
     async def get_agents(self, request: Request) -> Response:
         registry = request.query_params.get("registry") == "true"
@@ -310,7 +310,7 @@ class Views:
         views = self.agent_views
         agent = await views.catalog.find(request.path_params["agent"])
         asking = request.query_params.get("models") == "true"
-        return json_response(await views.view_with_models(agent) if asking else views.view(agent))
+        return json_response(await (views.view_with_models if asking else views.view)(agent))
 
     async def get_stderr(self, request: Request) -> Response:
         agent = await self.agent_views.catalog.find(request.path_params["agent"])

@@ -74,7 +74,7 @@ class Dispatcher:
         is_directory: Callable[[str], bool] = os.path.isdir,
         disk_patience: float = DISK_TIMEOUT,
     ) -> None:
-        """`is_directory` reads the disk; a thread of `pool` calls it."""
+        """`is_directory` and the catalog read the disk, in a thread of `pool`."""
         self._pool = pool
         self._is_directory = is_directory
         self._disk_patience = disk_patience
@@ -89,19 +89,19 @@ class Dispatcher:
         """Requests that wait until their session is resumed. Setting the future cancels the request."""
         self._tasks = Tasks()
 
-    def agent(self, connection: Connection, envelope: Envelope) -> Agent:
+    async def agent(self, connection: Connection, envelope: Envelope) -> Agent:
         """Return the agent for an envelope without a session: the one that it names, else the connection's."""
         named = None
         if KEY in envelope.line:
             named = text_at(envelope.params(), "_meta", META, "agent")
-        return self._catalog.agent(named or connection.agent)
+        return await self.find_agent(named or connection.agent)
 
-    def find_agent(self, agent: str) -> Agent:
+    async def find_agent(self, agent: str) -> Agent:
         """Return an agent by its name. Raises UnknownAgent."""
-        return self._catalog.agent(agent)
+        return await self._pool.run(self._catalog.agent, agent)
 
-    def agent_of(self, session: Session) -> Agent:
-        return self.find_agent(session.facts.agent)
+    async def agent_of(self, session: Session) -> Agent:
+        return await self.find_agent(session.facts.agent)
 
     async def process(self, connection: Connection, envelope: Envelope) -> tuple[Process, Session | None]:
         """Return the process and the session for an envelope.
@@ -111,7 +111,7 @@ class Dispatcher:
         if envelope.session_id is not None:
             session = self._hub.session(envelope.session_id)
             return session.held or await self._park(connection, envelope, session), session
-        agent = self.agent(connection, envelope)
+        agent = await self.agent(connection, envelope)
         self._hub.connections.follow_agent(connection, agent.id)
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
@@ -156,7 +156,8 @@ class Dispatcher:
 
     async def start_installed(self, agent: Agent) -> Process:
         """Return an agent's shared process without installing the agent. Raises AgentNotInstalled."""
-        if self._supervisor.running(agent.id) is None and self._catalog.launch(agent) is None:
+        is_running = self._supervisor.running(agent.id) is not None
+        if not is_running and await self._pool.run(self._catalog.launch, agent) is None:
             raise AgentNotInstalled(agent.id, write_instructions(agent))
         return await self._supervisor.process(agent)
 
@@ -337,7 +338,7 @@ class Dispatcher:
             # The session may have been deleted while this waited for the lock.
             self._hub.session(session.id).check_resumable()
             session.check_environment({})
-            running = await self.spawn(self.agent_of(session))
+            running = await self.spawn(await self.agent_of(session))
             try:
                 # The session may have ended while its agent was started.
                 session.check_resumable()

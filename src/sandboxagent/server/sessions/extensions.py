@@ -88,7 +88,7 @@ class ExtensionMethods(Struct, frozen=True):
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
             return _answer(envelope, self.hub.session(envelope.session_id).models())
-        agent = self.dispatcher.find_agent(text_at(envelope.params(), "agent") or connection.agent)
+        agent = await self.dispatcher.find_agent(text_at(envelope.params(), "agent") or connection.agent)
         known = self.agent_views.find_announced(agent)
         return _answer(envelope, known.models() if known else {"availableModels": [], "currentModelId": None})
 
@@ -159,7 +159,7 @@ class ExtensionMethods(Struct, frozen=True):
         name = connection.agent if asked.agent is UNSET else asked.agent
         agent = await self.agent_views.catalog.find(name)
         views = self.agent_views
-        return _answer(envelope, await views.view_with_models(agent) if asked.models else views.view(agent))
+        return _answer(envelope, await (views.view_with_models if asked.models else views.view)(agent))
 
     async def agent_install(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()

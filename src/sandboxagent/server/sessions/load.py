@@ -117,7 +117,7 @@ class LoadSession(Struct, frozen=True):
         self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]
     ) -> Answer:
         """Send a load or resume to the agent: it may know sessions that the server has never seen."""
-        agent = self.dispatcher.agent(connection, envelope)
+        agent = await self.dispatcher.agent(connection, envelope)
         cwd = await self.dispatcher.directory(envelope.params())
         running = await self.dispatcher.spawn(agent, environment)
         session = None
@@ -149,7 +149,7 @@ class LoadSession(Struct, frozen=True):
         self._check_loadable(session)
         session.check_environment(environment)
         line = fill_from_session(envelope.line, session)
-        running = await self.dispatcher.spawn(self.dispatcher.agent_of(session), environment)
+        running = await self.dispatcher.spawn(await self.dispatcher.agent_of(session), environment)
         try:
             require_advertised(running, envelope.method)
             # The session may have ended while its agent was started.
@@ -341,7 +341,7 @@ class CloseSession(Struct, frozen=True):
         if self.hub.store.shares_agent_id(session):
             return Answer(success(envelope.id, {}))
         try:
-            running = await self.dispatcher.start_installed(self.dispatcher.agent_of(session))
+            running = await self.dispatcher.start_installed(await self.dispatcher.agent_of(session))
             answer = await self._delete_at(running, connection, session, envelope)
         except ShuttingDown:
             raise

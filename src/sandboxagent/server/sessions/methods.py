@@ -125,7 +125,7 @@ class SessionMethods(Struct, frozen=True):
     async def new(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
         asked = object_at(params, "_meta", META)
-        agent = self.dispatcher.agent(connection, envelope)
+        agent = await self.dispatcher.agent(connection, envelope)
         await self.dispatcher.directory(params)
         check_rules(asked)
         wished = read_wished_mode(asked)

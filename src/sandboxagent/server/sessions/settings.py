@@ -160,7 +160,7 @@ class SessionSettings(Struct, frozen=True):
         raise _make_unknown_value(agent, "option", config_id, known)
 
     def _takes_any(self, session: Session, category: Category) -> bool:
-        return category is MODEL and self.dispatcher.agent_of(session).any_model
+        return category is MODEL and session.process is not None and session.process.agent.any_model
 
     # The request to the agent, and its response
 
