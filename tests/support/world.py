@@ -163,7 +163,7 @@ class World:
         self.hub.end_interrupted()
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)
-        terminals = Terminals(_children(), pool, TerminalLimits())
+        terminals = Terminals(_children(), pool, TerminalLimits(), self.hub.budgets)
         host = HostRequests(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
         self.agent_events = AgentEvents(
             self.hub, self.turns, host, PolicyCheck(self.hub, Policy((), "/home", str), 5), pool

@@ -128,7 +128,7 @@ def build(settings: Settings, children: ProcessTrees, capabilities: Sequence[typ
     pools = Pools()
     files = TextFiles(settings.text_limit, scan=settings.text_scan, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
-    terminals = Terminals(children, pools.agents, terminal_limits)
+    terminals = Terminals(children, pools.agents, terminal_limits, hub.budgets)
     host = HostRequests(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     rules = load_rules(settings.permissions_file)
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandboxagent.server.sessions.budgets import Budgets, Share
 from sandboxagent.server.sessions.terminals import Output
 
 
@@ -67,3 +68,18 @@ def test_it_is_an_end_of_the_text_within_the_limit_however_it_came(
     elif b"\xff" not in whole and whole.decode(errors="replace").encode() == whole:
         assert whole.decode().endswith(text)
         assert limit - len(text.encode()) < 4
+
+
+def test_a_full_budget_costs_the_oldest_output_and_what_is_closed_costs_nothing() -> None:
+    budgets = Budgets(10)
+    one, two = Output(100, Share(budgets, "p")), Output(100, Share(budgets, "p"))
+    one.feed(b"123456")
+    two.feed(b"abcd")
+    assert (one.read(ended=True), two.read(ended=True)) == (("123456", False), ("abcd", False))
+    two.feed(b"ef")
+    assert (two.read(ended=True), budgets.used("p")) == (("cdef", True), 10)
+    one.close()
+    one.feed(b"more")
+    assert (one.read(ended=True), budgets.used("p")) == (("123456", False), 4)
+    two.feed(b"ghijkl")
+    assert two.read(ended=True) == ("cdefghijkl", True)

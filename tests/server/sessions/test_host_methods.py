@@ -24,6 +24,7 @@ from sandboxagent.server.log.log import Limits, Log
 from sandboxagent.server.permissions.rules import Policy
 from sandboxagent.server.processes.children import ProcessTrees
 from sandboxagent.server.sessions.agent_events import AgentEvents
+from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.host_methods import SHARE, UNDER_WAY, HostRequests
 from sandboxagent.server.sessions.hub import Hub, HubLimits
 from sandboxagent.server.sessions.lifecycle import Event
@@ -77,7 +78,7 @@ class World:
         self.folder = folder
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log, HubLimits(memory))
-        self.terminals = Terminals(ProcessTrees("test"), POOL, TerminalLimits(grace=BOUND))
+        self.terminals = Terminals(ProcessTrees("test"), POOL, TerminalLimits(grace=BOUND), Budgets())
         self.files = files or TextFiles(1 << 20)
         environ = {"PATH": "/usr/bin:/bin"}
         self.host = HostRequests(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)

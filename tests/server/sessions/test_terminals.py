@@ -16,6 +16,7 @@ import uvloop
 from sandboxagent.core.threads import Pool
 from sandboxagent.protocol.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
 from sandboxagent.server.processes.children import ProcessTrees
+from sandboxagent.server.sessions.budgets import Budgets
 from sandboxagent.server.sessions.terminals import Asker, ExitStatus, TerminalCommand, TerminalLimits, Terminals
 from tests.support.running import BOUND, alive
 
@@ -24,6 +25,8 @@ POOL = Pool("test", 4)
 ESCAPING = Path(__file__).parents[2] / "support" / "escaping_agent.py"
 ASKER = Asker("agent-1", "session-1")
 USUAL = TerminalLimits()
+MEMORY = 4 << 20
+"""The budget of the agent process."""
 
 
 class Host:
@@ -32,7 +35,8 @@ class Host:
     def __init__(self, folder: Path, limits: TerminalLimits) -> None:
         self.folder = folder
         self.children = ProcessTrees(f"test-{uuid.uuid4()}")
-        self.terminals = Terminals(self.children, POOL, limits)
+        self.budgets = Budgets(MEMORY)
+        self.terminals = Terminals(self.children, POOL, limits, self.budgets)
 
     async def start(self, program: str, *arguments: str, asker: Asker = ASKER, **more: object) -> str:
         settings: dict[str, object] = {
@@ -376,3 +380,24 @@ def test_nothing_starts_after_the_end_and_a_slow_end_does_not_hold_it_up(run: Ru
             await host.start("true")
 
     run(main, TerminalLimits(grace=60))
+
+
+def test_output_of_all_terminals_of_a_process_is_within_its_budget(run: Run) -> None:
+    async def main(host: Host) -> None:
+        write = f"import sys; sys.stdout.write('a' * {MEMORY}); sys.stdout.write('the end')"
+        limits = {"output_limit": 1 << 20}
+        ids = [(await host.start(sys.executable, "-c", write, **limits)) for _ in range(6)]
+        for id in ids:
+            await host.exited(id)
+        kept = [host.terminals.get(ASKER, id).output() for id in ids]
+        assert 0 < sum(len(text) for text, _ in kept) <= host.budgets.used(ASKER.process) <= MEMORY
+        assert all(truncated for _, truncated in kept)
+        for id in ids:
+            await host.terminals.release(ASKER, id)
+        assert host.budgets.used(ASKER.process) == 0
+        # What is free again can be used again.
+        assert (await host.run(sys.executable, "-c", write, **limits))[1].endswith("the end")
+        host.terminals.end_process(ASKER.process)
+        assert host.budgets.used(ASKER.process) == 0
+
+    run(main)

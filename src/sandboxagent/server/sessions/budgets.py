@@ -44,3 +44,21 @@ class Budgets:
             f"the server keeps {self.most} bytes for this agent process already; answer its requests, "
             "or start the server with a higher --agent-memory"
         )
+
+
+class Share:
+    """The part of a process's budget that one growing and shrinking object takes."""
+
+    def __init__(self, budgets: Budgets, process: str) -> None:
+        self.size = 0
+        self._budgets = budgets
+        self._process = process
+
+    def resize(self, size: int) -> bool:
+        """Take more bytes or give some back; return False, and change nothing, if too few are left."""
+        if size < self.size:
+            self._budgets.give_back(self._process, self.size - size)
+        elif not self._budgets.take(self._process, size - self.size):
+            return False
+        self.size = size
+        return True

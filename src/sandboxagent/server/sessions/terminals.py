@@ -28,6 +28,7 @@ from sandboxagent.server.processes.children import (
     start_child,
     wait_until,
 )
+from sandboxagent.server.sessions.budgets import Budgets, Share
 
 logger = logging.getLogger(__name__)
 
@@ -41,20 +42,31 @@ DRAIN_TIMEOUT = 1.0
 class Output:
     """The newest bytes of a command's output, as text."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, share: Share | None = None) -> None:
+        """`share` is its part of the budget of the agent process that reads it."""
         self._limit = limit
+        self._share = share or Share(Budgets(), "")
         self._kept = bytearray()
-        self._truncated = False
+        self._truncated = self._closed = False
 
     def feed(self, data: bytes) -> None:
+        if self._closed:
+            return
         self._kept += data
         # Keep up to twice the limit: moving the rest for each piece would cost far more.
         if len(self._kept) > 2 * self._limit:
-            self._cut()
+            self._cut(self._limit)
+        if not self._share.resize(len(self._kept)):
+            self._cut(self._share.size)
+
+    def close(self) -> None:
+        """Take no more output, and give the budget back: only who waits for the command's end may still read it."""
+        self._share.resize(0)
+        self._closed = True
 
     def read(self, *, ended: bool) -> tuple[str, bool]:
         """Return the text, and whether older output was dropped. Unless `ended`, an incomplete last character waits."""
-        self._cut()
+        self._cut(self._limit)
         kept = bytes(self._kept)
         if self._truncated:
             kept = kept[_first_character(kept) :]
@@ -66,11 +78,14 @@ class Output:
             return encoded[_first_character(encoded) :].decode(), True
         return text, self._truncated
 
-    def _cut(self) -> None:
-        excess = len(self._kept) - self._limit
+    def _cut(self, size: int) -> None:
+        """Keep only the newest bytes, so many of them."""
+        excess = len(self._kept) - size
         if excess > 0:
             del self._kept[:excess]
             self._truncated = True
+            if not self._closed:
+                self._share.resize(size)
 
 
 def _first_character(data: bytes) -> int:
@@ -119,12 +134,12 @@ class ExitStatus(Struct, frozen=True):
 class Terminal(asyncio.SubprocessProtocol):
     """One command. Everything happens on the event loop's thread."""
 
-    def __init__(self, key: str, children: ProcessTrees, pool: Pool, output_limit: int) -> None:
+    def __init__(self, key: str, children: ProcessTrees, pool: Pool, output: Output) -> None:
         self.key = key
         self.exit: ExitStatus | None = None
         self._children = children
         self._pool = pool
-        self._output = Output(output_limit)
+        self._output = output
         self._transport: asyncio.SubprocessTransport | None = None
         self._open = True
         self._loop = asyncio.get_running_loop()
@@ -154,6 +169,10 @@ class Terminal(asyncio.SubprocessProtocol):
     def output(self) -> tuple[str, bool]:
         """Return the newest output, and whether older output was dropped."""
         return self._output.read(ended=self.exit is not None)
+
+    def forget(self) -> None:
+        """Take no more output, because the terminal was released."""
+        self._output.close()
 
     async def exited(self) -> ExitStatus:
         """Wait until the command has ended, for any reason, and return its exit status."""
@@ -225,7 +244,8 @@ class Terminal(asyncio.SubprocessProtocol):
 class Terminals:
     """All terminals of the server, until they are released."""
 
-    def __init__(self, children: ProcessTrees, pool: Pool, limits: TerminalLimits) -> None:
+    def __init__(self, children: ProcessTrees, pool: Pool, limits: TerminalLimits, budgets: Budgets) -> None:
+        self._budgets = budgets
         self._children = children
         self._pool = pool
         self._limits = limits
@@ -244,13 +264,15 @@ class Terminals:
         self._check_room(asker)
         id = f"terminal-{secrets.token_hex(8)}"
         limit = self._limits.output if command.output_limit is None else min(command.output_limit, self._limits.output)
-        terminal = Terminal(id, self._children, self._pool, limit)
+        output = Output(limit, Share(self._budgets, asker.process))
+        terminal = Terminal(id, self._children, self._pool, output)
         # Add the terminal before it runs, so that it counts, and ends with its owners, from here on.
         self._terminals[id] = (asker, terminal)
         try:
             await terminal.start(command)
         except BaseException:
             self._terminals.pop(id, None)
+            terminal.forget()
             raise
         if id not in self._terminals:
             raise UnknownTerminal(id)
@@ -303,6 +325,8 @@ class Terminals:
                 self._end(terminal, grace)
 
     def _end(self, terminal: Terminal, grace: float) -> asyncio.Task[None]:
+        terminal.forget()
+
         async def end() -> None:
             try:
                 await terminal.stop(grace)
