@@ -1,7 +1,7 @@
 """A gateway and nodes that are connected by flows alone, and a client's request at the gateway."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -64,7 +64,7 @@ def with_headers(app: Handle) -> Handle:
 
 
 @asynccontextmanager
-async def in_memory(most: int = 100, seen: Seen | None = None) -> AsyncGenerator[Fleet]:
+async def in_memory(most: int = 100, seen: Seen | None = None, further: Iterable[str] = ()) -> AsyncGenerator[Fleet]:
     cluster = Cluster()
     bus = MemoryBus(cluster)
     leases: dict[str, Lease] = {}
@@ -72,7 +72,7 @@ async def in_memory(most: int = 100, seen: Seen | None = None) -> AsyncGenerator
     async def another() -> Bus:
         return MemoryBus(cluster)
 
-    yield Fleet(GatewayTunnels("g", bus, leases, most, seen), bus, leases, another)
+    yield Fleet(GatewayTunnels("g", bus, leases, most, seen, further), bus, leases, another)
 
 
 Open = Callable[[], AbstractAsyncContextManager[Fleet]]

@@ -1,13 +1,14 @@
 """Clients that know nothing of fleets, at a gateway: the SDK by both of its ways, and ACP's own transport."""
 
 import asyncio
+import base64
 
 import pytest
 
 from sandboxagent.protocol.envelope import LARGE
 from tests.fleet.gateway.conftest import Fleet
 from tests.support.acp import Acp
-from tests.support.client import run
+from tests.support.client import META, Client, run
 from tests.support.running import BOUND
 from tests.support.sdk import answered, asking, connected, new_session, permission, play, texts
 
@@ -86,6 +87,19 @@ def test_a_client_of_acp_gets_its_responses_behind_the_updates(fleet: Fleet) -> 
                 seen = await own.until(lambda event: event.data.get("id") == 8)
                 assert "hello" in [event.text for event in seen]
                 assert seen[-1].data["result"]["stopReason"] == "end_turn"
+
+    run(main())
+
+
+def test_a_large_file_goes_through_a_gateway_in_one_envelope(fleet: Fleet) -> None:
+    async def main() -> None:
+        content = bytes(LARGE)
+        client = Client(fleet.gateways[0])
+        await client.initialize(_meta={META: {"agent": "scripted", "node": "n1"}})
+        params = {"path": str(fleet.roots[0] / "large"), "content": base64.b64encode(content).decode()}
+        written = await client.result("_sandboxagent/fs/write_file", params)
+        assert written["bytesWritten"] == LARGE
+        await client.http.aclose()
 
     run(main())
 
