@@ -232,18 +232,18 @@ async def _close(capability: Capability) -> None:
 def _check_paths(capabilities: Sequence[Capability]) -> None:
     """Raise ValueError if a capability has a path of the server or of another capability."""
     owners = [
-        (path, each.name)
+        (path, each)
         for each in capabilities
         if each.access is not None
         for path in (each.access.path, each.access.health)
         if path is not None
     ]
-    for path, name in owners:
+    for path, owner in owners:
         if any(_overlap(path, taken) for taken in _SERVER_PATHS):
-            raise ValueError(f"the path {path} of the capability {name!r} belongs to the server")
-    for (path, name), (other, owner) in combinations(owners, 2):
-        if name != owner and _overlap(path, other):
-            raise ValueError(f"the capabilities {name!r} and {owner!r} both answer {path}")
+            raise ValueError(f"the path {path} of the capability {owner.name!r} belongs to the server")
+    for (path, owner), (other_path, other) in combinations(owners, 2):
+        if owner is not other and _overlap(path, other_path):
+            raise ValueError(f"the capabilities {owner.name!r} and {other.name!r} both answer {path}")
 
 
 def _overlap(path: str, other: str) -> bool:

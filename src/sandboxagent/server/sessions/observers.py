@@ -46,7 +46,7 @@ class Observer:
         """Handle the start of an agent's process, also of one that only tells the server about its agent."""
 
     def process_exited(self, process: AgentProcess, exit: Exit) -> None:
-        """Handle the end of an agent's process, after the ends of its turns and sessions."""
+        """Handle the end of an agent's process. Its turns and sessions may end later."""
 
 
 class Observers:
