@@ -11,9 +11,10 @@ import pytest
 import sandboxagent
 from sandboxagent.protocol import methods
 from sandboxagent.server.capability import Capabilities, Capability
+from sandboxagent.server.http import openapi
 from sandboxagent.server.http.auth import Access
 from sandboxagent.server.http.routes import make_control_app
-from sandboxagent.server.http.views import Endpoint
+from sandboxagent.server.http.views import BOOLEAN, Endpoint
 from tests.support.client import META, Client, run
 from tests.support.running import BOUND, Server, eventually, scripted
 from tests.support.world import world
@@ -300,6 +301,25 @@ def test_two_endpoints_with_one_method_and_path_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"two endpoints answer GET /v1/turns/\{id\}"):
         make_control_app([one, other], no_ui)
+
+
+def test_the_document_has_the_parameters_that_an_endpoint_declares() -> None:
+    async def handle(*_: object) -> Any: ...
+
+    endpoint = Endpoint(
+        *("GET", "/v1/ports/{port}", handle, "A port.", None, {"open": "Only if it is open.", "like": "A part."}),
+        path_parameters={"port": "Its number."},
+        schemas={"open": BOOLEAN},
+    )
+    paths: Any = openapi.document([endpoint])["paths"]
+    found = {each["name"]: each for each in paths["/v1/ports/{port}"]["get"]["parameters"]}
+
+    text = {"type": "string"}
+    assert found == {
+        "port": {"name": "port", "in": "path", "description": "Its number.", "schema": text, "required": True},
+        "open": {"name": "open", "in": "query", "description": "Only if it is open.", "schema": {"type": "boolean"}},
+        "like": {"name": "like", "in": "query", "description": "A part.", "schema": text},
+    }
 
 
 def test_an_endpoint_that_does_not_describe_its_path_is_refused() -> None:
