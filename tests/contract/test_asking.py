@@ -30,6 +30,7 @@ from tests.support.asking import (
 from tests.support.client import Client, Json, run
 from tests.support.running import BOUND, Server
 
+EVENTS = "_sandboxagent/session/events"
 ATTACH, DETACH = "_sandboxagent/session/attach", "_sandboxagent/session/detach"
 PENDING = "_sandboxagent/session/pending"
 QUESTION_ANSWER: Json = {"status": "answered", "answers": [["a"]]}
@@ -46,6 +47,34 @@ def test_a_permission_request_passes_through_with_the_agents_own_options(server:
             assert (await a.answer(asked.data["id"], ALLOW)).status_code == 202
             assert (await turn)["result"] == {"stopReason": "end_turn"}
             assert answer_line(texts(await everything(a, events))[0])["result"] == ALLOW
+
+    run(main())
+
+
+@pytest.mark.requirement("6.events-request-id")
+def test_the_event_of_a_request_has_its_id_as_long_as_it_is_open(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as a, a.stream() as events, Client(server) as b:
+            session = await a.new_session()
+            # An agent may use an id again once it has its answer.
+            asks = [permission("7"), ["wait_answer"]]
+            turn = asyncio.create_task(a.prompt(session, [*asks, *asks, ["say", "over"]]))
+            first = await events.method(PERMISSION)
+            assert await open_requests(b, session) == [first.data["id"]]
+            assert (await a.answer(first.data["id"], ALLOW)).status_code == 202
+            second = (await events.until(lambda event: event.method == PERMISSION and event.id != first.id))[-1]
+            assert await open_requests(b, session) == [second.data["id"]]
+            await b.result(ATTACH, {"sessionId": session})
+            assert (await b.answer(second.data["id"], ALLOW)).status_code == 202
+            await turn
+            assert await open_requests(a, session) == []
+
+    async def open_requests(client: Client, session: str) -> list[str]:
+        page = await client.result(EVENTS, {"sessionId": session})
+        named = [event for event in page["events"] if "requestId" in event]
+        assert all(event["envelope"]["method"] == PERMISSION for event in named)
+        assert named == named[-1:]
+        return [event["requestId"] for event in named]
 
     run(main())
 

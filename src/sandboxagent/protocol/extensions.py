@@ -123,7 +123,7 @@ class Gap(Struct, rename="camel"):
     """The position of the first event after the deleted ones."""
 
 
-class LogEvent(Struct):
+class LogEvent(Struct, rename="camel"):
     """An envelope in a session's log."""
 
     id: int
@@ -134,6 +134,9 @@ class LogEvent(Struct):
     """The sender of the envelope: a client, the agent or the server."""
     envelope: Object
     """The envelope itself."""
+    request_id: str | UnsetType = UNSET
+    """The id by which clients answer the event, while it is an agent's request that this client may answer. Absent from
+    any other event."""
 
 
 class EventsResult(Struct):

@@ -168,6 +168,7 @@ def test_a_permission_is_answered_through_any_gateway_and_the_first_answer_wins(
             assert also.id > attached["position"]
             pending = (await two.result("_sandboxagent/session/pending", {"sessionId": session}))["pending"]
             assert [each["id"] for each in pending] == [also.data["id"]] == [asked.data["id"]]
+            assert await request_in_log(two, session) == pending[0]["id"]
             everywhere = (await one.result("_sandboxagent/session/pending"))["pending"]
             assert asked.data["id"] in [each["id"] for each in everywhere]
             # No id is taken under which nothing was asked.
@@ -183,6 +184,13 @@ def test_a_permission_is_answered_through_any_gateway_and_the_first_answer_wins(
             assert withdrawn.data["params"]["requestId"] == asked.data["id"]
             assert (await turn)["result"]["stopReason"] == "end_turn"
             assert '"optionId":"yes"' in texts(await first.turn_ended()).replace(" ", "")
+            assert await request_in_log(two, session) is None
+
+    async def request_in_log(client: Client, session: str) -> str | None:
+        """The id by which the only request in the log can be answered."""
+        page = await client.result("_sandboxagent/session/events", {"sessionId": session})
+        [asked] = [event for event in page["events"] if event["envelope"].get("method") == PERMISSION]
+        return asked.get("requestId")
 
     run(main())
 

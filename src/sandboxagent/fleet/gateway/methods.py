@@ -4,6 +4,7 @@ These answers also cover lost nodes. A turn is named after the position of its p
 found in the stream, because each message has its node's position.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -14,10 +15,10 @@ from sandboxagent.fleet.bus.interface import BusError, StreamRecord
 from sandboxagent.fleet.gateway.connection import FleetConnection
 from sandboxagent.fleet.gateway.feed import Feed
 from sandboxagent.fleet.gateway.owners import Owners
-from sandboxagent.fleet.gateway.registry import NodeRegistry
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
 from sandboxagent.fleet.records import PART, end_of, ownership, position_of, read_part
 from sandboxagent.protocol import methods
-from sandboxagent.protocol.envelope import META, Envelope, Object, object_at, parse, text_at
+from sandboxagent.protocol.envelope import META, Envelope, Object, object_at, parse, same_id, text_at
 from sandboxagent.protocol.errors import InvalidParams, InvalidRequest, LogUnavailable, NotAnEnvelope
 from sandboxagent.protocol.extensions import ChangesParams, EventsRange
 from sandboxagent.server.log.event import Chunk, session_channel
@@ -29,12 +30,15 @@ ONE = 2
 stream has no event there, the position is one of the node's own."""
 
 Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
+ListRequests = Callable[[FleetConnection, Envelope, Seen], Awaitable[list[Object]]]
 
 
 class GatewayMethods:
     """The methods that a gateway answers itself."""
 
     def __init__(self, feed: Feed, registry: NodeRegistry, owners: Owners) -> None:
+        self.list_open: ListRequests = _list_none
+        """Lists the requests of a session that a client may answer. Set by the module that calls nodes."""
         self._feed = feed
         self._registry = registry
         self._owners = owners
@@ -44,7 +48,7 @@ class GatewayMethods:
             methods.INITIALIZE: self._initialize_again,
             methods.LIST: self._list,
             methods.LIST_SESSIONS: self._list_ours,
-            methods.EVENTS: self._events,
+            methods.EVENTS: self.read_log,
             methods.SESSION_CHANGES: self._await_changes,
         }
 
@@ -113,7 +117,8 @@ class GatewayMethods:
             connection.end_attachment(seen.session_id, self._feed.position)
         return {}
 
-    async def _events(self, connection: FleetConnection, envelope: Envelope) -> object:
+    async def read_log(self, connection: FleetConnection, envelope: Envelope) -> object:
+        """Return a page of a session's log."""
         seen = self._registry.session(envelope.session_id)
         try:
             asked = msgspec.convert(envelope.params(), EventsRange)
@@ -126,12 +131,18 @@ class GatewayMethods:
             prompt = await find_prompt(self._feed, seen.session_id, asked.after + 1)
             chunks, end = ([prompt], prompt.last + 1) if prompt is not None else (chunks, end)
         events: list[Object] = []
+        requests: dict[object, bytes] = {}
         for chunk in chunks:
             for position, line in enumerate(chunk.lines, chunk.first):
                 if position < end:
                     facts = {"id": position, "at": iso(chunk.at), "direction": chunk.direction}
                     events.append({**facts, "envelope": shown(line)})
+                    if chunk.request is not None:
+                        requests[position] = line
         page = events[:limit]
+        of_requests = [(event, requests[event["id"]]) for event in page if event["id"] in requests]
+        if of_requests:
+            _name_requests(of_requests, await self.list_open(connection, envelope, seen))
         result: Object = {"events": page, "next": page[-1]["id"] if len(events) > limit else None}
         if trimmed:
             result["gap"] = {"after": asked.after, "resumesAt": page[0]["id"] if page else end}
@@ -146,6 +157,28 @@ def _entry(view: Object) -> Object:
         **{name: view.get(name) for name in ("sessionId", "cwd", "title", "updatedAt")},
         "_meta": {META: ours},
     }
+
+
+async def _list_none(connection: FleetConnection, envelope: Envelope, session: Seen) -> list[Object]:
+    return []
+
+
+def _name_requests(asked: list[tuple[Object, bytes]], open: list[Object]) -> None:
+    """Give the events of open requests the ids by which clients answer.
+
+    A node's list has no positions in the stream, but the time and the agent's id of each request. Events that share
+    both stay without an id: an answer would be for another request than the one that a person saw.
+    """
+    ids = {_mark(each.get("askedAt"), msgspec.json.encode(each.get("agentRequestId"))): each.get("id") for each in open}
+    marks = [_mark(event["at"], parse(line).id or b"") for event, line in asked]
+    counts = Counter(marks)
+    for mark, (event, _) in zip(marks, asked, strict=True):
+        if mark in ids and counts[mark] == 1:
+            event["requestId"] = ids[mark]
+
+
+def _mark(at: object, id: bytes) -> tuple[object, bytes]:
+    return at, same_id(id)
 
 
 def is_prompt(line: bytes) -> bool:

@@ -24,7 +24,7 @@ from sandboxagent.fleet.gateway.ingest import IsThere
 from sandboxagent.fleet.gateway.methods import GatewayMethods
 from sandboxagent.fleet.gateway.node_calls import NodeCalls, refused
 from sandboxagent.fleet.gateway.placement import PlacementRequest, place
-from sandboxagent.fleet.gateway.registry import NodeRegistry
+from sandboxagent.fleet.gateway.registry import NodeRegistry, Seen
 from sandboxagent.fleet.gateway.tunnels import NodeAnswer
 from sandboxagent.fleet.messages import Introduced
 from sandboxagent.protocol import headers, methods
@@ -37,7 +37,9 @@ from sandboxagent.protocol.envelope import (
     failure,
     object_at,
     objects_at,
+    parse,
     parse_answer,
+    request,
     same_id,
     success,
     text_at,
@@ -107,6 +109,7 @@ class FleetRequests:
         self._connections = connections
         self._node_calls = node_calls
         self._methods = own
+        own.list_open = self._list_open
         self._own = own.table()
         self._without_node = own.table_without_node()
         self._registry = registry
@@ -305,6 +308,14 @@ class FleetRequests:
         nodes = (self._registry.nodes_with_pending() | set(connection.remotes)) & set(self._registry.leases)
         found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
         return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
+
+    async def _list_open(self, connection: FleetConnection, envelope: Envelope, session: Seen) -> list[Object]:
+        """List a session's requests that a client may answer; none while its node is not connected."""
+        assert envelope.id is not None
+        if session.node not in self._registry.leases:
+            return []
+        asking = request(envelope.id, methods.PENDING, {"sessionId": session.session_id})
+        return await self._pending_at(connection, session.node, parse(asking))
 
     async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[Object]:
         """List the pending requests of one node.

@@ -113,12 +113,17 @@ class ExtensionMethods(Struct, frozen=True):
         session = self.hub.session(envelope.session_id)
         asked = self._range(envelope.params())
         end = self.hub.log.position + 1 if asked.before is None else asked.before
+        chunks = await self.hub.log.history(session.id, asked.after, end, asked.limit + 1)
+        open_requests = self.listing.request_ids(connection, session)
         events: list[Object] = []
-        for chunk in await self.hub.log.history(session.id, asked.after, end, asked.limit + 1):
+        for chunk in chunks:
             at = iso(chunk.at)
             for position, line in enumerate(chunk.lines, chunk.first):
                 if position < end:
-                    events.append({"id": position, "at": at, "direction": chunk.direction, "envelope": shown(line)})
+                    event: Object = {"id": position, "at": at, "direction": chunk.direction, "envelope": shown(line)}
+                    if position in open_requests:
+                        event["requestId"] = Raw(open_requests[position])
+                    events.append(event)
         page = events[: asked.limit]
         # The log limits a page by bytes, too. It may have more events although this page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))

@@ -397,6 +397,7 @@ class Hub:
         """Record an agent's request and send it to all clients that may answer it."""
         history, session_id = pending.session is not None, pending.session_id
         chunk = self.log.append([line], FROM_AGENT, session_id, channel, is_request=True, history=history)
+        pending.asked_at = chunk.at
         if pending.session is not None:
             self._happened(pending.session, 1, chunk.at)
         self.pending.ask(pending)
@@ -414,6 +415,7 @@ class Hub:
         assert pending.session is not None
         line, session = pending.request.line, pending.session
         chunk = self.log.append([line], FROM_AGENT, session.id, NO_CLIENT, is_request=True)
+        pending.asked_at = chunk.at
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 

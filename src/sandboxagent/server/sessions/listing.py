@@ -102,9 +102,15 @@ class SessionListing:
 
     def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
         """Return the pending requests that this connection may answer, as it should read them."""
-        asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
-        open = [one for one in asked if not one.deciding and not self._hub.belongs_to_other(one, connection)]
-        return [self._pending(connection, one) for one in open]
+        return [self._pending(connection, one) for session in sessions for one in self._open(connection, session)]
+
+    def request_ids(self, connection: Connection, session: Session) -> dict[int, bytes]:
+        """Return the ids of a session's requests that this connection may answer, by their positions in the log."""
+        return {one.key: one.id for one in self._open(connection, session)}
+
+    def _open(self, connection: Connection, session: Session) -> list[PendingRequest]:
+        asked = self._hub.pending.of_session(session)
+        return [one for one in asked if not one.deciding and not self._hub.belongs_to_other(one, connection)]
 
     def _pending(self, connection: Connection, pending: PendingRequest) -> PendingView:
         assert pending.session is not None

@@ -181,7 +181,7 @@ class PendingRequest(Struct, eq=False):
     process: Process
     session: Session | None
     asked_at: float
-    """Wall-clock time, for display."""
+    """Wall-clock time, for display: the time of its event in the log."""
     waits_since: float = 0.0
     """Monotonic time, for its deadline."""
     only_tag: str | None = None
