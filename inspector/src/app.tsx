@@ -163,7 +163,7 @@ function Room({ place }: { readonly place: Place }): ReactNode {
         <EmptyState
           first
           icon={<Compass />}
-          title="There is no such page"
+          title="Page not found"
           actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}
         >
           <code>{place.path}</code> leads nowhere.
@@ -196,7 +196,7 @@ class Fence extends Component<{ readonly children: ReactNode }, { readonly error
     return (
       <EmptyState
         first
-        title="This view has failed"
+        title="Something went wrong here"
         actions={<Button onClick={() => this.setState({ error: undefined })}>Try again</Button>}
       >
         {error instanceof Error ? error.message : String(error)}

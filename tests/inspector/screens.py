@@ -1,7 +1,7 @@
 """Every screen of the Inspector and every state of it, on a server with sessions that look like work.
 
 `test_screens.py` goes through them; as a program this takes their pictures, light and dark, at three widths:
-`python -m tests.inspector.screens dist/screens [name ...]`; with `--docs` alone, the four of the docs.
+`python -m tests.inspector.screens dist/screens [name ...]`; with `--docs` alone, those of the docs.
 """
 
 import json
@@ -393,7 +393,7 @@ def _token(tab: Tab, made: Workshop) -> None:
 def _failed(tab: Tab, made: Workshop) -> None:
     tab.open("new?agent=mock&cwd=/does/not/exist")
     tab.click("Start")
-    tab.sees("The session could not be started")
+    tab.sees("Could not start the session")
 
 
 def _file(tab: Tab, made: Workshop) -> None:
@@ -407,6 +407,7 @@ STORY: dict[str, Literal["light", "dark"]] = {
     "chat": "light",
     "permission": "dark",
     "changes": "light",
+    "palette": "light",
 }
 """Pictures in the docs, and their theme."""
 SCREENS: dict[str, Go] = {
@@ -435,8 +436,8 @@ SCREENS: dict[str, Go] = {
     "files": room("files?path={work}", "limits.py"),
     "file": _file,
     "replay": room("replay", "Replay a session"),
-    "no-session": room("sessions/none", "There is no such session"),
-    "no-page": room("nowhere", "There is no such page"),
+    "no-session": room("sessions/none", "Session not found"),
+    "no-page": room("nowhere", "Page not found"),
     "wrong-token": _token,
     "empty": _empty,
     "empty-session": session(BLANK, "Nothing said yet"),

@@ -28,7 +28,7 @@ def test_an_agent_says_what_it_can_do_where_it_comes_from_and_how_its_process_is
     for words in ("promptCapabilities.image", "Comes with the server", "running", "Process id"):
         tab.sees(words)
     tab.open("agents/nobody")
-    tab.sees("There is no such agent")
+    tab.sees("Agent not found")
 
 
 def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: Shelf, tmp_path: Path) -> None:

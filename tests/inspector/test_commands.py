@@ -118,16 +118,16 @@ def test_a_session_is_exported_from_any_tab(tab: Tab, session: Session) -> None:
 def test_time_line_is_behind_a_button_and_stays_as_it_was_left(tab: Tab, session: Session) -> None:
     at_session(tab, session)
     assert tab.run("document.querySelector('[role=slider]') === null")
-    tab.click("Time line")
+    tab.click("Timeline")
     tab.until("document.querySelector('[role=slider]') !== null")
     tab.reload()
     tab.until("document.querySelector('[role=slider]') !== null")
     # A phone has no room for it.
     tab.size(390)
     tab.until("document.querySelector('[role=slider]') === null")
-    assert tab.run("document.querySelector('[aria-label=\"Time line\"]') === null")
+    assert tab.run("document.querySelector('[aria-label=\"Timeline\"]') === null")
     tab.size(1440)
-    tab.click("Time line")
+    tab.click("Timeline")
     tab.until("document.querySelector('[role=slider]') === null")
 
 

@@ -145,7 +145,7 @@ class TestEnvelopes:
         session.prompt('[["say", "while it was paused"]]').result()
         tab.sees(" new")
         assert tab.run(f"{listed} === window.before")
-        tab.click("Go on")
+        tab.click("Resume")
         tab.sees("while it was paused")
 
     def test_the_keyboard_goes_through_them(self, tab: Tab, told: Told) -> None:
@@ -218,7 +218,7 @@ class TestReplay:
         file.write_text("nothing of the kind\n")
         tab.open("replay")
         tab.upload("input[type=file]", file)
-        tab.sees("This is no log of a session")
+        tab.sees("This file is not an exported session")
 
 
 class TestTimeTravel:
@@ -246,7 +246,7 @@ class TestTimeTravel:
     def test_the_scrubber_steps_by_event_and_by_turn(self, tab: Tab, told: Told) -> None:
         tab.open(told.place)
         tab.until(saying("All is said."))
-        tab.click("Time line")
+        tab.click("Timeline")
         tab.focus_at("[role=slider]")
         tab.press("ArrowLeft")
         tab.until(f"location.search.includes('at={told.events[-2]['id']}')")

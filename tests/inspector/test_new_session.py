@@ -108,7 +108,7 @@ def test_what_is_wrong_is_shown_in_the_form_and_nothing_is_made(
     tab.fill("Directory", directory)
     if directory.startswith("/"):
         tab.click("Start")
-        tab.sees("The session could not be started")
+        tab.sees("Could not start the session")
     else:
         tab.has_accessible_room(colors=False)
     tab.sees(said)

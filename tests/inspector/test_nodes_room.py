@@ -47,7 +47,7 @@ def test_agents_are_those_of_the_chosen_node(tab: Tab) -> None:
     tab.follow(OWN)
     tab.until(f"location.pathname + location.search === '/ui/agents/{OWN}?node=box-2'")
     tab.choose("Node", "box-1")
-    tab.sees("There is no such agent")
+    tab.sees("Agent not found")
 
 
 def test_a_session_is_made_on_the_chosen_node_and_has_its_files(tab: Tab, server: Server, tmp_path: Path) -> None:
@@ -74,6 +74,6 @@ def test_files_are_those_of_the_chosen_node_and_one_that_is_away_says_so(tab: Ta
     tab.sees("hello.txt")
     tab.until("new URLSearchParams(location.search).get('node') === 'box-2'")
     tab.open("files?node=box-9")
-    tab.sees("This node is away")
+    tab.sees("This node is offline")
     tab.choose("Node", "box-1")
-    tab.does_not_see("This node is away")
+    tab.does_not_see("This node is offline")

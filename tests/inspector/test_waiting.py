@@ -53,7 +53,7 @@ def test_a_permission_with_its_difference_is_allowed_and_rejected(
 def test_a_rejection_says_why(talk: Conversation) -> None:
     talk.say("permission")
     talk.shows(".request")
-    talk.tab.click("Reject and say why…")
+    talk.tab.click("Reject with a reason…")
     talk.tab.fill_at(".request-reason", "put it elsewhere")
     talk.tab.press("Enter")
 

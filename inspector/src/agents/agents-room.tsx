@@ -29,7 +29,7 @@ export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefin
   const shown = sorted.find(({ id }) => id === chosen) ?? (chosen === undefined ? sorted[0] : undefined);
   if (!agents.value) {
     return agents.state === "failed" ? (
-      <ErrorNote title="The agents could not be read" error={agents.error} actions={<Button onClick={reload}>Try again</Button>} />
+      <ErrorNote title="Could not load the agents" error={agents.error} actions={<Button onClick={reload}>Try again</Button>} />
     ) : (
       <Loading label="Loading the agents" />
     );
@@ -63,7 +63,7 @@ export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefin
         {shown ? (
           <Detail key={shown.id} agent={shown} onChange={reload} />
         ) : (
-          <EmptyState icon={<Bot />} title="There is no such agent">
+          <EmptyState icon={<Bot />} title="Agent not found">
             The server knows no agent <code>{chosen}</code>.
           </EmptyState>
         )}
@@ -102,7 +102,7 @@ function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange:
           <Install agent={agent} again={agent.installed} onEnd={onChange} />
         )}
       </div>
-      {!agent.supported && <ErrorNote title="Not for this machine">{agent.unsupportedReason}</ErrorNote>}
+      {!agent.supported && <ErrorNote title="Not available on this machine">{agent.unsupportedReason}</ErrorNote>}
       <Process agent={agent} />
       <Stderr agent={agent} />
       <Credentials agent={agent} />

@@ -8,7 +8,7 @@ import { Badge, type Tone } from "../design/index.js";
 export type Standing = "unsupported" | "installing" | "missing" | "broken" | "unarmed" | "ready";
 
 const WORDS: Record<Standing, readonly [string, Tone]> = {
-  unsupported: ["Not for this machine", "neutral"],
+  unsupported: ["Not available on this machine", "neutral"],
   installing: ["Installing", "accent"],
   missing: ["Not installed", "neutral"],
   broken: ["Does not start", "bad"],

@@ -55,7 +55,7 @@ function ChatOf({ sessionId, at }: ChatProps): ReactNode {
                   onAnswered={(key) => setAnswered((now) => new Set([...now, key]))}
                 />
                 {failure !== undefined && (
-                  <ErrorNote title="This page could not attach to the session" error={failure} />
+                  <ErrorNote title="Could not connect to the session" error={failure} />
                 )}
                 <PlanBar view={view} />
                 <Composer
@@ -63,7 +63,7 @@ function ChatOf({ sessionId, at }: ChatProps): ReactNode {
                   session={session}
                   view={view}
                   dropped={dropped.current}
-                  closed={isOver ? "This session has ended for good. Its log stays." : undefined}
+                  closed={isOver ? "This session has ended. You can still read it." : undefined}
                 />
               </>
             ) : (
@@ -90,11 +90,11 @@ function Conversation({ sessionId, view, isLive }: ConversationProps): ReactNode
   const { reading } = useShown(useSessionLog(sessionId));
   const focus = useSpot().spot.event;
   if (reading.state === "failed")
-    return <ErrorNote title="The session's log could not be read" error={reading.error} />;
+    return <ErrorNote title="Could not load the session's log" error={reading.error} />;
   if (view.turns.length === 0) {
     if (reading.state === "loading") return <Loading label="Reading the log" />;
     return (
-      <EmptyState icon={<MessageSquareText />} title={isLive ? "Nothing has been said yet" : "Nothing had been said"}>
+      <EmptyState icon={<MessageSquareText />} title={isLive ? "No messages yet" : "No messages at this moment"}>
         {isLive && "Write the first prompt below."}
       </EmptyState>
     );

@@ -56,7 +56,7 @@ const KEYS: readonly { readonly place: string; readonly keys: readonly (readonly
     ],
   },
   {
-    place: "Time line",
+    place: "Timeline",
     keys: [
       [["←", "→"], "One event; with Shift, ten"],
       [["Pg ↑", "Pg ↓"], "Turn by turn"],

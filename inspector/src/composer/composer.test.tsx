@@ -95,7 +95,7 @@ describe("the composer", () => {
   it("stops the turn that runs, and queues what is written meanwhile", () => {
     const { cancel, getByLabelText, type, prompts } = show({ ...EMPTY_VIEW, status: "running" });
     type("and then this");
-    fireEvent.click(getByLabelText("Queue the prompt"));
+    fireEvent.click(getByLabelText("Add to the queue"));
     expect(prompts).toEqual([["and then this", {}]]);
     fireEvent.click(getByLabelText("Stop the turn"));
     expect(cancel).toHaveBeenCalledOnce();

@@ -100,7 +100,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
   return (
     <div className="composer">
       <Queue view={view} sending={sending} takeBack={takeBack} />
-      {failure !== undefined && <ErrorNote title="The prompt was not sent" error={failure} />}
+      {failure !== undefined && <ErrorNote title="Could not send the prompt" error={failure} />}
       {closed !== undefined ? (
         <p className="composer-closed">{closed}</p>
       ) : (
@@ -128,7 +128,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
             )}
             {(!running || isWritten) && (
               <IconButton
-                label={running ? "Queue the prompt" : "Send"}
+                label={running ? "Add to the queue" : "Send"}
                 look="primary"
                 disabled={!isWritten}
                 busy={isDue}
@@ -218,7 +218,7 @@ function Writing({ field, draft, setText, view, send, running, attaching }: Writ
         rows={1}
         value={draft}
         dir="auto"
-        placeholder={running ? "Queue a prompt for when this turn has ended" : "Write to the agent"}
+        placeholder={running ? "Add to the queue; it runs after this turn" : "Message the agent"}
         aria-label="Prompt"
         aria-keyshortcuts="/"
         role={found ? "combobox" : undefined}

@@ -65,7 +65,7 @@ function QueueRow({ word, text, files, remove }: QueueRowProps): ReactNode {
       </span>
       {files > 0 && <span className="queue-files">{files === 1 ? "1 file" : `${files} files`}</span>}
       {remove && (
-        <IconButton label="Take it back" size="small" onClick={remove}>
+        <IconButton label="Remove from the queue" size="small" onClick={remove}>
           <X aria-hidden />
         </IconButton>
       )}

@@ -39,7 +39,7 @@ export function Envelopes({ sessionId, at }: { readonly sessionId: string; reado
           {paused !== undefined && now > paused && ` · ${(now - paused).toLocaleString("en")} new`}
         </span>
         <IconButton
-          label={paused === undefined ? "Pause" : "Go on"}
+          label={paused === undefined ? "Pause" : "Resume"}
           aria-pressed={paused !== undefined}
           onClick={() => setPaused(paused === undefined ? upto : undefined)}
         >

@@ -76,7 +76,7 @@ export function FileBrowser({ files, path, open, onPath, onOpen }: FileBrowserPr
           <IconButton label="New folder" onClick={() => setAsking({ kind: "folder" })}>
             <FolderPlus aria-hidden />
           </IconButton>
-          <IconButton label="Read the directory again" onClick={reload}>
+          <IconButton label="Refresh" onClick={reload}>
             <RefreshCw aria-hidden />
           </IconButton>
           <input
@@ -94,7 +94,7 @@ export function FileBrowser({ files, path, open, onPath, onOpen }: FileBrowserPr
         {listing.state === "failed" && (
           <div className={styles.padded}>
             <ErrorNote
-              title="The directory could not be read"
+              title="Could not open the directory"
               error={listing.error}
               actions={<Button onClick={() => onPath(parentOf(path))}>Go up</Button>}
             />

@@ -57,7 +57,7 @@ export function FileView({ files, path, onClose }: FileViewProps): ReactNode {
       </header>
       <div className={styles.content} tabIndex={0} role="region" aria-label={`Content of ${nameOf(path)}`}>
         {content.state === "loading" && <Loading label="Reading the file" />}
-        {content.state === "failed" && <ErrorNote title="The file could not be read" error={content.error} />}
+        {content.state === "failed" && <ErrorNote title="Could not open the file" error={content.error} />}
         {content.state === "there" && <Shown content={content.value} path={path} onDownload={download} />}
       </div>
     </section>
@@ -74,7 +74,7 @@ function Shown({ content, path, onDownload }: ShownProps): ReactNode {
   if (content.kind === "image") return <Picture blob={content.blob} name={nameOf(path)} />;
   if (content.kind === "other") {
     return (
-      <EmptyState title="This is no text" actions={<Button onClick={onDownload}>Download</Button>}>
+      <EmptyState title="This file is not text" actions={<Button onClick={onDownload}>Download</Button>}>
         A file of {sizeText(content.entry.size)} that cannot be shown here.
       </EmptyState>
     );

@@ -15,7 +15,7 @@ export function FilesRoom({ path }: { readonly path: string | undefined }): Reac
   const [open, setOpen] = useState<string>();
   const shown = path ?? start.value;
   if (shown === undefined) {
-    return start.state === "failed" ? <ErrorNote title="There are no files to show" error={start.error} /> : <Loading />;
+    return start.state === "failed" ? <ErrorNote title="No files to show" error={start.error} /> : <Loading />;
   }
   return (
     <>

@@ -40,7 +40,7 @@ export function Questions({ waiting, onAnswer }: QuestionsProps): ReactNode {
     <section className={styles.questions} aria-label="Waiting for you" data-all={all || undefined}>
       {missed && (
         <ErrorNote
-          title="The answer was not taken"
+          title="The answer was not accepted"
           error={missed.error}
           actions={<Button onClick={() => setFailed(undefined)}>Dismiss</Button>}
         >

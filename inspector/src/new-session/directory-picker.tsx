@@ -92,7 +92,7 @@ function Picker({ start, onClose, onPick }: PickerProps): ReactNode {
     >
       <Crumbs path={path} onPath={setPath} />
       <div className={styles.folders}>
-        {listing.state === "failed" && <ErrorNote title="This directory could not be read" error={listing.error} />}
+        {listing.state === "failed" && <ErrorNote title="Could not open this directory" error={listing.error} />}
         {listing.state === "loading" && !listing.value && <Loading label="Reading the directory" />}
         <ul>
           {path !== "/" && (

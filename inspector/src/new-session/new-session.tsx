@@ -49,7 +49,7 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
       <div className={styles.inside}>
         <h1>New session</h1>
         {agents.state === "failed" && !agents.value && (
-          <ErrorNote title="The agents could not be read" error={agents.error} actions={<Button onClick={reload}>Try again</Button>} />
+          <ErrorNote title="Could not load the agents" error={agents.error} actions={<Button onClick={reload}>Try again</Button>} />
         )}
         {agents.state === "loading" && !agents.value && <Loading label="Loading the agents" />}
         {chosen && (
@@ -156,7 +156,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
     <form className={styles.form} onSubmit={(event) => void start(event)}>
       <DirectoryField value={cwd} onChange={setCwd} known={known} />
       {usable && <OfferFields agent={agent} chosen={chosen} onChange={setChosen} />}
-      <Field label="What it may do without asking">
+      <Field label="Permission mode">
         {(described) => (
           <Select {...described} value={permissionMode} onChange={(event) => setPermissionMode(event.target.value)}>
             {PERMISSION_MODES.map(([value, name]) => (
@@ -183,7 +183,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
         )}
       </Field>
       <div className={styles.actions}>
-        {error !== undefined && <ErrorNote title="The session could not be started" error={error} />}
+        {error !== undefined && <ErrorNote title="Could not start the session" error={error} />}
         <Button look="primary" type="submit" busy={busy} disabled={!usable || !cwd.startsWith("/")}>
           {busy ? <Spinner label="Starting" /> : <Play aria-hidden />}
           {busy ? `Starting ${agent.title}` : "Start"}

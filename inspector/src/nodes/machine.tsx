@@ -50,14 +50,14 @@ function OnNode({ wanted, onNode, children }: OnMachineProps): ReactNode {
   );
   if (all === undefined) {
     return nodes.state === "failed" ? (
-      <ErrorNote title="The nodes could not be read" error={nodes.error} actions={<Button onClick={reload}>Try again</Button>} />
+      <ErrorNote title="Could not load the nodes" error={nodes.error} actions={<Button onClick={reload}>Try again</Button>} />
     ) : (
       <Loading label="Loading the nodes" />
     );
   }
   if (machine === undefined) {
     return (
-      <EmptyState first icon={<Server />} title="No node is there" actions={<Button onClick={reload}>Look again</Button>}>
+      <EmptyState first icon={<Server />} title="No nodes yet" actions={<Button onClick={reload}>Refresh</Button>}>
         Start a server with <code>--join</code>, and its agents and files appear here.
       </EmptyState>
     );
@@ -70,7 +70,7 @@ function OnNode({ wanted, onNode, children }: OnMachineProps): ReactNode {
           {children}
         </Chosen>
       ) : (
-        <EmptyState first icon={<Server />} title="This node is away" actions={<Button onClick={reload}>Look again</Button>}>
+        <EmptyState first icon={<Server />} title="This node is offline" actions={<Button onClick={reload}>Refresh</Button>}>
           Its sessions can be read meanwhile. Its agents and files are there again when it is.
         </EmptyState>
       )}

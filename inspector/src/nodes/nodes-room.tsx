@@ -22,14 +22,14 @@ export function NodesRoom(): ReactNode {
   }, [reload]);
   if (!nodes.value) {
     return nodes.state === "failed" ? (
-      <ErrorNote title="The nodes could not be read" error={nodes.error} actions={<Button onClick={reload}>Try again</Button>} />
+      <ErrorNote title="Could not load the nodes" error={nodes.error} actions={<Button onClick={reload}>Try again</Button>} />
     ) : (
       <Loading label="Loading the nodes" />
     );
   }
   if (nodes.value.length === 0) {
     return (
-      <EmptyState first icon={<Server />} title="No node is there">
+      <EmptyState first icon={<Server />} title="No nodes yet">
         Start a server with <code>--join</code>, and it appears here.
       </EmptyState>
     );

@@ -93,7 +93,7 @@ function Choosing({ open }: { readonly open: (id: string, name: string) => void 
       >
         Open or drop an exported log (JSON lines), and step through it. Nothing is sent to any agent.
       </EmptyState>
-      {error !== undefined && <ErrorNote title="This is no log of a session" error={error} />}
+      {error !== undefined && <ErrorNote title="This file is not an exported session" error={error} />}
       <PastSessions />
     </div>
   );

@@ -73,7 +73,7 @@ function useTimeline(at: number | undefined): Switch | undefined {
     keep(isOpen ? "off" : "on");
     if (at !== undefined) move({ at: undefined });
   };
-  const command: Command = { label: isOpen ? "Hide time line" : "Show time line", icon: <Clock aria-hidden />, run: toggle };
+  const command: Command = { label: isOpen ? "Hide timeline" : "Show timeline", icon: <Clock aria-hidden />, run: toggle };
   useOffer(isNarrow ? NOTHING : [command]);
   return isNarrow ? undefined : { isOpen, toggle };
 }
@@ -117,12 +117,12 @@ function useFound(id: string): SessionInfo | Error | undefined {
 
 function Absent({ id, error }: { readonly id: string; readonly error: Error }): ReactNode {
   const gone = error instanceof ServerProblem && error.status === 404;
-  if (!gone) return <ErrorNote title="The session could not be read" error={error} />;
+  if (!gone) return <ErrorNote title="Could not load the session" error={error} />;
   return (
     <EmptyState
       first
       icon={<MessageSquareOff />}
-      title="There is no such session"
+      title="Session not found"
       actions={<Button onClick={() => go({ room: "mission" })}>All sessions</Button>}
     >
       The server has no session <code>{id}</code>. It may have been deleted.
@@ -175,7 +175,7 @@ function Head({ session, tab, at, embedded, timeline }: HeadProps): ReactNode {
         }))}
       />
       {timeline && (
-        <IconButton label="Time line" aria-pressed={timeline.isOpen} onClick={timeline.toggle}>
+        <IconButton label="Timeline" aria-pressed={timeline.isOpen} onClick={timeline.toggle}>
           <Clock aria-hidden />
         </IconButton>
       )}

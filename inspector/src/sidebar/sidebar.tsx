@@ -10,7 +10,7 @@ import { isAboutSession, wordsOf } from "../commands/found.js";
 import { Ago, Badge, IconButton, Kbd, Loading, SearchField, StateDot, Words } from "../design/index.js";
 import { CONTROL } from "../design/keys.js";
 import { ROOMS } from "../rooms.js";
-import { Link, usePlace } from "../router.js";
+import { Link, type Place, usePlace } from "../router.js";
 import { stateOf, titleOf, useHealth, useInventory } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
 import { Status } from "./status.js";
@@ -18,6 +18,9 @@ import styles from "./sidebar.module.css";
 
 const HEADING_HEIGHT = 28;
 const ROW_HEIGHT = 46;
+
+/** Rooms that list the sessions themselves. */
+const LISTING: ReadonlySet<Place["room"]> = new Set(["mission", "replay"]);
 
 export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNode {
   const place = usePlace();
@@ -71,8 +74,7 @@ export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNo
           </Link>
         ))}
       </nav>
-      {place.room === "mission" ? (
-        // That room is the list of all sessions.
+      {LISTING.has(place.room) ? (
         <div className={styles.rest} />
       ) : (
         <>

@@ -44,7 +44,7 @@ export function Timeline({ sessionId, at }: { readonly sessionId: string; readon
       <IconButton size="small" label={playing ? "Pause" : "Play"} onClick={toggle}>
         {playing ? <Pause /> : <Play />}
       </IconButton>
-      <IconButton size="small" label="One event on" onClick={() => step(1)}>
+      <IconButton size="small" label="One event forward" onClick={() => step(1)}>
         <StepForward />
       </IconButton>
       <IconButton size="small" label="Next turn" onClick={() => turn(1)}>

@@ -84,7 +84,7 @@ export function PermissionAnswer({ asked, tool, busy, answer, keys, compact }: P
             </Button>
           )}
           <Button look="quiet" size={compact ? "small" : "normal"} disabled={busy} onClick={() => setExplaining(true)}>
-            Reject and say why…
+            Reject with a reason…
           </Button>
           {keys && (
             <span className="request-hint" aria-hidden>
@@ -116,7 +116,7 @@ function Explanation({
       <Input
         autoFocus
         className="request-reason"
-        aria-label="Why you reject it"
+        aria-label="Reason"
         placeholder="What the agent should do instead"
         maxLength={4_096}
         value={reason}

@@ -223,8 +223,8 @@ describe("a permission card", () => {
 
   it("does not take what is typed in a field for an answer", () => {
     const { answers, getByText, getByLabelText } = show(permission({}));
-    fireEvent.click(getByText("Reject and say why…"));
-    const field = getByLabelText("Why you reject it");
+    fireEvent.click(getByText("Reject with a reason…"));
+    const field = getByLabelText("Reason");
     fireEvent.keyDown(field, { key: "a" });
     expect(answers).toEqual([]);
     fireEvent.change(field, { target: { value: "use git mv" } });

@@ -34,7 +34,7 @@ export interface RequestCardProps {
 const WORDS = {
   permission: "asks for permission",
   question: "has a question",
-  elicitation: "needs something from you",
+  elicitation: "needs your input",
 } as const;
 
 /** A request of an agent's that waits for an answer. */
@@ -75,7 +75,7 @@ export function RequestCard(props: RequestCardProps): ReactNode {
       {asked.kind === "permission" && <PermissionAnswer {...common} asked={asked} tool={props.tool} />}
       {asked.kind === "question" && <QuestionAnswer {...common} asked={asked} />}
       {asked.kind === "elicitation" && <FormAnswer {...common} asked={asked} />}
-      {failure !== undefined && <ErrorNote title="The answer was not taken" error={failure} />}
+      {failure !== undefined && <ErrorNote title="The answer was not accepted" error={failure} />}
     </div>
   );
 }
