@@ -75,7 +75,7 @@ TASKS_OF_THEIR_OWN = {
         "fleet/node/membership.py Membership._take_part",
         "server/agents/install/installer.py _to_its_end",
         "server/agents/process.py AgentProcess.spawn",
-        "server/file_api/archives.py Archives.post_upload_batch",
+        "server/file_api/archives.py Archives.unpack",
         "server/file_api/search.py _unless_gone",
         "server/http/body.py WebSocketTransport._serve",
         "server/http/views.py Installs._events",

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from backports import zstd
 
-from tests.support.archives import extended, folder, hardlink, header, member, symlink
+from tests.support.archives import extended, folder, hardlink, header, member, packed, symlink
 from tests.support.filing import Filing
 from tests.support.problems import problem
 from tests.support.running import Server, eventually
@@ -38,14 +38,6 @@ def files(small_server: Server) -> Filing:
     folder = Path(str(small_server.environment["root"])) / f"test{next(NAMES)}"
     folder.mkdir()
     return Filing(small_server, folder)
-
-
-def packed(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for info, content in members:
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def upload(files: Filing, path: str, data: bytes | Iterator[bytes], **headers: str):

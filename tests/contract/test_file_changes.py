@@ -1,6 +1,8 @@
 """Contract, section 13: directories made, files moved and deleted, and the same over ACP."""
 
 import base64
+import bz2
+import gzip
 import os
 import shutil
 import tempfile
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archives import member, packed, symlink
 from tests.support.client import Client, Json, run
 from tests.support.filing import Filing, problem
 from tests.support.running import Server
@@ -263,6 +266,57 @@ def test_a_search_over_acp_is_the_page_of_http(files: Filing) -> None:
                 assert (await client.error(method, {**here, **wrong}))["data"]["type"] == "invalid-params"
             outside = await client.error(method, {"path": "/etc", "text": "root"})
             assert outside["data"]["type"] == "outside-roots"
+
+    run(main())
+
+
+@pytest.mark.requirement("13.over-acp")
+def test_an_archive_over_acp_is_unpacked_as_over_http(files: Filing) -> None:
+    async def main() -> None:
+        async with Client(files.server) as client:
+            params = {"cwd": str(files.root), "mcpServers": []}
+            id = (await client.result("session/new", params))["sessionId"]
+            data = packed(member("run", b"#!", mode=0o755), member("a/b", bytes(1 << 20)), symlink("l", "a/b"))
+            for path, content in (("plain", data), ("packed", gzip.compress(data))):
+                params = {"path": path, "sessionId": id, "archive": base64.b64encode(content).decode()}
+                uploaded = await client.result("_sandboxagent/fs/upload_batch", params)
+                into = files.root / path
+                assert uploaded == {"paths": [f"{into}/run", f"{into}/a/b", f"{into}/l"], "truncated": False}
+                assert (into / "l").read_bytes() == bytes(1 << 20)
+                assert os.access(into / "run", os.X_OK)
+
+    run(main())
+
+
+@pytest.mark.requirement("13.over-acp")
+def test_a_bad_archive_over_acp_changes_nothing_and_is_a_named_error(files: Filing) -> None:
+    good = packed(member("x", b"x"))
+    there = str(files.root / "there")
+    cases: list[tuple[str, bytes | str, str, Json]] = [
+        (there, "no base64", "invalid-params", {}),
+        (there, b"", "bad-archive", {}),
+        (there, b"no archive" * 100, "bad-archive", {}),
+        (there, good[:700], "bad-archive", {}),
+        (there, bz2.compress(good), "bad-archive", {"rule": "bz2"}),
+        (there, packed(member("../x", b"x")), "bad-archive", {"entry": "../x"}),
+        (there, packed(member("/x", b"x")), "bad-archive", {"entry": "/x"}),
+        (there, packed(symlink("l", "../..")), "bad-archive", {"entry": "l"}),
+        (there, gzip.compress(packed(member("zeros", bytes(80 << 20)))), "archive-too-large", {"entry": "zeros"}),
+        (there, bytes((8 << 20) + 1), "file-too-large", {"route": "POST /v1/fs/upload-batch", "limit": 8 << 20}),
+        (f"{files.root}/../../outside", good, "outside-roots", {}),
+        ("", good, "bad-path", {}),
+    ]
+
+    async def main() -> None:
+        async with Client(files.server) as client:
+            for path, content, slug, fields in cases:
+                encoded = content if isinstance(content, str) else base64.b64encode(content).decode()
+                error = await client.error("_sandboxagent/fs/upload_batch", {"path": path, "archive": encoded})
+                assert (error["code"], error["data"]["type"]) == (-32602, slug), error
+                assert error["data"].items() >= fields.items(), error
+            error = await client.error("_sandboxagent/fs/upload_batch", {"path": there})
+            assert error["data"]["type"] == "invalid-params"
+        assert os.listdir(files.root) == []
 
     run(main())
 

@@ -17,6 +17,7 @@ from sandboxagent.server.files.upload import Uploaded
 from sandboxagent.server.sessions import requests as from_client
 from tests.docs.source import announced_methods, answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
+from tests.support.archives import member, packed
 from tests.support.client import Client, Json, Stream, run
 from tests.support.running import BOUND, Server
 from tools.reference.methods import Method, methods
@@ -217,6 +218,8 @@ async def _files(caller: _Caller, session: str) -> None:
     await caller("_sandboxagent/fs/entries", path="folder", limit=1, sessionId=session)
     await caller("_sandboxagent/fs/stat", path="folder/b", follow=False, sessionId=session)
     await caller("_sandboxagent/fs/search", path="folder", text="hello", sessionId=session)
+    archive = b64encode(packed(member("c", b"hello"))).decode()
+    await caller("_sandboxagent/fs/upload_batch", path="folder", archive=archive, sessionId=session)
     await caller("_sandboxagent/fs/delete", path="folder", recursive=True, sessionId=session)
 
 

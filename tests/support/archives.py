@@ -29,6 +29,15 @@ def folder(name: str) -> tuple[tarfile.TarInfo, bytes]:
     return member(name, type=tarfile.DIRTYPE, mode=0o755)
 
 
+def packed(*members: tuple[tarfile.TarInfo, bytes], format: int = tarfile.PAX_FORMAT) -> bytes:
+    """A plain tar archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=format, errors="surrogateescape") as archive:
+        for info, content in members:
+            archive.addfile(info, io.BytesIO(content))
+    return buffer.getvalue()
+
+
 def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes], packing: str = "gz") -> Path:
     """Write a tar archive."""
     with tarfile.open(path, f"w:{packing}") as archive:

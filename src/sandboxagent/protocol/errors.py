@@ -475,11 +475,11 @@ class NoRoom(FileProblem):
 
 
 class BadArchive(SandboxAgentError):
-    slug, title, status = "bad-archive", "Bad Archive", 400
+    slug, title, status, rpc_code = "bad-archive", "Bad Archive", 400, -32602
 
 
 class ArchiveTooLarge(SandboxAgentError):
-    slug, title, status = "archive-too-large", "Archive Too Large", 413
+    slug, title, status, rpc_code = "archive-too-large", "Archive Too Large", 413, -32602
 
 
 class WatchesExhausted(SandboxAgentError):

@@ -19,6 +19,8 @@ from sandboxagent.protocol.files import (
     ReadParams,
     SearchParams,
     StatParams,
+    Uploaded,
+    UploadParams,
     WriteParams,
     Written,
 )
@@ -460,7 +462,8 @@ TYPES: dict[str, type[Struct]] = {
         *(MetadataParams, MetadataResult, TerminateResult, EventsParams, EventsResult, PendingParams, PendingResult),
         *(AgentsParams, AgentsView, AgentParams, AgentView, InstallParams, InstallResult),
         *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams, SearchParams),
-        *(Content, Written, EntriesPage, FileView, Done, Moved, Found),
+        UploadParams,
+        *(Content, Written, EntriesPage, FileView, Done, Moved, Found, Uploaded),
         *(QuestionParams, QuestionAnswer, TurnParams, DecisionParams, MetadataUpdate, EndedParams, Gap, UnparsedParams),
         ShellParams,
     )

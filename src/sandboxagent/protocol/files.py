@@ -184,6 +184,13 @@ class WriteParams(PathParams, rename="camel", kw_only=True):
     """The whole content of the file, in base64."""
 
 
+class UploadParams(PathParams, rename="camel", kw_only=True):
+    """An archive to unpack into a directory."""
+
+    archive: bytes
+    """The tar archive in base64, plain or packed with gzip or zstd."""
+
+
 class EntriesParams(PathParams, rename="camel"):
     """A page of a directory to list."""
 

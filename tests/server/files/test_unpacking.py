@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-import io
 import os
 import stat
 import tarfile
@@ -32,7 +31,7 @@ from sandboxagent.server.files.confined import Confined
 from sandboxagent.server.files.flow import Abandoned, Inflow
 from sandboxagent.server.files.roots import encode_name
 from sandboxagent.server.files.upload import PATHS, SLACK, Uploaded, UploadLimits, receive
-from tests.support.archives import extended, folder, hardlink, header, member, symlink
+from tests.support.archives import extended, folder, hardlink, header, member, packed, symlink
 from tests.support.client import run
 from tests.support.small_disk import mounted
 
@@ -40,14 +39,6 @@ LIMITS = UploadLimits(bytes=1 << 20, entries=100, ratio=10)
 MIB = 1 << 20
 
 Member = tuple[tarfile.TarInfo, bytes]
-
-
-def packed(*members: Member, format: int = tarfile.PAX_FORMAT) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=format, errors="surrogateescape") as archive:
-        for info, content in members:
-            archive.addfile(info, io.BytesIO(content))
-    return buffer.getvalue()
 
 
 def send(root: Path, data: bytes, *, to: str = "", limits: UploadLimits = LIMITS, ends: bool = True) -> Uploaded:

@@ -6,7 +6,7 @@ Archives are streamed in both directions, in constant memory.
 import asyncio
 import logging
 import os
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from typing import Literal, cast
 from urllib.parse import quote
@@ -99,19 +99,27 @@ class Archives:
     async def post_upload_batch(self, request: Request) -> Response:
         path = self._paths.read_path(request)
         _check_type(request)
+        try:
+            return json_response(await self.unpack(path, request.stream()))
+        except (ClientDisconnect, Abandoned):
+            return Response(status_code=400)  # The client is gone.
+
+    async def unpack(self, path: str, archive: AsyncIterator[bytes]) -> Uploaded:
+        """Unpack an archive into a directory, as its bytes come.
+
+        Raises TooMany, BadRequest after too much silence, and the exceptions of `receive` and of `archive`.
+        """
         with self.take_slot():
             inflow = Inflow()
             work = self.threads.start(receive, self._paths.roots.confined, path, inflow, self.limits)
-            pump = asyncio.create_task(_pump(request, inflow, self._silence))
+            pump = asyncio.create_task(_pump(archive, inflow, self._silence))
             for each in (work, pump):
                 each.add_done_callback(_retrieve_failure)
             try:
                 await asyncio.wait({work, pump}, return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
                     await pump
-                return json_response(await work)
-            except (ClientDisconnect, Abandoned):
-                return Response(status_code=400)  # The client is gone.
+                return await work
             finally:
                 pump.cancel()
                 inflow.abandon()
@@ -203,9 +211,8 @@ class _Bundle(Streamed):
         self._outflow.write(pack.flush())
 
 
-async def _pump(request: Request, inflow: Inflow, silence: float) -> None:
-    """Feed the body, as fast as it is taken. Raises ClientDisconnect, or BadRequest after too much silence."""
-    pieces = aiter(request.stream())
+async def _pump(pieces: AsyncIterator[bytes], inflow: Inflow, silence: float) -> None:
+    """Feed the pieces, as fast as they are taken. Raises their exceptions, and BadRequest after too much silence."""
     while True:
         try:
             async with asyncio.timeout(silence):

@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ from sandboxagent.protocol.files import (
     ReadParams,
     SearchParams,
     StatParams,
+    UploadParams,
     WriteParams,
     Written,
 )
@@ -35,6 +36,7 @@ from sandboxagent.server.sessions.hub import Hub
 from sandboxagent.server.sessions.reply import Answer
 
 if TYPE_CHECKING:
+    from sandboxagent.server.file_api.archives import Archives
     from sandboxagent.server.files.search import Searches
 
 CARRIED = 8 << 20
@@ -52,6 +54,8 @@ class FileMethods(Struct, frozen=True):
     pools: Pools
     searches: "Callable[[], Searches]"
     """Makes the searches on first use."""
+    archives: "Callable[[], Archives]"
+    """Makes the archives on first use."""
 
     def table(self) -> dict[str, Method]:
         return {
@@ -62,17 +66,21 @@ class FileMethods(Struct, frozen=True):
             methods.MAKE_DIRECTORY: self._method(PathParams, self._mkdir),
             methods.MOVE: self._move,
             methods.SEARCH: self._search,
+            methods.UPLOAD_BATCH: self._upload_batch,
             methods.DELETE_FILE: self._method(DeleteParams, self._delete, self.pools.trees),
         }
 
     def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:
         async def method(connection: Connection, envelope: Envelope) -> Answer:
-            is_large = len(envelope.line) > LARGE
-            asked = await self.pools.files.run(_params, envelope, type) if is_large else _params(envelope, type)
+            asked = await self._read_params(envelope, type)
             path = self._absolute(asked.path, asked.session_id)
             return await _answer_in_thread(envelope, lambda: work(path, asked), pool or self.pools.files)
 
         return method
+
+    async def _read_params(self, envelope: Envelope, type: type[Params]) -> Params:
+        is_large = len(envelope.line) > LARGE
+        return await self.pools.files.run(_params, envelope, type) if is_large else _params(envelope, type)
 
     def _absolute(self, path: str, session_id: str | None) -> str:
         if not path:
@@ -137,6 +145,18 @@ class FileMethods(Struct, frozen=True):
         except BadRequest as error:
             raise InvalidParams(str(error), **error.fields) from error
         return await _answer_in_thread(envelope, lambda: found, self.pools.files)
+
+    async def _upload_batch(self, connection: Connection, envelope: Envelope) -> Answer:
+        asked = await self._read_params(envelope, UploadParams)
+        path = self._absolute(asked.path, asked.session_id)
+        if len(asked.archive) > CARRIED:
+            raise _too_large(path, "POST /v1/fs/upload-batch")
+        uploaded = await self.archives().unpack(path, _pieces(asked.archive))
+        return await _answer_in_thread(envelope, lambda: uploaded, self.pools.files)
+
+
+async def _pieces(archive: bytes) -> AsyncGenerator[bytes]:
+    yield archive
 
 
 T = TypeVar("T")
