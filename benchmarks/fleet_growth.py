@@ -248,9 +248,9 @@ def _on_paper(found: Growth) -> list[str]:
     return [
         "## On paper: 100,000 sessions",
         "",
-        "Take 100,000 sessions on 1,000 nodes; 5,000 of them are in a turn, with ten updates a second each; 1,000",
-        "readers at ten gateways, each with five sessions in a turn before it. What is measured is from above, on this",
-        "machine.",
+        "The fleet has 100,000 sessions on 1,000 nodes. 5,000 sessions are in a turn, with ten updates a second each.",
+        "There are 1,000 readers at ten gateways, and each reads five sessions in a turn. The measured figures are",
+        "those above, of this machine.",
         "",
         *table(["what", "for each, measured", "at 100,000 sessions", "limit"], rows),
         "",

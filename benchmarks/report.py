@@ -10,8 +10,8 @@ from servers import Failed
 
 LEGEND = """\
 Each figure is the median of its rounds; the ratio is taken round by round. ↓: lower is better; otherwise higher is.
-Events/s are events that arrived, over all readers together, divided by the time from sending the prompt to the last
-event that arrived on any reader; an event that was lost counts for nothing. Lost: events missing on a reader, of all
+Events/s: the events that arrived at all readers, divided by the time from sending the prompt to the last event at any
+reader. Lost events do not count. Lost: events missing on a reader, of all
 that were sent to all readers in all rounds. Expected: the ratio we mean to keep; – where none is set."""
 
 
@@ -21,8 +21,8 @@ on the same disk with no server. Peak: the most memory that our server had, whic
 
 
 SDK_LEGEND = """\
-Each figure is the median of its rounds; the ratio is taken round by round. Updates/s: updates that a program was given,
-divided by the time from its prompt to the end of the turn, or to the last update where that came later. Client: the
+Each figure is the median of its rounds; the ratio is taken round by round. Updates/s: the updates that a program got,
+divided by the time from its prompt to the end of the turn, or to a later last update. Client: the
 process that uses the SDK, seen from outside; CPU time per update is that of the burst alone, and before the burst there
 is a session and nothing else. The first update counts from the prompt; a start from that of the process."""
 

@@ -42,44 +42,48 @@ nodes on one machine.
   `Last-Event-ID`, and answer through another gateway than they read at. Both answer; one says yes, the other no.
 - {readers} **readers** of each session wander between the gateways, each going on behind the last event that it has.
 
-- A **hostile node** attacks beside all that, with a key of its own. It writes into the sessions of others, lists them
-  as its own, gives its own their ids as aliases and facts of {large} bytes, publishes large events and many small
-  sessions until the stream of 128 MiB is full, and floods gateways with what makes no sense, for which it is set aside.
-  What it got of another node's session, and what readers got of it, is *foreign*.
+- A **hostile node** attacks beside all that, with a key of its own. It does all of these:
 
-In every round one part fails at a moment at which a permission is pending in every session. All others have to go on
-meanwhile, and everything has to have caught up after it.
+  - it writes into the sessions of other nodes, and lists them as its own;
+  - it gives their ids to its own sessions as aliases, and adds facts of {large} bytes;
+  - it publishes large events and many small sessions, until the stream of 128 MiB is full;
+  - it floods gateways with invalid messages, so they ignore it for a while.
 
-A turn ends with its result, or because its node was lost (`node-lost`, or `outcome-unknown` when the node is back);
-nothing else may become of it. A permission is *answered once* when one answer was taken and the agent got that one;
-*lost* when an answer was taken and the agent got none, or another. A text of a finished turn that did not reach a
-reader is *lost*; one that reached it twice is *doubled*.
+  Events of other nodes' sessions that it gets, and events of its own that readers get, count as *foreign*.
 
-A fault lasts until everything else has gone on, and at least as long as its row says; the *longest fault* includes the
-time to start the part again. The *worst pause* is the longest time after the fault's beginning for which any reader was
-without a new text of its session; beside it is how long it may be:
+In every round one part fails while a permission is pending in every session. All other parts must continue meanwhile.
+Afterwards everything must catch up.
+
+A turn must end with its result, or because its node was lost (`node-lost`, or `outcome-unknown` when the node is
+back). A permission is *answered once* if one answer was accepted and the agent got that one. It is *lost* if an answer
+was accepted and the agent got none, or another. A text of a finished turn is *lost* if it did not reach a reader, and
+*doubled* if it reached a reader twice.
+
+A fault lasts until all other parts have continued, and at least as long as its row says. The *longest fault* includes
+the time to start the part again. The *worst pause* is the longest time, after the fault began, in which a reader got no
+new text of its session. The column *bound* has its limit:
 
 - **{soon}**, a gateway is killed. Its clients see that at once, and go to another one, which has to read the
   connection. A node gives up a request after 1 s, and asks another gateway, too.
 - **{silent}**, a gateway is frozen or cut off. A client leaves a gateway that says nothing for {patience:.0f}
   s. Between two texts the writer or a person waits for that, and a reader that comes to it just then waits once
   more. Then as above.
-- **{failover}**, a NATS server that leads nothing is killed. What was connected to it goes to another one at
-  once. What was lost on the way is asked again after 1 s; a gateway's reader begins anew after 1.5 s of
-  silence. For some 3 s the servers put a third of new readers on the one that was killed; such a reader is asked for
-  anew after 0.25 s.
+- **{failover}**, a NATS server that leads nothing is killed. Its clients connect to
+  another one at once. Requests that were lost are repeated after 1 s. A gateway's reader starts again after 1.5 s of
+  silence. For some 3 s the servers put a third of new readers on the one that was killed. Such a reader is
+  requested again after 0.25 s.
 - **{silent}**, a NATS server is frozen or cut off. A gateway that is connected to it is as silent as one that
   is frozen, until two pings, one every 2 s, are without an answer. If it leads, the servers elect another
   leader in the same time.
 - **{election}**, the NATS server that leads is killed. The servers elect another one, which took 4 to 9 s
   whenever it was measured; these times cannot be set.
 - **{return_}**, a node. Its session waits for as long as the node is away. Then it has to get its lease, which
-  it asks for every 2 s, and to know its clients again. Sessions of other nodes may wait for {others:.0f} s,
-  although a client may be placed at the node that fails: a gateway looks for another one when a node does not
-  answer for 1 s.
+  it asks for every 2 s, and to know its clients again. Sessions of other nodes may wait for
+  {others:.0f} s. A client may be placed at the node that fails, and a gateway looks for another node after 1 s without
+  an answer.
 
-A NATS *follower* is a server that leads no stream and no table of the fleet, nor the servers: that of the events may
-lead others, and is like a leader for what needs these.
+A NATS *follower* is a server that leads no stream and no table of the fleet, nor the group of servers. A server that
+only follows the stream of events may lead others, and then counts as a leader for everything that needs these.
 
 """
 READERS = 2
