@@ -10,6 +10,7 @@ import pytest
 
 from sandboxagent.server.agents.install.tools import bundled_node
 from tests.browser.driving import HERE, ROOT, Browser, Context, Page, site
+from tests.sdk_typescript.node import build
 from tests.support.running import BOUND, TOKEN, Server
 
 SDK = ROOT / "sdks" / "typescript"
@@ -22,7 +23,7 @@ CONNECT = "window.cwd = cwd; window.client = await sdk.SandboxAgent.connect(url,
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """What the sites serve: the SDK as it was built, and in one file."""
-    assert (SDK / "dist" / "index.js").exists(), "the TypeScript SDK is not built; ./dev check does that"
+    build()
     bundled = tmp_path_factory.mktemp("bundled")
     command = [bundled_node().program, HERE / "bundle.mjs", bundled / "index.js"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND)

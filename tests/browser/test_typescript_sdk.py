@@ -215,11 +215,11 @@ def test_a_page_that_is_loaded_anew_finds_its_session_as_it_was(page: Page, serv
           return request.allow();
         });
         const session = await client.sessions.attach(sessionStorage.session);
-        const before = await all(session.history());
+        const before = await logOf(session);
         const updates = session.updates();
         looked.arrive();
         for await (const item of updates) if (item.sessionUpdate === "turn_ended") break;
-        return { before, after: await all(session.history()) };
+        return { before, after: await logOf(session) };
     """)
 
     ids = [event["id"] for event in told["after"]]

@@ -66,7 +66,7 @@ def test_what_happens_while_the_network_is_down_is_there_when_it_is_up_again(
         told = page.run("return [(await turn).stopReason, (await next).stopReason];")
         page.until("seen.at(-1) === 'while it is down'")
         said = page.run("return seen;")
-        prompts = page.run("return (await all(session.history())).map(({ envelope }) => envelope.method);")
+        prompts = page.run("return (await logOf(session)).map(({ envelope }) => envelope.method);")
 
     assert told == ["cancelled", "end_turn"]
     assert [text.strip("x ") for text in said] == ["1", *map(str, range(50)), "while it is down"]
@@ -98,14 +98,14 @@ def test_cut_again_and_again_each_update_comes_once_and_in_order(open_page: Open
                 const number = (item) => (sdk.textOf(item) ? [Number(sdk.textOf(item))] : []);
                 return await Promise.all(sessions.map(async (session) => {
                   const hearing = all(session.updates());
-                  const storing = all(session.follow());
+                  const storing = all(session.log());
                   const said = [];
                   for (let turn = 0; turn < turns; turn += 1) {
                     for await (const item of session.prompt(text)) said.push(...number(item));
                   }
                   await session.terminate();
                   const stored = (await storing).map(({ id }) => id);
-                  const history = (await all(session.history())).map(({ id }) => id);
+                  const history = (await logOf(session)).map(({ id }) => id);
                   const heard = (await hearing).flatMap(number);
                   return { said, heard, whole: stored.length > 0 && String(stored) === String(history) };
                 }));
@@ -155,9 +155,7 @@ def test_an_answer_whose_way_is_cut_is_given_once(open_page: OpenPage, wire: Net
         wire.tried_again(2)
         wire.up()
         answer = page.run("await reply; return await turn.text();")
-        decisions = page.run(
-            "return (await all(session.history())).filter(({ envelope }) => envelope.result?.outcome);"
-        )
+        decisions = page.run("return (await logOf(session)).filter(({ envelope }) => envelope.result?.outcome);")
 
     assert json.loads(answer)["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
     assert len(decisions) == 1
@@ -172,7 +170,7 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
     ):
         connect(page, server, wire.url, agent="keeping")
         page.run(FOLLOW)
-        page.run("window.storing = all(session.follow()); await session.prompt('before');")
+        page.run("window.storing = all(session.log()); await session.prompt('before');")
         page.run("window.turn = session.prompt(text);", text=json.dumps([["say", "half"], ["wait_cancel"]]))
         page.until("seen.length === 2")
         # What is acknowledged is on disk, and all before it.
@@ -184,7 +182,7 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
         said = page.run("return await session.prompt('after').text();")
         page.run("await session.terminate();")
         seen = page.run("await over; return seen;")
-        stored, history = page.run("return [await storing, await all(session.history())];")
+        stored, history = page.run("return [await storing, await logOf(session)];")
 
     assert failure["name"] == "RequestError"
     assert failure["data"]["type"] == "outcome-unknown"

@@ -39,6 +39,15 @@ def build() -> None:
             [node(), tsc(), "--build", SDK / "tests"], capture_output=True, text=True, timeout=LONGEST
         )
         assert done.returncode == 0, done.stdout
+        built = SDK / "dist" / "browser.js"
+        sources = [*(SDK / "dist").rglob("*.js"), SDK / "scripts" / "browser.mjs"]
+        if not built.exists() or built.stat().st_mtime_ns <= max(
+            path.stat().st_mtime_ns for path in sources if path != built
+        ):
+            done = subprocess.run(
+                [node(), SDK / "scripts" / "browser.mjs"], capture_output=True, text=True, timeout=LONGEST
+            )
+            assert done.returncode == 0, done.stderr
 
 
 def suites() -> list[str]:

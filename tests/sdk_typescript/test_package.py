@@ -56,7 +56,7 @@ def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path
     modules = {path.relative_to(sources).with_suffix("").as_posix() for path in sources.rglob("*.ts")}
 
     expected = {f"dist/{name}{end}" for name in modules for end in (".js", ".js.map", ".d.ts", ".d.ts.map")}
-    assert names == expected | {"package.json", "README.md", "LICENSE"}
+    assert names == expected | {"dist/browser.js", "package.json", "README.md", "LICENSE"}
 
 
 def test_a_map_has_its_source(installed: Path) -> None:

@@ -5,7 +5,7 @@
 
 import { existsSync } from "node:fs";
 
-if (!existsSync(new URL("../dist/index.js", import.meta.url))) {
+if (!["index.js", "browser.js"].every((name) => existsSync(new URL(`../dist/${name}`, import.meta.url)))) {
   console.error(`
 sandboxagent is not built, so there is nothing to install. In the checkout of sandbox-agent, run
 

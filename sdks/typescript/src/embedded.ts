@@ -7,6 +7,7 @@
 import type { ChildProcessByStdio } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
 
+import { NEEDS_NODE } from "./embedded-browser.js";
 import { isNode } from "./environment.js";
 import { ConnectionLost, InvalidCall, StartFailed } from "./errors.js";
 import { randomName } from "./http.js";
@@ -47,7 +48,7 @@ export interface EmbeddedServer {
 
 /** Starts a server on a free port, with a secret token, and waits until it is ready. */
 export async function startServer(options: EmbeddedOptions, log: Logger): Promise<EmbeddedServer> {
-  if (!isNode()) throw new InvalidCall("start() needs Node: in a browser, connect() to a server that runs elsewhere");
+  if (!isNode()) throw new InvalidCall(NEEDS_NODE);
   const { spawn } = await import("node:child_process");
   const [program, ...rest] = commandOf(options);
   const place = options.dataDir === undefined ? [] : [`--data-dir=${options.dataDir}`];

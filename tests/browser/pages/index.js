@@ -9,6 +9,11 @@ async function all(items) {
   return found;
 }
 
+/** Every event of a session's log. */
+async function logOf(session) {
+  return await all(session.log({ before: Number.MAX_SAFE_INTEGER }));
+}
+
 /** How something failed, in a form that leaves the page. */
 async function failure(doing) {
   try {
@@ -36,4 +41,4 @@ const logger = {
   error: (...words) => reports.push(words.map(String).join(" ")),
 };
 
-Object.assign(window, { sdk, all, failure, arrival, reports, logger, program: (...steps) => JSON.stringify(steps) });
+Object.assign(window, { sdk, all, logOf, failure, arrival, reports, logger, program: (...steps) => JSON.stringify(steps) });

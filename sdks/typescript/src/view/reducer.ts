@@ -593,5 +593,6 @@ const REPLAYED: ReadonlySet<string> = new Set([
   "plan",
 ]);
 
+const NAMES = ["session/new", "session/load", "session/resume", "session/fork"];
 /** Requests of clients with which the log of a session begins. */
-export const BEGINNINGS: ReadonlySet<string> = new Set(["new", "load", "resume", "fork"].map((each) => `session/${each}`));
+export const BEGINNINGS: ReadonlySet<string> = new Set(NAMES);
