@@ -1,6 +1,7 @@
 """Sessions and turns in the bridge, on a hub in memory, from either side. The test plays the agent."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import msgspec
@@ -338,5 +339,33 @@ def test_a_prompt_for_which_there_is_no_room_is_refused() -> None:
             assert len(await bridge.messages(id)) == 3
             for prompt in prompts:
                 prompt.cancel()
+
+    run(main())
+
+
+def test_many_updates_at_once_are_applied_in_several_turns_and_all_in_order() -> None:
+    async def main() -> None:
+        async with bridged(memory=1 << 26) as (own, bridge):
+            bridge.listen()
+            turn = own.prompt()
+            await own.settled()
+            await bridge.messages(id_of(own.session))
+            # The diffs of calls cost most.
+            diff = {"type": "diff", "path": "/a", "oldText": "a\n" * 100, "newText": "b\n" * 100}
+            call = {"sessionUpdate": "tool_call", "title": "Edit", "kind": "edit", "content": [diff]}
+            updates = [call | {"toolCallId": f"c{number}"} for number in range(300)]
+            said = [{"method": "session/update", "params": {"sessionId": "s", "update": each}} for each in updates]
+            blob = b"".join(json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in said)
+            assert len(blob) > 2 * transcripts.BYTES_AT_ONCE
+            own.hears(blob)
+            transcript = bridge.transcripts.find(own.session)
+            assert transcript is not None
+            applied = len(json.dumps(msgspec.to_builtins(transcript.messages())))
+            _, assistant = await bridge.messages(id_of(own.session))
+            assert applied < len(json.dumps(assistant)) / 2
+            called = [part["callID"] for part in assistant["parts"] if part["type"] == "tool"]
+            assert called == [each["toolCallId"] for each in updates]
+            await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            await turn
 
     run(main())

@@ -105,6 +105,8 @@ class Transcripts:
         self._memory = memory
         self._followed: dict[str, FollowedTranscript] = {}
         """By session id, the least recently used first."""
+        self._applied = 0
+        """Bytes of the events that were applied in this turn of the event loop."""
 
     # Reading
 
@@ -176,11 +178,27 @@ class Transcripts:
             cursor.fall_behind()
         elif cursor.is_live:
             cursor.push(chunk)
-            for each in cursor.take(chunk.size):
-                self._apply(followed, each)
+            if self._fits(chunk):
+                for each in cursor.take(chunk.size):
+                    for position, line in enumerate(each.lines, each.first):
+                        self._apply(followed, each, position, line)
+            else:
+                self._catch_up(followed)
         else:
             followed.told_after = chunk.first - 1
             self._catch_up(followed)
+
+    def _fits(self, chunk: Chunk) -> bool:
+        """Return whether a new chunk may be applied in this turn of the event loop; count it if so."""
+        if self._applied + chunk.size > BYTES_AT_ONCE:
+            return False
+        if not self._applied:
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        self._applied += chunk.size
+        return True
+
+    def _begin_turn(self) -> None:
+        self._applied = 0
 
     def _follow(self, session: Session, told_after: int) -> FollowedTranscript:
         followed = self._followed.pop(session.id, None)
@@ -230,18 +248,18 @@ class Transcripts:
         while cursor.queue or not cursor.is_live:
             for chunk in cursor.take(BYTES_AT_ONCE) or await cursor.catch_up():
                 assert isinstance(chunk, Chunk), "the history tells of no gap"
-                self._apply(followed, chunk)
-                taken, size = taken + len(chunk.lines), size + chunk.size
-                if taken > AT_ONCE or size > BYTES_AT_ONCE:
-                    taken = size = 0
-                    await asyncio.sleep(0)
+                for position, line in enumerate(chunk.lines, chunk.first):
+                    self._apply(followed, chunk, position, line)
+                    taken, size = taken + 1, size + len(line)
+                    if taken > AT_ONCE or size > BYTES_AT_ONCE:
+                        taken = size = 0
+                        await asyncio.sleep(0)
 
-    def _apply(self, followed: FollowedTranscript, chunk: Chunk) -> None:
-        for position, line in enumerate(chunk.lines, chunk.first):
-            happened = followed.transcript.apply(position, chunk.at, chunk.direction, line)
-            if position > followed.told_after and self._bus.read:
-                for each in happened:
-                    self._tell(followed, each)
+    def _apply(self, followed: FollowedTranscript, chunk: Chunk, position: int, line: bytes) -> None:
+        happened = followed.transcript.apply(position, chunk.at, chunk.direction, line)
+        if position > followed.told_after and self._bus.read:
+            for each in happened:
+                self._tell(followed, each)
 
     def _tell(self, followed: FollowedTranscript, event: Event) -> None:
         if event.properties is not None:
