@@ -16,11 +16,13 @@ from typing import Any, NoReturn
 
 import msgspec
 import pytest
+from msgspec.structs import fields
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from sandboxagent.adapters.opencode import prompts, tools
+from sandboxagent.adapters.opencode.paths import read_query as read_query_of_opencode
 from sandboxagent.cli import output
 from sandboxagent.cli.chat import blocks
 from sandboxagent.client.api import EventDecoder
@@ -28,9 +30,11 @@ from sandboxagent.core.archives.tar import DAMAGE, Headers
 from sandboxagent.core.archives.tree import Damaged
 from sandboxagent.core.settings import sources
 from sandboxagent.core.texts import split_lines, unfenced
+from sandboxagent.fleet import records
 from sandboxagent.fleet.bus import jetstream, subjects
+from sandboxagent.fleet.messages import BeatRequest, FactsRequest, LogRequest
 from sandboxagent.protocol import envelope
-from sandboxagent.protocol.errors import NotAnEnvelope
+from sandboxagent.protocol.errors import BadRequest, NotAnEnvelope
 from sandboxagent.protocol.json_bounds import excess
 from sandboxagent.server.agents.install import registry_entries
 from sandboxagent.server.agents.lines import LineSplitter, StderrTail
@@ -263,7 +267,36 @@ def read_archive(text: str) -> None:
             list(Headers(BytesIO(archive + bytes(2 * tarfile.BLOCKSIZE)), refuse))
 
 
+def take_from_a_node(text: str) -> None:
+    """The messages of a node of a fleet: nonsense, with a text in each place, and with what nests."""
+    data = text.encode()
+    nested = b"\x81\xa1a" * (len(data) // 3), b"\x91" * len(data), b"\xdc\xff\xff" * (len(data) // 3)
+    for kind in (LogRequest, BeatRequest, FactsRequest):
+        names = [each.encode_name for each in fields(kind)]
+        whole = [msgspec.msgpack.encode(dict.fromkeys(names, value)) for value in (text, [text], {text: text})]
+        for sent in (data, *nested, *whole):
+            with suppress(msgspec.DecodeError, RecursionError):
+                msgspec.msgpack.decode(sent, type=kind)
+
+
+def read_record(text: str) -> None:
+    for meta in (text, f'{{"direction":"{text}"}}'):
+        with suppress(records.NotAChunk):
+            records.read_meta(meta)
+    with suppress(records.NotAChunk):
+        records.read_part(text)
+
+
+def read_queries(text: str) -> None:
+    scope: Any = {"query_string": text.encode()}
+    for read in (body.query, read_query_of_opencode):
+        with suppress(BadRequest, ValueError):
+            read(scope)
+
+
 LINES: dict[str, Parser] = {
+    "messages of a node": take_from_a_node,
+    "a record of a fleet": read_record,
     "bounds": at_each_place(excess),
     "envelope": at_each_place(read_params),
     "another id": let_in(lambda line: envelope.with_id(line, b"7")),
@@ -305,6 +338,7 @@ LINES: dict[str, Parser] = {
     "a line of a file": lambda text: sources.line_of(text, ["a", "b"]),
 }
 HEADS: dict[str, Parser] = {
+    "a query": read_queries,
     "a head": read_head,
     "what is learnt of a head": lambda text: HeadMemo.of(text.encode()[:4096], []),
     "Accept": lambda text: asgi.check_accept(text.encode(), "application/json"),

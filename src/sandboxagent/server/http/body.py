@@ -227,8 +227,11 @@ class WebSocketTransport:
 
 
 def query(scope: Scope) -> dict[str, str]:
-    """Return the query of a request. Of a repeated name, the last value counts."""
-    found = parse_qs(scope["query_string"].decode("latin-1"))
+    """Return the query of a request. Of a repeated name, the last value counts. Raises BadRequest."""
+    try:
+        found = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100)
+    except ValueError:
+        raise BadRequest("the query has too many parameters") from None
     return {name: values[-1] for name, values in found.items()}
 
 
