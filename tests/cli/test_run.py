@@ -215,6 +215,37 @@ def test_continue_takes_the_last_active_session_of_this_directory(run: Talking, 
     assert newest["text"].startswith("You said: once more")
 
 
+def test_one_word_that_names_no_agent_is_the_prompt_of_a_continued_session(run: Talking, tmp_path: Path) -> None:
+    run.well("run", "mock", "first", cwd=tmp_path)
+    [session] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
+
+    newest = run.well("run", "-c", "hello", "--json", cwd=tmp_path).objects[-1]["result"]
+    named = run.well("run", "--session", session["sessionId"], "hello", "--json").objects[-1]["result"]
+
+    assert newest["sessionId"] == named["sessionId"] == session["sessionId"]
+    assert newest["text"].startswith("You said: hello")
+    assert named["text"].startswith("You said: hello")
+
+
+def test_one_word_that_names_an_agent_is_that_agent_and_the_prompt_is_stdin(run: Talking, tmp_path: Path) -> None:
+    run.well("run", "mock", "first", cwd=tmp_path)
+    [session] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
+
+    answer = run.well("run", "-c", "mock", "--json", input=b"of stdin", cwd=tmp_path).objects[-1]["result"]
+
+    assert answer["text"].startswith("You said: of stdin")
+    assert run.refused("run", "--session", session["sessionId"], "scripted", input=b"x", code=2) == (
+        f"session {session['sessionId']} belongs to mock, not to scripted"
+    )
+
+
+def test_one_word_for_a_server_that_does_not_answer_is_one_line(place: Place) -> None:
+    ran = place.run("run", "-c", "hello", "--endpoint", "http://127.0.0.1:9")
+
+    assert (ran.returncode, ran.stdout, ran.stderr.count("\n")) == (1, "", 1)
+    assert ran.stderr.startswith("sandbox-agent: no server answers at http://127.0.0.1:9 (")
+
+
 @pytest.mark.server_alone("its list follows a moment behind what was done; docs/fleet.md says so")
 def test_continue_says_when_there_is_nothing_to_continue(run: Talking, tmp_path: Path) -> None:
     run.well("run", "mock", "hello", cwd=tmp_path)

@@ -22,7 +22,11 @@ COLOURS = [
 ]
 
 
-COMMANDS = [{"name": "review", "description": "Look at a change"}, {"name": "help", "description": "Of the agent"}]
+COMMANDS = [
+    {"name": "review", "description": "Look at a change"},
+    {"name": "help", "description": "Of the agent"},
+    {"name": "long", "description": "words " * 100},
+]
 EARLY = [["update", {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}]]
 
 
@@ -446,7 +450,11 @@ def test_commands_of_the_agent_are_in_help_and_offered_while_you_type(run: Talki
         terminal.type(" this\r")
         terminal.expect("\n/review this\n")
         terminal.type("/help\r")
-        terminal.expect("commands of commanding:\n  /review  Look at a change\n  //help   Of the agent\n")
+        terminal.expect(
+            "commands of commanding:\n  /review  Look at a change\n  //help   Of the agent\n  /long    words "
+        )
+        [long] = [line for line in terminal.screen.lines if line.startswith("  /long")]
+        assert long.endswith("…"), "a command has one line"
         terminal.type("\x04")
 
         assert terminal.expect_end() == 0
@@ -467,6 +475,20 @@ def test_continued_session_shows_last_turns_and_input_history(run: Talking) -> N
         assert "left out" not in str(terminal.screen)
         terminal.type("\x1b[A again\r")
         terminal.expect("❯ hello again\n\nhello again\n\n❯")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_a_word_that_names_an_agent_continues_its_session_and_says_how_to_send_it(run: Talking, tmp_path: Path) -> None:
+    run.well("run", "mock", "hello", cwd=tmp_path)
+    run.work = tmp_path
+
+    with run.on_terminal("run", "-c", "mock", columns=200) as terminal:
+        terminal.expect(
+            "mock is the name of an agent; to send it as a prompt: sandbox-agent run mock mock --session mock-"
+        )
+        terminal.expect("❯ hello\n")
         terminal.type("\x04")
 
         assert terminal.expect_end() == 0

@@ -14,9 +14,10 @@ import pytest
 from sandboxagent.cli.commands.session_log import line, summary
 from sandboxagent.cli.commands.sessions import age
 from sandboxagent.client import LogEvent
-from tests.cli.calling import Calling, interrupted, nobody_reads, reading
-from tests.cli.place import Place
+from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
+from tests.cli.place import PROGRAM, Place
 from tests.support.client import Client, Json, run
+from tests.support.on_terminal import OnTerminal
 from tests.support.running import SCRIPTED, Server, scripted
 
 ASK = ["ask", "session/request_permission", {"toolCall": {"toolCallId": "t", "title": "Push"}, "options": []}]
@@ -356,7 +357,7 @@ def test_sessions_are_terminated_each_for_itself(calling: Calling) -> None:
     assert calling.well("sessions", "terminate", two).lines == [f"{two} had ended already"]
 
 
-def test_sessions_are_deleted_by_agents_that_can(place: Place) -> None:
+def test_sessions_are_ended_and_deleted_also_of_agents_that_cannot_delete(place: Place) -> None:
     with Server(agents={"keeps": scripted("--no-delete")}) as server:
         calling = Calling(place, server)
 
@@ -365,11 +366,47 @@ def test_sessions_are_deleted_by_agents_that_can(place: Place) -> None:
                 return await one.new_session(), await other.new_session()
 
         gone, kept = run(make())
-        ran = calling("sessions", "delete", kept, gone)
+        ran = calling.well("sessions", "delete", kept, gone)
 
-        assert (ran.code, ran.lines) == (1, [f"{gone} is deleted"])
-        assert ran.err.startswith(f"sandbox-agent: {kept}: agent keeps ")
-        assert [each["sessionId"] for each in calling.well("sessions", "list", "--json").json["sessions"]] == [kept]
+        assert ran.lines[0].startswith(f"{kept} is deleted; agent keeps ")
+        assert ran.lines[0].endswith("its own copy stays")
+        assert ran.lines[1:] == [f"{gone} is deleted"]
+        assert calling.well("sessions", "list", "--json").json["sessions"] == []
+
+
+@pytest.fixture
+def busy(calling: Calling) -> Generator[str]:
+    """A session in which a turn runs until it is cancelled."""
+    (session,) = new(calling.server)
+    process = calling.start("run", "scripted", '[["say", "at work"], ["wait_cancel"]]', "--session", session, "--json")
+    try:
+        assert process.stdin is not None
+        process.stdin.close()
+        reading(process.stdout, lambda line: b"at work" in line)
+        yield session
+    finally:
+        ended(process)
+
+
+def test_a_session_with_a_running_turn_is_deleted_after_the_terminal_has_asked(calling: Calling, busy: str) -> None:
+    environ = {**calling.place.environment, **calling.environ}
+    for answer, code, outcome in (("n", 1, "the session is kept"), ("y", 0, f"{busy} is deleted")):
+        with OnTerminal([*PROGRAM, "sessions", "delete", busy], environ, 200) as terminal:
+            terminal.expect(f"{busy}: a turn is running, and is cut off\ngo on? y/n:")
+            terminal.type(f"{answer}\n")
+            terminal.expect(outcome)
+            assert terminal.expect_end() == code
+    assert calling.refused("sessions", "show", busy).startswith("there is no session ")
+
+
+@pytest.mark.parametrize("flags", [(), ("--yes",)])
+def test_a_session_with_a_running_turn_is_deleted_in_a_pipe(
+    calling: Calling, busy: str, flags: tuple[str, ...]
+) -> None:
+    ran = calling.well("sessions", "delete", busy, *flags)
+
+    assert ran.lines == [f"{busy} is deleted"]
+    assert ran.err == ("" if flags else f"sandbox-agent: {busy}: a turn is running, and is cut off\n")
 
 
 # --- everything -------------------------------------------------------------------------------------------------------

@@ -30,6 +30,18 @@ def complain(message: str) -> None:
     print(f"sandbox-agent: {harmless(message)}", file=sys.stderr)
 
 
+def confirm(warning: str, kept: str) -> bool:
+    """Print a warning and ask whether to go on. Without a terminal, go on. `kept` is printed after a no."""
+    complain(warning)
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print("go on? y/n: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    complain(kept)
+    return False
+
+
 def describe(sentence: str, stderr: object = None) -> None:
     """Print a failure to stderr: a sentence on one line, and the end of a program's stderr if there is any."""
     complain(" ".join(sentence.split()))

@@ -14,7 +14,7 @@ from sandboxagent.cli.output import one_line, show_install
 from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.cli.session_lookup import find_session, last_use, read_session
 from sandboxagent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
-from sandboxagent.client.agents import Agent, Agents
+from sandboxagent.client.agents import Agent, Agents, health
 from sandboxagent.client.api import Api
 from sandboxagent.client.errors import ServerProblem
 from sandboxagent.client.requests import Handlers
@@ -160,6 +160,22 @@ async def find_agent(agents: Agents, agent: str) -> Agent | None:
         if problem.slug != MissingNode.slug:
             raise
         return None
+
+
+async def is_agent_of(server: ServerAddress, word: str) -> bool:
+    """Whether a server knows an agent by this name, or by this slug in the ACP registry. Raises ClientError."""
+    api = Api(server.url, server.token)
+    try:
+        try:
+            known = await Agents(api).list()
+        except ServerProblem as problem:
+            if problem.slug != MissingNode.slug:
+                raise
+            # A gateway with several nodes lists the agents of all of them only by id.
+            return any(each.agent == word for each in (await health(api)).agents)
+        return any(word in (each.id, each.install.registry_slug) for each in known)
+    finally:
+        await api.close()
 
 
 async def install_agent(agents: Agents, agent: str, *, quiet: bool) -> None:

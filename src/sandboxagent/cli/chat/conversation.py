@@ -8,7 +8,7 @@ from contextlib import suppress
 from msgspec import ValidationError
 
 from sandboxagent.cli.chat import FAILURES
-from sandboxagent.cli.chat.blocks import Line, Note, Span, join_facts, note
+from sandboxagent.cli.chat.blocks import Line, Note, Span, cut, join_facts, note
 from sandboxagent.cli.chat.history import SERVER, OwnPrompts, last_turns, prompt_of
 from sandboxagent.cli.chat.json_lines import JsonLines
 from sandboxagent.cli.chat.requests import View
@@ -397,7 +397,8 @@ class Conversation:
         if agents:
             lines.append([Span(f"commands of {self._session.agent}:", "bold")])
             lines += [_command_line(word, text, width) for word, text in agents]
-        self._view.screen.tell(Note(lines))
+        # One line each: an agent's descriptions can be long.
+        self._view.screen.tell(Note([cut(line, self._view.screen.width - 1) for line in lines]))
 
     async def _unfold(self, number: str) -> None:
         lines = self._view.showing.folded(int(number) if number.isdecimal() else None)

@@ -20,6 +20,7 @@ from sandboxagent.cli.chat.client import (
     find_named_session,
     find_newest_session,
     install_agent,
+    is_agent_of,
     select_target,
     served,
 )
@@ -34,7 +35,7 @@ from sandboxagent.cli.output import EXIT_FAILED, complain
 from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
 from sandboxagent.client.requests import Handlers
-from sandboxagent.core.discovery import is_named
+from sandboxagent.core.discovery import find_server, is_named
 from sandboxagent.core.settings import load
 from sandboxagent.core.tasks import Tasks
 from sandboxagent.protocol.errors import SettingsError
@@ -77,7 +78,7 @@ class RunRequest:
 
 
 def read_request(arguments: ParsedArguments) -> RunRequest:
-    """Read the request from the arguments and stdin. Raises SettingsError."""
+    """Read the request from the arguments and stdin. Raises SettingsError, or the errors of `_is_agent`."""
     session, newest = arguments.word("session"), arguments.switch("continue")
     if session is not None and newest:
         raise SettingsError("--session and --continue exclude each other")
@@ -120,14 +121,17 @@ def read_request(arguments: ParsedArguments) -> RunRequest:
 
 
 def _is_agent(word: str, arguments: ParsedArguments) -> bool:
-    """Whether a word can be the name of an agent. For a server elsewhere, any word can: its agents are unknown here.
+    """Whether a word is the name of an agent, and not a prompt.
 
-    Raises SettingsError.
+    Raises:
+        SettingsError: the arguments or settings are invalid.
+        ClientError: the named server does not say which agents it has.
     """
     if word == "-" or any(map(str.isspace, word)):
         return False
-    if is_named(arguments.values, os.environ):
-        return True
+    named = find_server(arguments.values, os.environ) if is_named(arguments.values, os.environ) else None
+    if named is not None:
+        return asyncio.run(is_agent_of(named, word))
     from sandboxagent.server.agents.manifest import load_manifest
 
     flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
@@ -214,15 +218,19 @@ def _read_stdin() -> str:
 
 def start_run(arguments: ParsedArguments) -> int:
     """Run `sandbox-agent run`. Return the exit code."""
-    wanted = read_request(arguments)
-    seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
+    as_json = arguments.switch("json")
+    try:
+        wanted = read_request(arguments)
+    except ClientError as failure:
+        return _report(failure, as_json=as_json)
+    seen = view(as_json=as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
     with Reports(seen.say, seen.warn).installed():
         try:
             choice = select_target(arguments, seen.say)
         except ClientError as failure:
-            return _report(failure, as_json=wanted.as_json)
+            return _report(failure, as_json=as_json)
         _remember(arguments, seen)
         return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
 
@@ -283,6 +291,9 @@ async def _prompt_agent(choice: ServerTarget, wanted: RunRequest, seen: View, in
         conversation.attach(files)
         seen.showing.unfolds = True
         seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
+        if wanted.agent is not None and (wanted.session is not None or wanted.newest):
+            prompt = f"sandbox-agent run {session.agent} {wanted.agent} --session {session.id}"
+            seen.say(f"{wanted.agent} is the name of an agent; to send it as a prompt: {prompt}")
         before = end + 1
         await conversation.learn(before)
         if wanted.session is not None or wanted.newest:
@@ -340,7 +351,10 @@ async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
     else:
         info = await find_named_session(client, wanted.session)
         if agent not in (None, info.agent):
-            raise SettingsError(f"session {info.session_id} belongs to {info.agent}, not to {wanted.agent}")
+            belongs = f"session {info.session_id} belongs to {info.agent}, not to {wanted.agent}"
+            if wanted.prompt is None:
+                belongs += f"; to send this word as a prompt, name the agent before it: run {info.agent} {wanted.agent}"
+            raise SettingsError(belongs)
     seen.screen.status(f"starting {info.agent} …")
     if seen.asking is not None and wanted.prompt is None:
         # Show the last turns before asking the requests that wait.

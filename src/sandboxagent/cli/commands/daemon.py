@@ -21,7 +21,7 @@ from sandboxagent.cli.daemon import (
 from sandboxagent.cli.daemon_log import read_lines
 from sandboxagent.cli.failures import ServerFailed
 from sandboxagent.cli.flags import add_flags, forward, settings_of
-from sandboxagent.cli.output import EXIT_FAILED, complain, harmless, print_facts, print_json
+from sandboxagent.cli.output import EXIT_FAILED, complain, confirm, harmless, print_facts, print_json
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandboxagent.core.settings import OPTIONS, Settings
 from sandboxagent.core.settings.options import PREFIX
@@ -301,14 +301,8 @@ def _may_cut_off(running: RunningServer, arguments: ParsedArguments) -> bool:
     count = _count_turns(running)
     if count == 0 or arguments.switch("yes"):
         return True
-    complain("one turn is running, and is cut off" if count == 1 else f"{count} turns are running, and are cut off")
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    print("go on? y/n: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() in ("y", "yes"):
-        return True
-    complain("the server keeps running")
-    return False
+    turns = "one turn is running, and is cut off" if count == 1 else f"{count} turns are running, and are cut off"
+    return confirm(turns, "the server keeps running")
 
 
 def _count_turns(running: RunningServer) -> int:

@@ -57,7 +57,8 @@ def run_command() -> Command:
         "agent",
         metavar="AGENT",
         nargs="?",
-        help="Its id, or its slug in the ACP registry. With --continue you can leave it out.",
+        help="Its id, or its slug in the ACP registry. Optional with --continue and --session: one word is then the "
+        "prompt, unless it names an agent.",
     )
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="The prompt; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")

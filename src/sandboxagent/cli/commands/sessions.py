@@ -13,6 +13,7 @@ from sandboxagent.cli.commands.session_log import print_events
 from sandboxagent.cli.flags import ACCESS, add_endpoint_flags
 from sandboxagent.cli.output import (
     EXIT_FAILED,
+    confirm,
     one_line,
     print_facts,
     print_json,
@@ -20,7 +21,8 @@ from sandboxagent.cli.output import (
 )
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandboxagent.cli.session_lookup import find_session, last_use, list_sessions, read_session
-from sandboxagent.protocol.envelope import Object, list_at, text_at
+from sandboxagent.protocol import methods
+from sandboxagent.protocol.envelope import META, Object, list_at, text_at
 from sandboxagent.protocol.errors import SettingsError
 from sandboxagent.protocol.json_bounds import read
 
@@ -55,7 +57,7 @@ def group() -> CommandGroup:
             "rename": Subcommand("give a session another title", _rename),
             "set": Subcommand("set metadata of a session", _set),
             "terminate": Subcommand("end sessions for good; their logs stay", _terminate),
-            "delete": Subcommand("delete sessions and their logs", _delete),
+            "delete": Subcommand("end sessions and delete them with their logs", _delete),
         },
     )
 
@@ -147,10 +149,12 @@ def _delete() -> Command:
     parser = _parser(
         "delete",
         "SESSION...",
-        "Delete sessions and their logs, also at their agents. If an agent cannot delete, terminate them first.",
-        "  sandbox-agent sessions delete 0198c2\n",
+        "End sessions for good and delete them with their logs, also at their agents. Where a turn runs, a terminal\n"
+        "asks first.",
+        "  sandbox-agent sessions delete 0198c2\n  sandbox-agent sessions delete 0198c2 0198c3 --yes\n",
     )
     parser.add_argument("sessions", metavar="SESSION", nargs="+", help=_ID)
+    parser.add_argument("-y", "--yes", action="store_true", help="Do not ask about running turns.")
     return _command(parser, _delete_sessions)
 
 
@@ -334,32 +338,50 @@ def _terminate_sessions(arguments: ParsedArguments) -> int:
     def describe_end(answer: Object) -> str:
         return "had ended already" if answer.get("alreadyEnded") else "is terminated"
 
-    return _end_each(arguments, lambda client, id: client.sessions.terminate(id), describe_end)
+    return _end_each(arguments, lambda client, session: client.sessions.terminate(session.session_id), describe_end)
 
 
 def _delete_sessions(arguments: ParsedArguments) -> int:
-    async def delete(client: "SandboxAgent", id: str) -> Object:
-        await client.sessions.delete(id)
-        return {}
+    async def delete(client: "SandboxAgent", session: "SessionInfo") -> Object:
+        # Agents that cannot delete sessions keep their own copies. Only a terminated session is deleted all the same.
+        await client.sessions.terminate(session.session_id)
+        answer = await client.request(methods.DELETE, {"sessionId": session.session_id})
+        warnings = [str(each) for each in list_at(answer, "_meta", META, "warnings")]
+        return {"warnings": warnings} if warnings else {}
 
-    return _end_each(arguments, delete, lambda _: "is deleted")
+    def describe_end(answer: Object) -> str:
+        return f"is deleted{''.join(f'; {one_line(str(each))}' for each in list_at(answer, 'warnings'))}"
+
+    return _end_each(arguments, delete, describe_end, lambda session: _may_delete(arguments, session))
+
+
+def _may_delete(arguments: ParsedArguments, session: "SessionInfo") -> bool:
+    """Whether to delete a session: ask about it if a turn runs there."""
+    if not session.running or arguments.switch("yes"):
+        return True
+    title = f" ({one_line(session.title)})" if session.title else ""
+    warning = f"{one_line(session.session_id)}{title}: a turn is running, and is cut off"
+    return confirm(warning, "the session is kept")
 
 
 def _end_each(
     arguments: ParsedArguments,
-    end: "Callable[[SandboxAgent, str], Awaitable[Object]]",
+    end: "Callable[[SandboxAgent, SessionInfo], Awaitable[Object]]",
     describe_end: Callable[[Object], str],
+    may_end: "Callable[[SessionInfo], bool]" = lambda _: True,
 ) -> int:
     """End every session, on one connection, also after one was refused. Return the exit code."""
 
     async def work(remote: CalledServer) -> int:
         found = [await attempt(remote, find_session(remote.api, name)) for name in arguments.words("sessions")]
-        sessions = {each.session_id: each for each in (read_session(raw) for raw in found if raw is not None)}
-        failed, outcomes = None in found, list[Object]()
+        named = {each.session_id: each for each in (read_session(raw) for raw in found if raw is not None)}
+        sessions = [each for each in named.values() if may_end(each)]
+        failed, outcomes = None in found or len(sessions) < len(named), list[Object]()
         if sessions:
-            async with remote.connected(next(iter(sessions.values())).agent) as client:
-                for id in sessions:
-                    answer = await attempt(remote, end(client, id), f"{id}: ")
+            async with remote.connected(sessions[0].agent) as client:
+                for session in sessions:
+                    id = session.session_id
+                    answer = await attempt(remote, end(client, session), f"{id}: ")
                     failed |= answer is None
                     if answer is not None:
                         outcomes.append({"sessionId": id, **answer})
