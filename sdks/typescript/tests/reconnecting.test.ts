@@ -9,6 +9,7 @@ import {
   type Iteration,
   type PermissionRequest,
   RequestError,
+  ServerProblem,
   type Session,
   type SessionItem,
   textOf,
@@ -280,6 +281,28 @@ for (const [name, way, taken, signals] of WAYS) {
         },
       );
     }
+
+    test("an id from before a restart allows nothing that is asked after it", BOUNDED, async () => {
+      const asked: PermissionRequest[] = [];
+      await using has = await made({ onPermission: (request) => void asked.push(request) });
+      const ask = () =>
+        has.session.prompt(program(["ask", "session/request_permission", PERMISSION], ["echo_answer"])).text();
+      const lost = ask().catch(() => "lost");
+      await eventually(() => asked.length === 1);
+
+      await server.restart();
+      await within(lost);
+      const answered = ask();
+      await eventually(() => asked.length === 2);
+      const [before, now] = asked as [PermissionRequest, PermissionRequest];
+
+      await assert.rejects(
+        within(has.client.replyPermission(before.id, "yes")),
+        (error) => error instanceof ServerProblem && [404, 409].includes(error.status),
+      );
+      await has.client.rejectPermission(now.id);
+      assert.match(await within(answered), /"optionId": ?"no"/);
+    });
 
     test("a restart in the middle of a loop is no gap", BOUNDED, async () => {
       await using has = await made();
