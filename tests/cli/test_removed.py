@@ -13,6 +13,7 @@ from sandboxagent.cli.parser import REMOVED, CommandGroup, find_successor
         ("api sessions create mine --agent claude", "api sessions create mine is gone; use: sandbox-agent run AGENT"),
         ("api sessions", "api sessions is gone; use: sandbox-agent sessions"),
         ("api agents modes claude", "api agents modes claude is gone; use: sandbox-agent agents show AGENT --models"),
+        ("opencode --yolo", "opencode is gone; use: opencode attach "),
         ("install-agent claude", "install-agent claude is gone; use: sandbox-agent agents install AGENT"),
         ("credentials extract --reveal", "credentials extract is gone; use: sandbox-agent credentials check, "),
     ],

@@ -10,6 +10,8 @@ from sandboxagent.cli.main import COMMANDS
 from sandboxagent.cli.parser import Command, CommandGroup
 from sandboxagent.core.settings import OPTIONS
 from sandboxagent.protocol.errors import RpcError, SettingsError
+from sandboxagent.protocol.views import Features
+from sandboxagent.server.agents.manifest import Agent, load_manifest
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
 from tests.docs.snippets import blocks
 from tools.reference.methods import methods
@@ -176,3 +178,21 @@ def test_the_index_has_every_page() -> None:
     linked = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
 
     assert sorted(name_of(page) for page in DOCS.rglob("*.md") if page not in linked | {DOCS / "README.md"}) == []
+
+
+# --- agents -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_known_agent_is_in_the_tables_of_the_contract_and_in_the_readme() -> None:
+    contract, readme = (DOCS / "contract.md").read_text(), " ".join((ROOT / "README.md").read_text().split())
+    agents = [agent for agent in load_manifest(None).agents if agent.id != "mock"]
+    modes = contract.split("| agent | `default` |")[1].split("| any other |")[0]
+    links = dict(re.findall(r"^\| `((?:file-|text-)?link|text)` \|.*\| ([^|]*) \|$", contract, re.MULTILINE))
+
+    assert [agent.id for agent in agents if f"\n| `{agent.id}` |" not in modes] == []
+    assert [agent.id for agent in agents if f"`{agent.id}`" not in links[attachments(agent)]] == []
+    assert [agent.title for agent in agents if agent.title.removesuffix(" CLI") not in readme] == []
+
+
+def attachments(agent: Agent) -> str:
+    return (agent.features or Features("never", "none")).attachments

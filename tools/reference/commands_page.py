@@ -14,7 +14,8 @@ _TOP = """\
 
 `sandbox-agent <command> --help` shows the same. Flags that are settings may also be environment variables or keys in
 `config.toml` ([configuration.md](configuration.md)). Tables are drawn on a terminal; in a pipe, and with `NO_COLOR`,
-they are plain text. Results go to stdout, everything else to stderr.
+they are plain text. Results go to stdout, everything else to stderr. [Migrating](../migrating.md) has the commands of
+the npm package `@sandbox-agent/cli` beside these.
 
 | exit code | when |
 |---|---|

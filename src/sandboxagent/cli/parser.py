@@ -47,6 +47,7 @@ REMOVED: dict[tuple[str, ...], str] = {
     ("api", "sessions", "reply-permission"): _TALK,
     ("api", "fs"): "sandbox-agent fs",
     ("api", "acp"): f"sandbox-agent run AGENT, or {_RAW} for envelopes",
+    ("opencode",): "opencode attach http://HOST:2468/opencode -p TOKEN, the program of OpenCode",
 }
 """The replacements of removed commands, by the words of the command."""
 
