@@ -47,7 +47,7 @@ def test_nothing_runs_as_root_or_writes_to_its_image() -> None:
             assert (own["allowPrivilegeEscalation"], own["readOnlyRootFilesystem"]) == (False, True)
             assert own["capabilities"] == {"drop": ["ALL"]}
             assert {"startupProbe", "livenessProbe"} <= set(container)
-    assert re.search(r"^USER \d+$", (DEPLOY / "Dockerfile").read_text(), re.M)
+    assert re.search(r"^USER \d+$", (DEPLOY / "fleet.Dockerfile").read_text(), re.M)
 
 
 def test_what_is_mounted_and_selected_is_there() -> None:

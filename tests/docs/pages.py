@@ -6,7 +6,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 TYPESCRIPT = ROOT / "sdks" / "typescript"
-FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "RELEASING.md"]
 
 
 def pages() -> list[Path]:

@@ -21,10 +21,11 @@ import httpx
 import pytest
 import yaml
 
-from tests.docs.pages import DOCS
+from tests.docs.pages import DOCS, ROOT
 from tests.docs.snippets import blocks_of
 from tests.docs.stage import has
 from tests.support.client import Client, run
+from tests.support.dockerfile import instructions
 from tests.support.running import BOUND, TOKEN, Server, eventually
 
 PAGE = DOCS / "deployment.md"
@@ -43,10 +44,11 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def image() -> list[tuple[str, str]]:
-    """The Dockerfile: instructions with their arguments."""
-    lines = [line for line in block("dockerfile").splitlines() if line and not line.startswith("#")]
-    whole = "\n".join(lines).replace("\\\n", " ").splitlines()
-    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in whole]
+    return instructions(block("dockerfile"))
+
+
+def test_the_image_of_the_page_is_the_one_that_a_release_has() -> None:
+    assert block("dockerfile") == (ROOT / "deploy" / "Dockerfile").read_text()
 
 
 def test_image_has_only_known_instructions(image: list[tuple[str, str]]) -> None:
@@ -60,16 +62,6 @@ def test_what_the_image_runs_is_not_root(image: list[tuple[str, str]]) -> None:
 
     assert ("USER", "agent") in image
     assert names.index("USER") < names.index("CMD")
-
-
-def test_image_installs_from_a_folder_that_it_has_copied(image: list[tuple[str, str]]) -> None:
-    copied = {text.split()[-1] for name, text in image if name == "COPY"}
-    installs = [text.partition(" && ")[0] for name, text in image if name == "RUN" and "pip install" in text]
-    words = [word for install in installs for word in shlex.split(install)]
-    folders = {word.partition("[")[0] for word in words if word.startswith("/")}
-
-    assert folders
-    assert folders <= copied
 
 
 @pytest.mark.parametrize("name", ["CMD", "HEALTHCHECK"])

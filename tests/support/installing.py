@@ -15,6 +15,7 @@ import pytest
 from uv import find_uv_bin
 
 from sandboxagent.server.agents.install.tools import bundled_node
+from tools.release import CHECKSUMS, is_of_release
 
 ROOT = Path(__file__).resolve().parents[2]
 SDK = ROOT / "sdks" / "typescript"
@@ -26,7 +27,7 @@ LONGEST = 300
 def build_packages(factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the sdist, which one worker builds for all.
 
-    `./dev pack` makes them where it can: then the folder has the npm package, too, and in `SAID` what it said.
+    `./dev pack` makes them where it can: then the folder has a whole release, and in `SAID` what it said.
     """
     own = factory.getbasetemp()
     everybodys = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
@@ -38,8 +39,9 @@ def build_packages(factory: pytest.TempPathFactory) -> Path:
             making.mkdir(exist_ok=True)
             if set_up_by_dev():
                 said = run(sys.executable, "dev", "pack", cwd=ROOT)
-                for file in filter(Path.is_file, (ROOT / "dist").iterdir()):
+                for file in filter(is_of_release, (ROOT / "dist").iterdir()):
                     copy2(file, making)
+                copy2(ROOT / "dist" / CHECKSUMS, making)
                 (making / SAID).write_text(said)
             else:
                 targets = ["--target", "wheel", "--target", "sdist", "--directory", str(making)]
@@ -61,7 +63,7 @@ def install_wheel(factory: pytest.TempPathFactory, directory: Path, extra: str =
     run(find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv"))
     programs = directory / "venv" / "bin"
     install = [find_uv_bin(), "--system-certs", "--quiet", "pip", "install", "--python", str(programs / "python")]
-    _install([*install, *flags, f"{wheel}{extra}"], [*install, "--dry-run", "msgspec"], directory)
+    install_or_skip([*install, *flags, f"{wheel}{extra}"], [*install, "--dry-run", "msgspec"], directory)
     return programs
 
 
@@ -74,7 +76,7 @@ def install_tarball(factory: pytest.TempPathFactory, directory: Path) -> Path:
         (tarball,) = directory.glob("*.tgz")
     (directory / "package.json").write_text('{"type": "module"}')
     quiet = ["--no-audit", "--no-fund", "--prefer-offline"]
-    _install([*npm, "install", *quiet, str(tarball)], [*npm, "view", "zod", "version"], directory)
+    install_or_skip([*npm, "install", *quiet, str(tarball)], [*npm, "view", "zod", "version"], directory)
     return directory
 
 
@@ -85,7 +87,7 @@ def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = Non
     return done.stdout
 
 
-def _install(command: list[str], probe: list[str], cwd: Path) -> None:
+def install_or_skip(command: list[str], probe: list[str], cwd: Path) -> None:
     """Install; when that fails because no package index can be reached, skip."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:

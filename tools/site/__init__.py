@@ -22,6 +22,7 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "LICENSE": "license.md",
+    "RELEASING.md": "releasing.md",
     "benchmarks": "benchmarks/index.md",
     "benchmarks/README.md": "benchmarks/index.md",
     "examples": "examples/index.md",
