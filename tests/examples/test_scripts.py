@@ -9,6 +9,7 @@ import pytest
 
 from tests.examples.staging import ALLOW_OR_REJECT, EXAMPLES, TIMEOUT, Stage, TypeScript
 from tests.support.fork_server import fork_server
+from tests.support.running import Server
 
 Example = Callable[[str], list[str]]
 """The command that runs an example by its name."""
@@ -131,6 +132,22 @@ def test_comma_separated_answers_are_taken_and_a_wrong_one_is_asked_again(stage:
     assert shown.count("Your answer: ") == 3
     assert '[["a","c"]]' in shown.replace(" ", "")
     assert '"color":"green"' in shown.replace(" ", "")
+
+
+def test_a_stored_button_is_pressed_once_by_another_process(stage: Stage, typescript: TypeScript) -> None:
+    buttons = typescript.command("buttons.ts")
+    with Server() as server:
+        places = {"SANDBOX_AGENT_URL": server.url, "SANDBOX_AGENT_TOKEN": server.token or ""}
+        stage.shows(buttons, "ask", "mock", "permission", environment=places)
+        shown = stage.shows(buttons, "show", environment=places)
+        [request] = re.findall(r"^(rq_\S+): Write notes.txt \[allow_once\]", shown, re.MULTILINE)
+
+        pressed = stage.shows(buttons, "press", request, "allow_once", environment=places)
+        again = stage.shows(buttons, "press", request, "reject_once", environment=places)
+
+        assert pressed == f"{request}: allow_once\n"
+        assert again == "too late: answered, allow_once\n"
+        assert stage.shows(buttons, "show", environment=places) == f"{request}: no longer open\n"
 
 
 def test_attached_files_reach_the_agent(stage: Stage, example: Example) -> None:

@@ -12,10 +12,11 @@ import {
   type RequestPermissionResponse,
 } from "@agentclientprotocol/sdk";
 
-import { ClientError, ServerProblem } from "./errors.js";
+import { AlreadyAnswered, ClientError, ServerProblem } from "./errors.js";
 import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
 import { idOf, STILL_OPEN } from "./stream.js";
+import type { Decision } from "./updates.js";
 
 /** Decides on a permission; undefined defers it: `client.replyPermission(request.id, …)` answers it later. */
 export type PermissionHandler = (
@@ -60,7 +61,8 @@ export function isAskingMethod(method: string): method is AskingMethod {
 }
 
 type Request = InstanceType<Kinds[AskingMethod]>;
-type Answer = RequestPermissionResponse | QuestionAnswer | CreateElicitationResponse;
+/** An answer to a request. */
+export type Answer = RequestPermissionResponse | QuestionAnswer | CreateElicitationResponse;
 
 /** How many settled requests are remembered, so that a late answer gets the outcome. */
 const REMEMBERED = 1_000;
@@ -91,6 +93,8 @@ export class Asking {
   readonly #open = new Map<JsonRpcId, Asked>();
   readonly #settled = new Map<string, unknown>();
   readonly #warned = new Set<string>();
+  /** What waits until a request is known. */
+  readonly #arrivals = new Set<() => void>();
 
   constructor(handlers: Handlers, alone: boolean, log: Logger) {
     this.handlers = handlers;
@@ -178,6 +182,28 @@ export class Asking {
     });
   }
 
+  /** Whether a request is open here, or its outcome is known. */
+  knows(id: string): boolean {
+    return this.#settled.has(id) || this.requests().some((request) => request.id === id);
+  }
+
+  /** Waits until the stream has brought a request, or its outcome; rejects after some milliseconds. */
+  async arrival(id: string, patience: number): Promise<void> {
+    if (this.knows(id)) return;
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    let look: (() => void) | undefined;
+    try {
+      await new Promise<void>((resolve, reject) => {
+        look = () => this.knows(id) && resolve();
+        this.#arrivals.add(look);
+        timer = setTimeout(() => reject(nobodyAsked(id)), patience);
+      });
+    } finally {
+      clearTimeout(timer);
+      if (look) this.#arrivals.delete(look);
+    }
+  }
+
   /** What waits for an answer here. */
   requests(): Request[] {
     return [...this.#open.values()].map(({ request }) => request);
@@ -198,6 +224,7 @@ export class Asking {
       refusal: undefined,
     };
     this.#open.set(rpcId, asked);
+    for (const look of this.#arrivals) look();
     return asked;
   }
 
@@ -277,6 +304,7 @@ export class Asking {
     // Without an outcome it may be open still, and be asked again.
     if (outcome === undefined) return;
     this.#settled.set(id, outcome);
+    for (const look of this.#arrivals) look();
     if (this.#settled.size > REMEMBERED) this.#settled.delete(this.#settled.keys().next().value as string);
   }
 }
@@ -286,15 +314,24 @@ function rejection(request: Request): Answer {
   return request instanceof ElicitationRequest ? request.decline() : request.reject();
 }
 
-function alreadyAnswered(id: string, outcome: unknown): ServerProblem {
+function alreadyAnswered(id: string, outcome: unknown): AlreadyAnswered {
   const detail = `the request ${id} is settled, and its outcome is ${String(outcome)}; there is nothing left to answer`;
-  return new ServerProblem("already-answered", "Already Answered", 409, detail, { outcome });
+  return new AlreadyAnswered(detail, { outcome });
 }
 
-function nobodyAsked(id: string): ServerProblem {
+/** The failure of an answer that comes after another one, as the session's log has that. */
+export function decidedBefore(id: string, decision: Decision): AlreadyAnswered {
+  const { outcome, by } = decision;
+  const name = [by["user"], by["name"]].find((each) => typeof each === "string" && each !== "");
+  const decider = name === undefined ? by.kind : `${by.kind} ${String(name)}`;
+  return new AlreadyAnswered(`the request ${id} is settled: ${outcome}, by ${decider}`, { outcome }, decision);
+}
+
+/** The failure of an answer to a request that is not open. */
+export function nobodyAsked(id: string): ServerProblem {
   const detail =
-    `nothing of this kind waits here under the id ${id}; attach to its session, and answer what it asks then: ` +
-    "a request that is still open comes again, under the same id unless the server was restarted";
+    `no open request of this kind has the id ${id}: it was withdrawn, its agent's process has ended, ` +
+    "or it belongs to another session";
   return new ServerProblem("nobody-asked", "Nobody Asked", 404, detail);
 }
 

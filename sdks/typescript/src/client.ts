@@ -10,7 +10,7 @@ import type {
 } from "@agentclientprotocol/sdk";
 
 import { Agents, type Health } from "./agents.js";
-import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
+import type { Answer, ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
 import { Connection, type ConnectionState } from "./connection.js";
 import { type EmbeddedOptions, type EmbeddedServer, startServer } from "./embedded.js";
 import { isNode } from "./environment.js";
@@ -25,6 +25,7 @@ import {
   PermissionRequest,
   QuestionRequest,
   type Rejection,
+  type RequestPlace,
 } from "./requests.js";
 import { Sessions } from "./sessions.js";
 import { type SocketConstructor, socketConstructor } from "./socket.js";
@@ -195,38 +196,52 @@ export class SandboxAgent implements AsyncDisposable {
     handlers.onElicitation = handler;
   }
 
-  /** Answers a permission that its handler has left open; rejects with a ServerProblem when it is settled. */
-  async replyPermission(id: string, optionId: string): Promise<void> {
-    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.select(optionId));
+  /**
+   * Answers a permission by its id: one that a handler has left open, or one that was stored.
+   *
+   * In another process, also give the `sessionId` of the request: the client attaches to its session.
+   *
+   * @throws AlreadyAnswered when it is settled, with who decided; ServerProblem when it is not open (`nobody-asked`).
+   */
+  async replyPermission(id: string, optionId: string, where: RequestPlace = {}): Promise<void> {
+    await this.#reply(PermissionRequest, id, where, (request) => request.select(optionId));
   }
 
-  /** Rejects a permission that its handler has left open. */
-  async rejectPermission(id: string, why: Rejection = {}): Promise<void> {
-    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject(why));
+  /** Rejects a permission by its id, with or without a reason. */
+  async rejectPermission(id: string, why: Rejection & RequestPlace = {}): Promise<void> {
+    await this.#reply(PermissionRequest, id, why, (request) => request.reject(why));
   }
 
   /**
-   * Answers a question that its handler has left open: one answer, or a list of them, for each question.
+   * Answers a question by its id: one answer, or a list of them, for each question.
    *
-   * @throws ServerProblem when it is settled (`already-answered`), or the answers do not fit (`wrong-answer`).
+   * @throws AlreadyAnswered when it is settled; ServerProblem when the answers do not fit (`wrong-answer`).
    */
-  async replyQuestion(id: string, answers: readonly (string | readonly string[])[]): Promise<void> {
-    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.answer(...answers));
+  async replyQuestion(
+    id: string,
+    answers: readonly (string | readonly string[])[],
+    where: RequestPlace = {},
+  ): Promise<void> {
+    await this.#reply(QuestionRequest, id, where, (request) => request.answer(...answers));
   }
 
   /** Declines to answer a question. */
-  async rejectQuestion(id: string, why: Rejection = {}): Promise<void> {
-    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.reject(why));
+  async rejectQuestion(id: string, why: Rejection & RequestPlace = {}): Promise<void> {
+    await this.#reply(QuestionRequest, id, why, (request) => request.reject(why));
   }
 
-  /** Hands in a form that its handler has left open. */
-  async replyElicitation(id: string, content?: Record<string, ElicitationContentValue>): Promise<void> {
-    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.accept(content));
+  /** Hands in a form by the id of its request. */
+  async replyElicitation(
+    id: string,
+    content?: Record<string, ElicitationContentValue>,
+    where: RequestPlace = {},
+  ): Promise<void> {
+    await this.#reply(ElicitationRequest, id, where, (request) => request.accept(content));
   }
 
   /** Declines a form. */
-  async rejectElicitation(id: string, why: Rejection = {}): Promise<void> {
-    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline(why));
+  async rejectElicitation(id: string, why: Rejection & RequestPlace = {}): Promise<void> {
+    await this.#reply(ElicitationRequest, id, why, (request) => request.decline(why));
   }
 
   /** This client's open requests, in all sessions it is attached to. */
@@ -237,6 +252,22 @@ export class SandboxAgent implements AsyncDisposable {
   /** Open requests from agents, in one session or in all sessions of the server, oldest first. */
   async pending(sessionId?: string): Promise<AgentRequest[]> {
     return await this.sessions.pending(sessionId);
+  }
+
+  async #reply<T extends AgentRequest>(
+    kind: abstract new (...parameters: never[]) => T,
+    id: string,
+    { sessionId }: RequestPlace,
+    answer: (request: T) => Answer,
+  ): Promise<void> {
+    const { asking } = this.#connection;
+    const place = sessionId ?? asking.requests().find((request) => request.id === id)?.sessionId;
+    try {
+      if (!asking.knows(id)) await this.sessions.reach(id, place);
+      await asking.reply(kind, id, answer);
+    } catch (error) {
+      throw place === undefined ? error : await this.sessions.explained(error, id, place);
+    }
   }
 
   // The protocol itself

@@ -67,6 +67,8 @@ export interface ConnectionState {
 export interface Attached {
   readonly session: SessionInfo;
   readonly position: number;
+  /** What waits for an answer; the stream brings it, too. */
+  readonly pending: readonly { readonly id: string }[];
 }
 
 interface Opened {

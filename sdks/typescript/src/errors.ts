@@ -5,11 +5,14 @@
  * └── ClientError             what the SDK throws
  *     ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code and data
  *     ├── ServerProblem       the server refuses, and says why
+ *     │   ├── AlreadyAnswered a request of an agent is settled; it says by whom
  *     │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
  *     ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
  *     ├── StartFailed         an embedded server did not start
  *     └── InvalidCall         the call itself is wrong: nothing was sent
  */
+
+import type { Decision } from "./updates.js";
 
 const URN = "urn:sandbox-agent:error:";
 const EXCERPT = 200;
@@ -101,6 +104,21 @@ export class ServerProblem extends ClientError {
   }
 }
 
+/** An agent's request is settled: another answer came first, or it was withdrawn. */
+export class AlreadyAnswered extends ServerProblem {
+  override name = "AlreadyAnswered";
+  /** What became of it: `answered`, `rejected` or `cancelled`; empty when the server does not say. */
+  readonly outcome: string;
+  /** Who or what decided, and how, when the session's log has it. */
+  readonly decision: Decision | undefined;
+
+  constructor(detail: string, fields: Readonly<Record<string, unknown>> = {}, decision?: Decision) {
+    super("already-answered", "Already Answered", 409, detail, fields);
+    this.outcome = decision?.outcome ?? (typeof fields["outcome"] === "string" ? fields["outcome"] : "");
+    this.decision = decision;
+  }
+}
+
 /** What answered is no sandbox-agent: a proxy's page, another program; `status` is as it came. */
 export class ForeignAnswer extends ServerProblem {
   override name = "ForeignAnswer";
@@ -147,7 +165,9 @@ export function problemIn(document: string): ServerProblem | undefined {
   const { type, title, status, detail, ...fields } = told as Record<string, unknown>;
   if (typeof type !== "string" || !type.startsWith(URN)) return undefined;
   if (typeof title !== "string" || typeof status !== "number") return undefined;
-  return new ServerProblem(type.slice(URN.length), title, status, typeof detail === "string" ? detail : "", fields);
+  const [slug, words] = [type.slice(URN.length), typeof detail === "string" ? detail : ""];
+  if (slug === "already-answered") return new AlreadyAnswered(words, fields);
+  return new ServerProblem(slug, title, status, words, fields);
 }
 
 /** The problem that an answer is not sandbox-agent's at all, with the beginning of what it is. */

@@ -37,6 +37,7 @@ export { type ClientOptions, type ConnectOptions, SandboxAgent, type StartOption
 export type { ConnectionState } from "./connection.js";
 export type { EmbeddedOptions } from "./embedded.js";
 export {
+  AlreadyAnswered,
   ClientError,
   ConnectionLost,
   ForeignAnswer,
@@ -63,6 +64,7 @@ export {
   type QuestionAnswer,
   QuestionRequest,
   type Rejection,
+  type RequestPlace,
 } from "./requests.js";
 export { type Match, Search, type SearchOptions } from "./search.js";
 export { Session } from "./session.js";

@@ -83,6 +83,12 @@ export interface Rejection {
   readonly reason?: string;
 }
 
+/** Where a request was asked. */
+export interface RequestPlace {
+  /** Its session. Needed when the request was stored and this client has not attached to its session. */
+  readonly sessionId?: string;
+}
+
 function because({ reason }: Rejection): { _meta?: Record<string, unknown> } {
   return reason === undefined ? {} : { _meta: { "sandboxagent.dev": { reason } } };
 }

@@ -3,16 +3,19 @@
 import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 
 import { Agents, type Modes } from "./agents.js";
+import { decidedBefore, nobodyAsked } from "./asking.js";
 import { type Connection, META } from "./connection.js";
-import { InvalidCall } from "./errors.js";
-import { requestOf } from "./events.js";
+import { InvalidCall, ServerProblem } from "./errors.js";
+import { requestOf, sessionEvent } from "./events.js";
 import { Files } from "./files.js";
+import { readLog } from "./following.js";
 import type { Http } from "./http.js";
 import { type SessionChanges, type WatchSessionsOptions, watchSessions } from "./inventory.js";
 import type { Iteration } from "./iteration.js";
-import { type Offers, Session, type SessionStart } from "./session.js";
-import type { AgentRequest } from "./requests.js";
 import type { Logger } from "./log.js";
+import type { AgentRequest } from "./requests.js";
+import { type Offers, Session, type SessionStart } from "./session.js";
+import type { Decision } from "./updates.js";
 import { type Json, objectAt, textAt } from "./view/json.js";
 
 /** What a session is doing, for lists of many sessions. */
@@ -121,6 +124,8 @@ interface PendingRequest {
   readonly askedAt: string;
   readonly envelope: Json;
 }
+
+const TOO_LATE = new Set(["already-answered", "nobody-asked"]);
 
 type Answered = Offers & { readonly _meta?: Readonly<Record<string, unknown>> | null };
 
@@ -248,6 +253,36 @@ export class Sessions {
       { agent },
     );
     return pending.flatMap((each) => pendingRequest(each, this.#connection.asking.log) ?? []);
+  }
+
+  /** Attaches to the session of an open request, so that this client can answer it. @internal */
+  async reach(id: string, sessionId: string | undefined): Promise<void> {
+    const request = (await this.pending(sessionId)).find((each) => each.id === id);
+    if (request?.sessionId === undefined) throw nobodyAsked(id);
+    const { pending } = await this.#connection.attach(request.sessionId);
+    // Another client may have been quicker.
+    if (!pending.some((each) => each.id === id)) throw nobodyAsked(id);
+    await this.#connection.asking.arrival(id, this.#http.patience);
+  }
+
+  /** A failure of an answer, with who has decided instead, if the session's log says so. @internal */
+  async explained(error: unknown, id: string, sessionId: string): Promise<unknown> {
+    if (!(error instanceof ServerProblem && TOO_LATE.has(error.slug))) return error;
+    try {
+      const decision = await this.#decisionOf(id, sessionId);
+      return decision ? decidedBefore(id, decision) : error;
+    } catch {
+      // A session that is gone has no log; what is known of the failure stays true.
+      return error;
+    }
+  }
+
+  async #decisionOf(id: string, sessionId: string): Promise<Decision | undefined> {
+    for await (const event of readLog(this.#connection, sessionId, 0)) {
+      const item = sessionEvent(event, this.#connection.asking.log)?.item;
+      if (item?.sessionUpdate === "decision" && item.requestId === id) return item;
+    }
+    return undefined;
   }
 
   /** @internal */
