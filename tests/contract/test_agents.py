@@ -96,8 +96,8 @@ def test_every_agent_has_the_documented_shape(server: Server) -> None:
                 assert each["install"]["source"] in ("registry", "fallback", "bundled", "path")
                 assert each["serverStatus"]["status"] in ("stopped", "installing", "starting", "running", "error")
                 for artifact in each["install"]["artifacts"]:
-                    assert ARTIFACT <= artifact.keys() <= ARTIFACT | {"sha256", "integrity"}
-                    assert artifact["kind"] in ("agent_process", "native")
+                    assert ARTIFACT <= artifact.keys() <= ARTIFACT | {"sha256", "integrity", "packageVersion"}
+                    assert artifact["kind"] in ("agent_process", "native", "binary")
                 assert each["title"]
                 assert each["instructions"]
                 assert each["installed"] is ("path" in each) is bool(each["install"]["artifacts"])

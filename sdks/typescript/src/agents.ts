@@ -21,12 +21,14 @@ export interface Progress {
 
 /** One program that an agent needs. */
 export interface Artifact {
-  /** `agent_process` speaks ACP, `native` is the agent behind it. */
-  readonly kind: "agent_process" | "native" | (string & {});
-  /** The name of its package, or of the program. */
+  /** `agent_process` speaks ACP, `native` is the agent behind it, `binary` is the program that a script of these starts. */
+  readonly kind: "agent_process" | "native" | "binary" | (string & {});
+  /** The name of the package that has the program, or of the program. */
   readonly name: string;
-  /** Which version it is. */
+  /** The version of the program; `null` if it is not known. */
   readonly version: string | null;
+  /** The version of the package, if it is not that of the program. */
+  readonly packageVersion?: string;
   /** Where it is. */
   readonly path: string | null;
   /** Where it comes from. */

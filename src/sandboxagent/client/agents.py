@@ -33,17 +33,20 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """A program that an agent needs."""
 
     kind: str
-    """`agent_process`, the program that speaks ACP, or `native`, the agent that this program controls."""
+    """`agent_process`, the program that speaks ACP; `native`, the agent that this program controls; or `binary`, the
+    program for the server's machine that a script of these starts."""
     name: str
-    """Name of the program or its package."""
+    """Name of the package that has the program, or of the program."""
     version: str | None = None
     """Version of the program; None if it is unknown."""
+    package_version: str | None = None
+    """Version of the package, if it is not that of the program."""
     path: str | None = None
     """Path of the program on the server's machine."""
     source: str = ""
     """Origin of the program: `bundled`, `path`, `registry` or `fallback`, with the meanings of `InstallInfo.source`."""
     sha256: str | None = None
-    """SHA-256 hash of the fetched file, if it is known."""
+    """SHA-256 hash of the fetched archive, or else of the program, if it is known."""
     integrity: str | None = None
     """Hash against which npm checked the package."""
     unverified: bool = False

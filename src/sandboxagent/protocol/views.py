@@ -127,12 +127,15 @@ class Features(Struct, frozen=True, forbid_unknown_fields=True):
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """One program that an agent needs."""
 
-    kind: Literal["agent_process", "native"]
-    """`agent_process` is the program that speaks ACP, `native` the agent behind it."""
+    kind: Literal["agent_process", "native", "binary"]
+    """`agent_process` is the program that speaks ACP, or that our adapter runs. `native` is the agent behind it.
+    `binary` is the program for this machine that one of these starts, if they are scripts."""
     name: str
-    """The name of the package or the program."""
+    """The name of the package that has the program, or of the program."""
     version: str | None
-    """The version; `null` if it is not known."""
+    """The version of the program; `null` if it is not known."""
+    package_version: str | UnsetType = UNSET
+    """The version of the package, if it is not that of the program."""
     path: str | None
     """The path on this machine. In the record of an install, `{folder}` stands for the folder of the install."""
     source: str
@@ -140,7 +143,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     sha256: str | UnsetType = UNSET
     """The SHA-256 of the download, or else of the program, in hexadecimal."""
     integrity: str | UnsetType = UNSET
-    """The hash against which npm checked the package."""
+    """The hash against which npm checked the package that has the program."""
     unverified: bool | UnsetType = UNSET
     """`true` if there was no hash to check the download against; absent otherwise."""
 

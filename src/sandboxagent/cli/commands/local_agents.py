@@ -170,7 +170,12 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
 
 
 def _details(artifact: Artifact) -> list[tuple[str, object]]:
-    named = [("path", artifact.path), ("sha256", artifact.sha256), ("npm integrity", artifact.integrity)]
+    named = [
+        ("package version", artifact.package_version),
+        ("path", artifact.path),
+        ("sha256", artifact.sha256),
+        ("npm integrity", artifact.integrity),
+    ]
     if artifact.unverified is True:
         named.append(("unverified", "there was no hash to check it against"))
     return [(name, value) for name, value in named if value]

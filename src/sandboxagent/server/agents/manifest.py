@@ -114,6 +114,15 @@ class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     integrity: str | None = None
 
 
+class Binary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The program for this machine, if a script of the agent's packages starts it."""
+
+    package: str
+    """Package that has the program. `{platform}` stands for the machine's platform."""
+    program: str
+    """Path of the program in the package. `*` stands for a folder of any name."""
+
+
 class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program of ours that speaks ACP, if the first package is an agent that does not."""
 
@@ -128,6 +137,7 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     bundled: bool = False
     packages: tuple[Package, ...] = ()
     native: Native | None = None
+    binary: Binary | None = None
     adapter: Adapter | None = None
     platforms: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
@@ -174,6 +184,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     registry: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     native: Native | None = None
+    binary: Binary | None = None
     adapter: Adapter | None = None
     platforms: tuple[str, ...] = ()
     features: Features | None = None
@@ -222,7 +233,14 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         known = KnownAgent(title=known.title, env=known.env, credentials=known.credentials, variables=known.variables)
     elif own.registry:  # The user's choice, not our pins. An empty list is our pins, whatever the registry has.
         known = structs.replace(
-            known, packages=(), native=None, adapter=None, platforms=(), supported=True, unsupported_reason=None
+            known,
+            packages=(),
+            native=None,
+            binary=None,
+            adapter=None,
+            platforms=(),
+            supported=True,
+            unsupported_reason=None,
         )
     changed = {key: value for key, value in structs.asdict(own).items() if value is not None}
     entry = structs.replace(known, **changed | {"env": {**known.env, **own.env}})
@@ -250,6 +268,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
         packages=entry.packages,
         native=entry.native,
+        binary=entry.binary,
         adapter=entry.adapter,
         platforms=entry.platforms,
         features=entry.features,

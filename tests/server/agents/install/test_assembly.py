@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_agent_behind_an_adapter_is_installed_beside_it_and_named_to_it(tmp_path
         adapter, "9.0.0", dependencies={"@anthropic-ai/claude-agent-sdk": "1.0.0"}, bin={"claude-agent-acp": "cli.js"}
     )
     inside = f"@anthropic-ai/claude-agent-sdk-{npm_platform()}"
-    index.npm_files(inside, "1.0.0", {"claude": "#!/bin/sh\n"})
+    digest = index.npm_files(inside, "1.0.0", {"claude": "#!/bin/sh\n"})
     sdk = "@anthropic-ai/claude-agent-sdk"
     index.npm_files(sdk, "1.0.0", {}, claudeCodeVersion="4.5.6", dependencies={inside: "1.0.0"})
     native = f"@anthropic-ai/claude-code-{npm_platform()}"
@@ -129,11 +130,11 @@ def test_agent_behind_an_adapter_is_installed_beside_it_and_named_to_it(tmp_path
             assert (brought.source, brought.registry_slug, brought.note) == ("fallback", None, None)
             assert (brought.native_version, brought.env) == ("4.5.6", {})
             found = brought.artifacts[1]
-            assert (found.kind, found.name, found.path) == (
-                "native",
-                sdk,
-                str(shop.store.folder(brought) / "node_modules" / inside / "claude"),
-            )
+            program = shop.store.folder(brought) / "node_modules" / inside / "claude"
+            assert (found.kind, found.name, found.path) == ("native", inside, str(program))
+            assert (found.version, found.package_version) == ("4.5.6", "1.0.0")
+            assert found.sha256 == sha256(program.read_bytes()).hexdigest()
+            assert found.integrity == digest
             asked = (await shop.install("claude", "5.0.0", "9.0.0")).record
             assert (asked.version, asked.native_version) == ("9.0.0", "5.0.0")
             assert [artifact.kind for artifact in asked.artifacts] == ["agent_process", "native"]
@@ -143,6 +144,53 @@ def test_agent_behind_an_adapter_is_installed_beside_it_and_named_to_it(tmp_path
             assert output_of([wrapper, "works"]) == "native works\n"
             assert (await shop.install("claude")).already, "any version will do"
             assert (await shop.install("claude", "5.0.0")).already
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("agent", "package", "binary", "path"),
+    [
+        ("copilot", "@github/copilot", "@github/copilot-{platform}", "copilot"),
+        ("goose", "@aaif/goose-acp", "@aaif/goose-binary-{platform}", "bin/goose"),
+    ],
+)
+def test_the_program_that_a_script_starts_is_named_with_its_package_and_hash(
+    tmp_path: Path, index: PackageIndex, agent: str, package: str, binary: str, path: str
+) -> None:
+    name = binary.replace("{platform}", npm_platform())
+    digest = index.npm_files(name, "9.0.1", {path: "the program itself"})
+    index.npm(package, "9.0.0", dependencies={name: "9.0.1"}, bin={agent: "cli.js"})
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index) as shop:
+            record = (await shop.install(agent, "9.0.0")).record
+            script, program = record.artifacts
+            assert (script.kind, script.name, script.version) == ("agent_process", package, "9.0.0")
+            assert (program.kind, program.name, program.version) == ("binary", name, "9.0.1")
+            assert program.path == str(shop.store.folder(record) / "node_modules" / name / path)
+            assert program.sha256 == sha256(b"the program itself").hexdigest()
+            assert program.integrity == digest
+            assert record.native_version is None
+
+    run(main())
+
+
+def test_both_the_script_behind_an_adapter_and_its_program_are_named(tmp_path: Path, index: PackageIndex) -> None:
+    program, script = f"@openai/codex-{npm_platform()}", "@openai/codex"
+    index.npm_files(program, "4.5.6-linux", {"vendor/some-triple/bin/codex": "the program itself"})
+    index.npm_files(script, "4.5.6", {"bin/codex.js": "//"}, dependencies={program: "4.5.6-linux"})
+    index.npm("@agentclientprotocol/codex-acp", "9.0.0", dependencies={script: "4.5.6"}, bin={"codex-acp": "cli.js"})
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index) as shop:
+            record = (await shop.install("codex", None, "9.0.0")).record
+            assert [(each.kind, each.name, each.version) for each in record.artifacts[1:]] == [
+                ("native", script, "4.5.6"),
+                ("binary", program, "4.5.6-linux"),
+            ]
+            assert all(each.sha256 and each.integrity for each in record.artifacts)
+            assert record.native_version == "4.5.6"
 
     run(main())
 

@@ -17,7 +17,7 @@ from sandboxagent.protocol.errors import (
     UnknownVersion,
     UnsupportedPlatform,
 )
-from sandboxagent.server.agents.install.packages import Packages
+from sandboxagent.server.agents.install.packages import Located, Packages
 from sandboxagent.server.agents.install.tools import Finished, ToolSettings, bundled_node
 from sandboxagent.server.agents.manifest import Package
 
@@ -304,6 +304,28 @@ def test_facts_are_found_wherever_npm_has_put_a_package(tmp_path: Path) -> None:
     put(tmp_path, "native", version="6.0.0")
     assert packages(tmp_path).facts("native")["version"] == "6.0.0"
     assert packages(tmp_path).facts("missing") == {}
+
+
+def test_a_program_is_located_with_the_version_and_the_digest_of_its_package(tmp_path: Path) -> None:
+    home = put(tmp_path / "node_modules" / "adapter", "inside", version="5.0.0")
+    (home / "vendor" / "triple").mkdir(parents=True)
+    (home / "vendor" / "triple" / "it").write_text("x")
+    locked(tmp_path, **{"adapter": PIN, "adapter/node_modules/inside": PIN})
+
+    found = packages(tmp_path).locate("inside", "vendor/*/it")
+
+    assert found == Located(home / "vendor" / "triple" / "it", "5.0.0", PIN)
+    assert packages(tmp_path).locate("inside", "vendor/it") is None
+    assert packages(tmp_path).locate("missing", "it") is None
+
+
+def test_a_program_that_leads_out_of_the_folder_is_not_located(tmp_path: Path) -> None:
+    home = put(tmp_path / "folder", "it")
+    (home / "link").symlink_to("/bin/sh")
+    (tmp_path / "outside").write_text("x")
+
+    assert packages(tmp_path / "folder").locate("it", "link") is None
+    assert packages(tmp_path / "folder").locate("it", "../../../outside") is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", "\0", '{"packages": null}'])

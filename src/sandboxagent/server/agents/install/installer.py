@@ -311,6 +311,7 @@ class Assembly(Struct, frozen=True):
         env = dict(self.plan.env)
         if self.agent.native is not None:
             artifacts += await self._native(env)
+        artifacts += await self._binary()
         from sandboxagent.server.agents.install.registry_entries import current_platform
 
         return Record(
@@ -329,7 +330,7 @@ class Assembly(Struct, frozen=True):
             node=bundled_node().version,
             registry_slug=self.plan.slug,
             package=first.name if (first := self._first()) else None,
-            native_version=artifacts[1].version if len(artifacts) > 1 else None,
+            native_version=next((each.version for each in artifacts if each.kind == "native"), None),
             note=self.plan.note,
         )
 
@@ -399,18 +400,40 @@ class Assembly(Struct, frozen=True):
         version = facts.get(native.version_field)
         if not isinstance(version, str):
             return []
-        where = (native.found_in or name).replace("{platform}", self.packages.platform)
-        program = await asyncio.to_thread(self.packages.find_file, where, native.program)
-        return [
-            Artifact(
-                kind="native",
-                name=name,
-                version=version,
-                path=None if program is None else self._placed(program),
-                source=self.plan.source,
-                unverified=await asyncio.to_thread(self._unverified, None),
-            )
-        ]
+        found = await asyncio.to_thread(self._brought, "native", native.found_in or name, native.program, version)
+        unknown = Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)
+        return [found or unknown]
+
+    async def _binary(self) -> list[Artifact]:
+        """Return the program for this machine that a script of the packages starts, if there is one."""
+        binary = self.agent.binary
+        if binary is None:
+            return []
+        found = await asyncio.to_thread(self._brought, "binary", binary.package, binary.program)
+        return [] if found is None else [found]
+
+    def _brought(
+        self, kind: Literal["native", "binary"], package: str, program: str, version: str | None = None
+    ) -> Artifact | None:
+        """Return a program of a package that another one brought, or None when it is not there.
+
+        `version` is the program's version, if it is not that of its package.
+        """
+        name = package.replace("{platform}", self.packages.platform)
+        found = self.packages.locate(name, program)
+        if found is None:
+            return None
+        return Artifact(
+            kind=kind,
+            name=name,
+            version=version or found.version,
+            package_version=found.version if version and found.version and found.version != version else UNSET,
+            path=self._placed(found.program),
+            source=self.plan.source,
+            sha256=_sha256(found.program),
+            integrity=found.integrity or UNSET,
+            unverified=self._unverified(None),
+        )
 
     def _build_command(self, program: Path, artifact: Artifact, env: dict[str, str]) -> tuple[str, ...]:
         """Return the command that starts the program: directly, or by our adapter, which finds its path in `env`."""

@@ -53,6 +53,16 @@ _NOT_OF_THE_INDEX = r"EALLOW(GIT|REMOTE|FILE|DIRECTORY)"
 _INTEGRITY = r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)"
 
 
+class Located(Struct, frozen=True):
+    """A program in a package that npm has installed."""
+
+    program: Path
+    version: str | None
+    """Version of the package that has the program."""
+    integrity: str | None
+    """Digest that npm checked this package against."""
+
+
 class Packages(Struct, frozen=True):
     """The packages of one agent, installed into one folder."""
 
@@ -126,8 +136,7 @@ class Packages(Struct, frozen=True):
 
     def integrity(self, name: str) -> str | None:
         """Return the digest that npm checked a package against."""
-        found = self._locked().get(f"node_modules/{name}", {}).get("integrity")
-        return found if isinstance(found, str) else None
+        return _text(self._locked().get(f"node_modules/{name}", {}).get("integrity"))
 
     def unverified(self) -> list[str]:
         """Return the packages for which npm's index had no digest.
@@ -145,14 +154,19 @@ class Packages(Struct, frozen=True):
         found = (_json(home / "package.json") for home in self._homes(name))
         return next(filter(None, found), dict[str, object]())
 
-    def find_file(self, name: str, path: str) -> Path | None:
-        """Return a file of a package, wherever npm has put the package.
+    def locate(self, name: str, pattern: str) -> Located | None:
+        """Return a program of a package, wherever npm has put the package. `*` in the path stands for any folder.
 
         Return None when there is no such file, or when it leads out of the folder.
         """
         whole = self.folder.resolve()
-        files = (home / path for home in self._homes(name))
-        return next((each for each in files if each.is_file() and each.resolve().is_relative_to(whole)), None)
+        for home in self._homes(name):
+            for file in sorted(home.glob(pattern)):
+                if file.is_file() and file.resolve().is_relative_to(whole):
+                    version = _json(home / "package.json").get("version")
+                    integrity = self._locked().get(str(home.relative_to(self.folder)), {}).get("integrity")
+                    return Located(file, _text(version), _text(integrity))
+        return None
 
     def _homes(self, name: str) -> list[Path]:
         places = [path for path in sorted(self._locked()) if path.endswith(f"/node_modules/{name}")]
@@ -223,6 +237,10 @@ def _named_program(programs: object, command: str) -> str | None:
         named = cast("dict[str, object]", programs)
         programs = named.get(command, next(iter(named.values())) if len(named) == 1 else None)
     return programs if isinstance(programs, str) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _json(path: Path) -> Object:
