@@ -33,6 +33,25 @@ def test_question_is_a_form_with_its_header_and_labels(real: RealAgent) -> None:
     run(scenario())
 
 
+def test_edit_tells_the_line_of_the_part_that_it_shows(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.any_session() as session:
+            file = session.folder / "long.txt"
+            file.write_text("".join(f"line {number}\n" for number in range(1, 41)))
+            change = {"file_path": str(file), "old_string": "line 20\n", "new_string": "twenty\n"}
+            prompt = session.ask(
+                real.model.script(Call("Read", {"file_path": str(file)}), Call("Edit", change), Say("Edited."))
+            )
+            await session.decide(await session.asked(), "allow_once")
+            turn = await prompt.ended()
+
+        (shown,) = [each for each in turn.updates("tool_call_update") if "line 17" in str(each.get("content"))][-1:]
+        assert shown["locations"] == [{"path": str(file), "line": 17}]
+        assert shown["content"][0]["oldText"].startswith("line 17\n")
+
+    run(scenario())
+
+
 def test_always_allowed_edits_are_not_asked_for_again_in_that_session(real: RealAgent) -> None:
     async def scenario() -> None:
         async with real.session() as session, real.any_session() as other:

@@ -12,7 +12,7 @@ from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, told
 from tests.support.asking import ENDED, PERMISSION, texts
 from tests.support.client import run
-from tests.support.model.script import Say
+from tests.support.model.script import Call, Say
 from tests.support.pictures import png
 
 pytestmark = pytest.mark.parametrize("real", parameters("gemini"), indirect=True)
@@ -33,6 +33,26 @@ def test_permission_is_the_first_that_is_heard_of_a_tool_call(real: RealAgent) -
         (update,) = turn.updates("tool_call_update")
         assert update["toolCallId"] == request.data["params"]["toolCall"]["toolCallId"]
         assert update["status"] == "completed"
+
+    run(scenario())
+
+
+def test_edit_shows_the_whole_file_and_says_so(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.session() as session:
+            file = session.folder / "long.txt"
+            file.write_text("".join(f"line {number}\n" for number in range(1, 41)))
+            change = {"file_path": str(file), "old_string": "line 20\n", "new_string": "twenty\n", "instruction": "x"}
+            prompt = session.ask(
+                real.model.script(Call("read_file", {"file_path": str(file)}), Call("replace", change), Say("Edited."))
+            )
+            request = await session.asked()
+            await session.decide(request, "allow_once")
+            await prompt.ended()
+
+        (shown,) = request.data["params"]["toolCall"]["content"]
+        assert shown["oldText"].count("\n") == 40
+        assert shown["_meta"] == {"kind": "modify"}
 
     run(scenario())
 

@@ -52,6 +52,28 @@ def test_command_is_asked_for_and_its_output_is_shown(real: RealAgent) -> None:
     run(scenario())
 
 
+def test_edit_has_a_patch_with_line_numbers_beside_the_part_that_it_shows(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.any_session() as session:
+            file = session.folder / "long.txt"
+            file.write_text("".join(f"line {number}\n" for number in range(1, 41)))
+            change = {"filePath": str(file), "oldString": "line 20\n", "newString": "twenty\n"}
+            prompt = session.ask(
+                real.model.script(Call("read", {"filePath": str(file)}), Call("edit", change), Say("Edited."))
+            )
+            request = await session.asked()
+            await session.decide(request, "allow_once")
+            turn = await prompt.ended()
+
+        asked, done = request.data["params"]["toolCall"], turn.updates("tool_call_update")[-1]
+        assert "@@ -16,9 +16,9 @@\n" in asked["rawInput"]["diff"]
+        assert asked["content"][0]["oldText"].startswith("line 1\n")
+        assert "@@ -16,9 +16,9 @@\n" in done["rawOutput"]["metadata"]["diff"]
+        assert [each["oldText"] for each in done["content"] if each["type"] == "diff"] == ["line 20\n"]
+
+    run(scenario())
+
+
 @asynccontextmanager
 async def its_port(real: RealAgent, folder: Path) -> AsyncGenerator[httpx.AsyncClient]:
     """The port on which it asks its questions; they are those of a folder."""

@@ -92,7 +92,7 @@ function* ofTools(turn: TurnView, writes: readonly FileWrite[]): Generator<Omit<
   const asked = new Map(turn.items.flatMap((item) => (item.type === "request" ? [[item.key, item] as const] : [])));
   for (const item of turn.items) {
     if (item.type !== "tool") continue;
-    const starts = startsOf(item.content, item.locations);
+    const starts = startsOf(item.content, item.locations, [item.rawInput, item.rawOutput]);
     const request = item.requestKey === undefined ? undefined : asked.get(item.requestKey);
     for (const [index, content] of item.content.entries()) {
       if (content.type !== "diff" || typeof content.path !== "string" || typeof content.newText !== "string") continue;

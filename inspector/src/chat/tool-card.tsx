@@ -140,7 +140,11 @@ function ToolBody({
     () => actionOf({ toolCallId: tool.toolCallId, rawInput: tool.rawInput }),
     [tool.toolCallId, tool.rawInput],
   );
-  const starts = useMemo(() => startsOf(tool.content, tool.locations), [tool.content, tool.locations]);
+  const { content, locations, rawInput, rawOutput } = tool;
+  const starts = useMemo(
+    () => startsOf(content, locations, [rawInput, rawOutput]),
+    [content, locations, rawInput, rawOutput],
+  );
   const isBare = tool.content.length === 0 && (tool.rawInput ?? tool.rawOutput ?? undefined) === undefined;
   return (
     <div className="tool-body">

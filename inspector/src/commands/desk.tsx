@@ -1,7 +1,7 @@
 /** The palette and the list of keys, with the keys that open them; and what can be done from every room. */
 
 import { Keyboard, LogOut, Moon, Plus, Sun } from "lucide-react";
-import { type ReactNode, createContext, use, useMemo, useState } from "react";
+import { type ReactNode, Suspense, createContext, lazy, use, useMemo, useState } from "react";
 
 import { isCovered, isTyping, useKeys } from "../design/keys.js";
 import { ROOMS } from "../rooms.js";
@@ -9,8 +9,9 @@ import { go } from "../router.js";
 import { useConnection, useHealth } from "../server/index.js";
 import { applyTheme } from "../sidebar/theme.js";
 import { type Command, useOffer } from "./commands.js";
-import { Help } from "./help.js";
-import { Palette } from "./palette.js";
+
+const Help = lazy(async () => ({ default: (await import("./help.js")).Help }));
+const Palette = lazy(async () => ({ default: (await import("./palette.js")).Palette }));
 
 interface Desk {
   readonly openPalette: () => void;
@@ -39,8 +40,10 @@ export function CommandDesk({ children }: { readonly children: ReactNode }): Rea
     <DeskContext value={desk}>
       <Everywhere openHelp={desk.openHelp} />
       {children}
-      {open === "palette" && <Palette onClose={() => setOpen((now) => (now === "palette" ? undefined : now))} />}
-      {open === "help" && <Help onClose={() => setOpen(undefined)} />}
+      <Suspense>
+        {open === "palette" && <Palette onClose={() => setOpen((now) => (now === "palette" ? undefined : now))} />}
+        {open === "help" && <Help onClose={() => setOpen(undefined)} />}
+      </Suspense>
     </DeskContext>
   );
 }

@@ -1,7 +1,7 @@
 /** All sessions at once: what each is doing, what waits for you, and what it has used. */
 
 import { LayoutGrid } from "lucide-react";
-import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
+import { type ReactNode, Suspense, lazy, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
 import type { SessionStatus } from "sandboxagent";
 import { Button, EmptyState, Loading, STATES, SearchField, Select, Toggle, Toggles } from "../design/index.js";
@@ -13,8 +13,11 @@ import { openRequestsOf } from "../waiting/open-requests.js";
 import { ALL, type Wanted, costText, countsOf, listed, tokensText, usedBy } from "./listing.js";
 import styles from "./mission.module.css";
 import { useWaiting } from "./open-questions.js";
-import { Questions, type QuestionsProps } from "./questions.js";
+import type { QuestionsProps } from "./questions.js";
 import { SessionTable } from "./session-table.js";
+
+// Cards show diffs and Markdown, and most visits have no use for either.
+const Questions = lazy(async () => ({ default: (await import("./questions.js")).Questions }));
 
 export function Mission(): ReactNode {
   const { client } = useServer();
@@ -23,6 +26,9 @@ export function Mission(): ReactNode {
   const shown = useDeferredValue(wanted);
   const found = useMemo(() => listed(sessions, shown), [sessions, shown]);
   const waiting = useWaiting(sessions);
+  // Once something has been asked, what became of the last answer may have to be said.
+  const hasAsked = useRef(false);
+  hasAsked.current ||= waiting.length > 0;
   const answer: QuestionsProps["onAnswer"] = async ({ session, asked }, given) => {
     // Only a client that is attached is asked, and may answer.
     await client.sessions.attach(session.sessionId);
@@ -48,7 +54,11 @@ export function Mission(): ReactNode {
   return (
     <section className={styles.room} aria-label="Mission control">
       <Head wanted={wanted} change={setWanted} />
-      {shown.state !== "idle" && shown.state !== "ended" && <Questions waiting={waiting} onAnswer={answer} />}
+      {hasAsked.current && shown.state !== "idle" && shown.state !== "ended" && (
+        <Suspense>
+          <Questions waiting={waiting} onAnswer={answer} />
+        </Suspense>
+      )}
       {found.length === 0 ? (
         <EmptyState title="No session matches" actions={<Button onClick={() => setWanted(ALL)}>Clear filters</Button>} />
       ) : (

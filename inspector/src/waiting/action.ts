@@ -59,7 +59,7 @@ export function actionOf(asked: ToolCallUpdate, known?: Partial<ToolCallUpdate>)
   const input = said("rawInput");
   const content = list(said("content")) as ToolCallContent[];
   const locations = list(said("locations")) as ToolCallLocation[];
-  const starts = startsOf(content, locations);
+  const starts = startsOf(content, locations, [input]);
   const kind = said("kind");
   const { command, used } = commandOf(input);
   return {

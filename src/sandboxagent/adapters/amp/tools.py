@@ -41,7 +41,7 @@ def tool_call(id: str, tool: str, arguments: Object) -> Object:
         "kind": KINDS.get(tool, "other"),
         "status": "pending",
         "rawInput": arguments,
-        "locations": [{"path": path} for path in paths],
+        "locations": [_location(path, tool, arguments) for path in paths],
         "content": _diff(tool, arguments),
         "_meta": {"amp": {"toolName": tool}},
     }
@@ -110,6 +110,19 @@ def _diff(tool: str, arguments: Object) -> list[Object]:
     if tool == "edit_file" and isinstance(old, str) and isinstance(new, str):
         return [{"type": "diff", "path": path, "oldText": old, "newText": new}]
     return []
+
+
+def _location(path: str, tool: str, arguments: Object) -> Object:
+    """Return where a tool works, with the line at which the texts of its diff begin if that is known."""
+    line = 1 if tool == "create_file" else None
+    old, new = arguments.get("old_str"), arguments.get("new_str")
+    if tool == "edit_file" and isinstance(old, str) and isinstance(new, str) and old:
+        # Amp may have made the change already. The old text is then at its place only if the new one begins with it.
+        moves = old in new and not new.startswith(old)
+        content = None if moves else _content(path)
+        if content is not None and content.count(old) == 1:
+            line = content[: content.index(old)].count("\n") + 1
+    return {"path": path} if line is None else {"path": path, "line": line}
 
 
 def _content(path: str) -> str | None:
