@@ -9,9 +9,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import msgspec
+from msgspec import Struct
 
 from sandboxagent.client.errors import ClientError, ServerProblem
 from sandboxagent.core.cursor import Gap, Page
@@ -204,18 +205,19 @@ INCIDENTAL = frozenset(
 """Updates that may come at any time, even before an agent that echoes prompts has echoed one."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEvent:
-    """An event of a session's log."""
+class LogEvent(Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An event of a session's log. `msgspec` encodes it as the server writes it."""
 
     id: int
     """Position of the event in the log."""
     at: str
     """The time when the event was stored: UTC, ISO 8601 with milliseconds."""
-    direction: str
-    """Origin of the envelope: `fromClient`, `fromAgent` or `fromServer`."""
+    direction: Literal["fromClient", "fromAgent", "fromServer"]
+    """Origin of the envelope."""
     envelope: Object
     """The JSON-RPC envelope."""
+    request_id: str | None = None
+    """The id to answer by, while the event is an agent's request that this client may answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ export function optionChanges(
   return options.flatMap((option) => {
     const [was, is] = [known.get(option.id), valueText(option)];
     // A mode has an update of its own.
-    if (option.category === "mode" || was === undefined || is === undefined || was === is) return [];
+    if (typeof option.id !== "string" || option.category === "mode") return [];
+    if (was === undefined || is === undefined || was === is) return [];
     return [`${nameOf(option) ?? option.id}: ${is}`];
   });
 }

@@ -146,7 +146,7 @@ export function failureFacts(error: Json): Partial<FailureItem> {
     ...(exitCode !== undefined && { exitCode }),
     ...(signal !== undefined && { signal }),
     ...(isObject(data["stderr"]) && { stderr: data["stderr"] as unknown as FailureItem["stderr"] }),
-    ...(error["data"] !== undefined && { data: error["data"] }),
+    ...(error["data"] != null && { data: error["data"] }),
   };
 }
 
