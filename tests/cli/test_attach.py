@@ -1,7 +1,10 @@
 """`sandbox-agent attach`: the past of a session, what happens there, answers and prompts from here."""
 
 import json
+import os
+import re
 import signal
+import socket
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -9,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import ended, interrupted
-from tests.cli.place import LONGEST, Place
+from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.cli.talking import PERMISSION, Talking, asks, program, reading
+from tests.support.on_terminal import OnTerminal
 from tests.support.running import Server, scripted
 
 
@@ -190,6 +194,34 @@ def test_it_ends_with_the_session(call: Talking) -> None:
         assert terminal.expect_end() == 0
 
 
+@pytest.mark.parametrize("flags", [(), ("--read-only",)])
+def test_it_stays_when_the_agent_crashes_and_goes_on_when_a_prompt_resumes_it(
+    call: Talking, flags: tuple[str, ...]
+) -> None:
+    id = session(call, "hello", agent="mock")
+    with call.on_terminal("attach", id, *flags) as terminal:
+        terminal.expect("You said: hello")
+        call("run", "mock", "crash", "--session", id)
+        terminal.expect("the agent has stopped: ")
+        terminal.expect("the next prompt resumes the session")
+        call.well("run", "mock", "and now?", "--session", id)
+        terminal.expect("You said: and now?")
+        terminal.type("\x03")
+
+        assert terminal.expect_end() == 130
+
+
+def test_in_a_pipe_it_ends_with_the_agent(call: Talking) -> None:
+    id = session(call, "hello", agent="mock")
+    process = call.start("attach", id, stdin=subprocess.DEVNULL)
+    try:
+        reading(process.stdout, lambda line: b"You said" in line)
+        call("run", "mock", "crash", "--session", id)
+        assert process.wait(timeout=LONGEST) == 1
+    finally:
+        ended(process)
+
+
 def test_it_ends_with_the_agent(call: Talking) -> None:
     id = session(call, "hello", agent="frail")
     with call.on_terminal("attach", id) as terminal:
@@ -217,6 +249,35 @@ def test_it_goes_on_when_the_server_was_restarted(place: Place, tmp_path: Path) 
             terminal.expect("back again", 2)
             terminal.type("\x04")
             assert terminal.expect_end() == 0
+
+
+def test_it_finds_a_server_again_that_came_back_on_another_port(place: Place) -> None:
+    start = ("daemon", "start", "--port", "0", "--json")
+    first = place.json(*start)
+    try:
+        place.run("run", "mock", "hello", "--cwd", str(place.directory))
+        [known] = place.json("sessions", "list", "--json")["sessions"]
+        environ = {**place.environment, "TERM": "xterm-256color"}
+        with OnTerminal([*PROGRAM, "attach", known["sessionId"]], environ) as terminal:
+            terminal.expect("You said: hello")
+            os.kill(first["pid"], signal.SIGKILL)
+            terminal.becomes(
+                lambda screen: re.search(r"broke; reconnecting … [1-9]\d* s$", screen, re.M) is not None, "a time"
+            )
+            assert str(terminal.screen).count("the connection to the server broke") == 1
+            with socket.create_server(("127.0.0.1", int(first["url"].rpartition(":")[2]))):
+                second = place.json(*start)
+            assert second["url"] != first["url"]
+            terminal.expect("reconnected to the server after ")
+            terminal.type("still there?\r")
+            terminal.expect("You said: still there?")
+            terminal.type("\x04")
+
+            assert terminal.expect_end() == 0
+            assert "the connection to the server broke" not in str(terminal.screen)
+            assert str(terminal.screen).count("reconnected to the server after ") == 1
+    finally:
+        place.run("daemon", "stop", "--yes")
 
 
 # --- pipes and JSON ---------------------------------------------------------------------------------------------------

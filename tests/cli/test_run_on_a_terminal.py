@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -79,6 +80,29 @@ def test_a_plan_is_worked_off_in_place(run: Talking) -> None:
             "",
             "All went to plan.",
         ]
+
+
+def test_a_line_says_what_the_agent_does_and_for_how_long_and_leaves_nothing_behind(run: Talking) -> None:
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Edit src/app.py", "status": "in_progress"}
+    done = {"sessionUpdate": "tool_call_update", "toolCallId": "1", "status": "completed"}
+    steps = program(["update", call], ["wait_cancel"], ["update", done], ["say", "never mind"])
+
+    for talks in (False, True):
+        with run.on_terminal("run", "scripted", *(() if talks else (steps,)), columns=400) as terminal:
+            if talks:
+                terminal.expect("❯")
+                terminal.type(f"{steps}\r")
+            terminal.becomes(
+                lambda screen: re.search(r"^Edit src/app\.py [1-9]\d* s$", screen, re.M) is not None, "a time"
+            )
+            terminal.type("\x03")
+            terminal.expect("never mind")
+            terminal.expect("cancelled")
+            if talks:
+                terminal.type("\x04")
+            assert terminal.expect_end() == (0 if talks else 130)
+
+            assert not re.search(r"^Edit src/app\.py", str(terminal.screen), re.M)
 
 
 def test_colours_are_left_out_with_no_color_or_a_dumb_terminal(run: Talking) -> None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import socket
 from collections.abc import Generator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -53,6 +55,25 @@ def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(way: str, server: Se
             numbers = [int(text.split()[0]) for text in said if text]
 
         assert numbers == [*range(300), *range(300)]
+
+    run(scenario())
+
+
+def test_server_that_comes_back_at_another_address_is_found_by_locate(way: str, own: Server) -> None:
+    async def scenario() -> None:
+        token, first = own.token, own.url
+        async with SandboxAgent.connect(
+            first, token, agent="keeping", transport=way, reconnect_timeout=BOUND, locate=lambda: (own.url, token)
+        ) as client:
+            session = await new_session(client, own)
+            assert await texts(play(session, [["say", "before"]])) == ["before"]
+            assert await asyncio.to_thread(own.stop) == 0
+            address = urlsplit(first)
+            with socket.create_server((address.hostname or "", address.port or 0)):
+                await asyncio.to_thread(own.start)
+            assert own.url != first
+            assert await texts(play(session, [["say", "after"]])) == ["after"]
+            assert client.url == own.url
 
     run(scenario())
 

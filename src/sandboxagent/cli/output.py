@@ -52,6 +52,16 @@ def describe(sentence: str, stderr: object = None) -> None:
         print(f"  | {line}", file=sys.stderr)
 
 
+def describe_duration(seconds: float) -> str:
+    """Format a time in its two largest units."""
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count or parts:
+            parts.append(f"{count:.0f} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
 def is_drawn(stream: TextIO) -> bool:
     """Whether the stream is a terminal that takes lines and colours, and the user has not switched colours off."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -38,6 +38,10 @@ Params = Mapping[str, str | int | bool | None]
 _MAX_PROBLEM = 1 << 20
 
 
+Locate: TypeAlias = Callable[[], tuple[str, str | None] | None]
+"""A function that returns the address and the token of a server that could not be reached; None if it does not run."""
+
+
 class ServerSentEvent(NamedTuple):
     """A server-sent event. `id` is the last id that the stream had up to this event."""
 
@@ -59,8 +63,17 @@ class Sending(TypedDict, total=False):
 class Api:
     """An HTTP client of one server, which sends its token with every request."""
 
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, locate: Locate | None = None) -> None:
+        self._locate = locate
+        self._is_lost = False
+        """Whether the last request did not reach the server."""
+        self._client = self._use(url, token)
+        self._is_closed = False
+
+    def _use(self, url: str, token: str | None) -> HttpClient:
+        """Take another address and token from the next request on. Return the HTTP client for them."""
         self.url = url.rstrip("/")
+        self.token = token
         headers = {
             "User-Agent": f"sandbox-agent-python/{__version__}",
             # A proxy that compresses a stream also buffers it.
@@ -70,8 +83,7 @@ class Api:
             _check_token(token)
             headers["Authorization"] = f"Bearer {token}"
         self._authorization = headers.get("Authorization")
-        self._client = _make_client(self.url, headers)
-        self._is_closed = False
+        return _make_client(self.url, headers)
 
     def __repr__(self) -> str:
         return f"Api({self.url!r})"
@@ -163,8 +175,25 @@ class Api:
         if self._is_closed:
             raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
-        async with self._client.exchange(Request(method, path, query, content, headers or {}, silence)) as response:
-            yield response
+        request = Request(method, path, query, content, headers or {}, silence)
+        if self._is_lost and self._locate is not None:
+            await self._find_again(self._locate)
+        try:
+            async with self._client.exchange(request) as response:
+                yield response
+        except ConnectionLost:
+            self._is_lost = True
+            raise
+
+    async def _find_again(self, locate: Locate) -> None:
+        """Take the server's address from `locate`. Raises ConnectionLost if the server has none: others may use it."""
+        found = locate()
+        if found is None:
+            raise ConnectionLost(f"the server that was at {self.url} is not running")
+        self._is_lost = False
+        if found != (self.url, self.token):
+            before, self._client = self._client, self._use(*found)
+            await before.close()
 
     async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> ClientSocket | None:
         """Open a WebSocket. Return None if no WebSocket can be opened. Raises ServerProblem if the server refuses."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from msgspec import Struct
 
 from sandboxagent.client.agents import Agents, Health, health
-from sandboxagent.client.api import Api
+from sandboxagent.client.api import Api, Locate
 from sandboxagent.client.connection import ClientConnection, ConnectionSettings, Tap
 from sandboxagent.client.errors import ConnectionLost, InvalidCall
 from sandboxagent.client.files import Files
@@ -80,13 +80,7 @@ class _Nodes(Struct):
 class SandboxAgent:
     """A client of one server: `connect` to a running server, or `start` a private one."""
 
-    def __init__(
-        self, api: Api, connection: ClientConnection, token: str | None, agent: str | None, cwd: Path | None
-    ) -> None:
-        self.url = api.url
-        """The address of the server."""
-        self.token = token
-        """The token that the server requires. A private server has a generated one."""
+    def __init__(self, api: Api, connection: ClientConnection, agent: str | None, cwd: Path | None) -> None:
         self._api = api
         self._connection = connection
         self.agents = Agents(api)
@@ -98,6 +92,16 @@ class SandboxAgent:
 
     def __repr__(self) -> str:
         return f"SandboxAgent({self.url!r})"
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self._api.url
+
+    @property
+    def token(self) -> str | None:
+        """The token that the server requires. A private server has a generated one."""
+        return self._api.token
 
     @classmethod
     @asynccontextmanager
@@ -116,6 +120,7 @@ class SandboxAgent:
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         silence_timeout: float = SILENCE_TIMEOUT,
         buffer: int = BUFFER_BYTES,
+        locate: Locate | None = None,
     ) -> AsyncGenerator["SandboxAgent"]:
         """Connect to a running server. Its sessions and turns continue after the block ends.
 
@@ -135,6 +140,8 @@ class SandboxAgent:
             silence_timeout: seconds without any data from the server after which the client replaces the socket.
             buffer: maximum number of bytes that an iterator buffers for a slow consumer; it reads the rest from the log
                 later.
+            locate: function for a server that may come back at another address. It returns that address with the token,
+                or None while the server is not running. The client calls it after the server could not be reached.
 
         Raises:
             ConnectionLost: the server cannot be reached.
@@ -148,7 +155,7 @@ class SandboxAgent:
         settings = ConnectionSettings(
             agent, name, user, reconnect_timeout, buffer, silence_timeout, by_socket, alone=False
         )
-        async with cls._opened(url, token, settings, handlers, None) as client:
+        async with cls._opened(Api(url, token, locate), settings, handlers, None) as client:
             yield client
 
     @classmethod
@@ -194,7 +201,7 @@ class SandboxAgent:
         directory = None if data_dir is None else Path(data_dir)
         async with (
             await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {}) as server,
-            cls._opened(server.url, server.token, settings, handlers, Path.cwd()) as client,
+            cls._opened(Api(server.url, server.token), settings, handlers, Path.cwd()) as client,
         ):
             watching = asyncio.create_task(client._watch(server), name="sandbox-agent server")
             try:
@@ -205,11 +212,10 @@ class SandboxAgent:
     @classmethod
     @asynccontextmanager
     async def _opened(
-        cls, url: str, token: str | None, settings: ConnectionSettings, handlers: Handlers, cwd: Path | None
+        cls, api: Api, settings: ConnectionSettings, handlers: Handlers, cwd: Path | None
     ) -> AsyncGenerator["SandboxAgent"]:
-        api = Api(url, token)
         connection = ClientConnection(api, settings, handlers)
-        client = cls(api, connection, token, settings.agent, cwd)
+        client = cls(api, connection, settings.agent, cwd)
         try:
             await client.health()
             yield client

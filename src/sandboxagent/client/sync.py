@@ -21,6 +21,7 @@ from sandboxagent.client import files as _files
 from sandboxagent.client import session as _session
 from sandboxagent.client import sessions as _sessions
 from sandboxagent.client import turn as _turn
+from sandboxagent.client.api import Locate
 from sandboxagent.client.client import BUFFER_BYTES, RECONNECT_TIMEOUT
 from sandboxagent.client.client import SandboxAgent as AsyncSandboxAgent
 from sandboxagent.client.errors import InvalidCall
@@ -53,8 +54,6 @@ class SandboxAgent:
 
     def __init__(self, portal: BlockingPortal, client: AsyncSandboxAgent) -> None:
         self._client = client
-        self.url = client.url
-        self.token = client.token
         self.agents = Agents(portal, client.agents)
         self.sessions = Sessions(portal, client.sessions)
         self.files = Files(portal, client.files)
@@ -71,6 +70,14 @@ class SandboxAgent:
         self.request = _waiting(portal, client.request)
         self.notify = _waiting(portal, client.notify)
         self.tap = client.tap
+
+    @property
+    def url(self) -> str:
+        return self._client.url
+
+    @property
+    def token(self) -> str | None:
+        return self._client.token
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Set the handler that answers agents' requests for permission. It can be used as a decorator."""
@@ -105,6 +112,7 @@ class SandboxAgent:
         reconnect_timeout: float = RECONNECT_TIMEOUT,
         silence_timeout: float = SILENCE_TIMEOUT,
         buffer: int = BUFFER_BYTES,
+        locate: Locate | None = None,
     ) -> "Generator[SandboxAgent]":
         """Connect to a running server. Its sessions and turns continue after the block ends."""
         opened = AsyncSandboxAgent.connect(
@@ -120,6 +128,7 @@ class SandboxAgent:
             reconnect_timeout=reconnect_timeout,
             silence_timeout=silence_timeout,
             buffer=buffer,
+            locate=locate,
         )
         with _opened(opened) as client:
             yield client

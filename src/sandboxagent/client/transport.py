@@ -502,8 +502,8 @@ class Transport:
         socket, generation = await opening, self.generation
         if socket is None:
             return False
-        self._upgrades = self._was_there = True
-        self._there.set()
+        self._upgrades = True
+        self._note_open()
         self._socket = socket
         self._outbox.opened(socket.write, generation)
         try:
@@ -526,8 +526,8 @@ class Transport:
             self._api.stream("GET", PATH, headers=headers, silence=self._silence) as response,
             aclosing(read_events(response)) as stream,
         ):
-            self._listening = self._was_there = True
-            self._there.set()
+            self._listening = True
+            self._note_open()
             self._outbox.hand_over()
             if self._wants_socket and not self._upgrades:
                 self._wants_socket = False
@@ -542,6 +542,11 @@ class Transport:
             finally:
                 self._listening = False
                 self._there.clear()
+
+    def _note_open(self) -> None:
+        self._was_there = True
+        self._there.set()
+        logger.info("the stream is open url=%s", self._api.url)
 
     def _receive(self, position: int, data: str) -> None:
         if self._seen is not None and position <= self._seen:

@@ -4,8 +4,9 @@ import getpass
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from sandboxagent.cli.call import CLIENT
 from sandboxagent.cli.daemon import ensure_server
@@ -15,19 +16,17 @@ from sandboxagent.cli.parser import ParsedArguments
 from sandboxagent.cli.session_lookup import find_session, last_use, read_session
 from sandboxagent.client import ClientError, SandboxAgent, SessionInfo, StartFailed
 from sandboxagent.client.agents import Agent, Agents, health
-from sandboxagent.client.api import Api
+from sandboxagent.client.api import Api, Locate
 from sandboxagent.client.errors import ServerProblem
 from sandboxagent.client.requests import Handlers
 from sandboxagent.core.data_directory import find_lock_owner
-from sandboxagent.core.discovery import SERVER_OPTIONS, ServerAddress, is_named
+from sandboxagent.core.discovery import SERVER_OPTIONS, ServerAddress, find_server, is_named
 from sandboxagent.core.settings import Settings
 from sandboxagent.core.settings.options import ENDPOINT_VARIABLE
 from sandboxagent.protocol.errors import MissingNode, SettingsError
 
 MAX_COMPARED = 1000
 """Maximum number of sessions that are compared to find the newest."""
-REPORT_INTERVAL = 10.0
-"""Seconds between two messages about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
 """Log messages to hide: they are expected, or shown in another way."""
 Say = Callable[[str], None]
@@ -41,6 +40,8 @@ class ServerTarget:
     settings: Settings
     here: bool
     """Whether the server certainly sees the files of this machine."""
+    locate: Locate | None = None
+    """Finds the server again when it has come back on another port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,17 @@ def select_target(arguments: ParsedArguments, say: Say) -> ServerTarget:
         _check_free(settings)
         return ServerTarget(None, settings, here=True)
     found = ensure_server(arguments, say)
-    return ServerTarget(found, settings, here=found.source == "record")
+    here = found.source == "record"
+    return ServerTarget(found, settings, here, (lambda: _locate(arguments)) if here else None)
+
+
+def _locate(arguments: ParsedArguments) -> tuple[str, str | None] | None:
+    """Return the address and the token of the server on the data directory; None if none listens there."""
+    with suppress(SettingsError):
+        found = find_server(arguments.values, os.environ)
+        if found is not None and found.source == "record":
+            return found.url, found.token
+    return None
 
 
 def _check_free(settings: Settings) -> None:
@@ -94,22 +105,25 @@ async def served(choice: ServerTarget, handlers: Handlers) -> AsyncGenerator[Con
             client = await _start(stack, choice.settings, handlers)
         else:
             try:
-                client = await _connect(stack, choice.address.url, choice.address.token, handlers)
+                client = await _connect(stack, choice.address, handlers, choice.locate)
             except ValueError as error:
                 raise SettingsError(f"--token: {error}") from None
         yield ConnectedServer(client, choice.here)
 
 
-async def _connect(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
+async def _connect(
+    stack: AsyncExitStack, server: ServerAddress, handlers: Handlers, locate: Locate | None
+) -> SandboxAgent:
     return await stack.enter_async_context(
         SandboxAgent.connect(
-            url,
-            token,
+            server.url,
+            server.token,
             on_permission=handlers.permission,
             on_question=handlers.question,
             on_elicitation=handlers.elicitation,
             name=CLIENT,
             user=_user(),
+            locate=locate,
         )
     )
 
@@ -196,14 +210,28 @@ def _user() -> str | None:
         return None
 
 
+class ReportView(Protocol):
+    """What shows the messages of the SDK."""
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        ...
+
+    def lose(self) -> None:
+        """Show that the connection to the server broke."""
+        ...
+
+    def regain(self) -> None:
+        """Show that the connection is there, perhaps again."""
+        ...
+
+
 class Reports(logging.Handler):
     """A log handler that shows each message of the SDK on one line. All other messages are hidden."""
 
-    def __init__(self, say: Say, warn: Say) -> None:
+    def __init__(self, view: ReportView) -> None:
         super().__init__(logging.INFO)
-        self._say = say
-        self._warn = warn
-        self._next = 0.0
+        self._view = view
 
     def emit(self, record: logging.LogRecord) -> None:
         """Show a log message, without a traceback: users of the program need not read it."""
@@ -216,10 +244,11 @@ class Reports(logging.Handler):
     def _show(self, record: logging.LogRecord) -> None:
         told = record.getMessage()
         if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
-            self._warn(one_line(told))
-        elif told.startswith("the stream broke") and record.created >= self._next:
-            self._next = record.created + REPORT_INTERVAL
-            self._say("the connection to the server broke; reconnecting")
+            self._view.warn(one_line(told))
+        elif told.startswith("the stream broke"):
+            self._view.lose()
+        elif told.startswith("the stream is open"):
+            self._view.regain()
 
     @contextmanager
     def installed(self) -> Generator[None]:

@@ -61,6 +61,7 @@ class OneShot:
         try:
             return await self._outcome(work, lines)
         finally:
+            self._view.status.end()
             self._interrupts.on = lambda _: False
             work.cancel()
             if not self._is_over(work):
@@ -94,13 +95,14 @@ class OneShot:
 
     async def _shown(self, turn: Turn) -> TurnEnded:
         screen, showing = self._view.screen, self._view.showing
-        screen.status(f"{self._session.agent} is at work …")
+        self._view.status.begin(f"{self._session.agent} is at work …")
         showing.spending.begin_turn()
         end = None
         async for item in turn:
             screen.show(showing.blocks(item))
             end = item
         assert isinstance(end, TurnEnded)
+        self._view.status.end()
         self._view.say(join_facts([showing.spending.describe(end.response), f"session {self._session.id}"], "\n"))
         return end
 
@@ -292,6 +294,10 @@ class Conversation:
             self._view.say(used)
 
     def _set_busy(self, busy: bool) -> None:
+        if busy and not self.busy:
+            self._view.status.begin(f"{self._session.agent} is at work …")
+        elif not busy:
+            self._view.status.end()
         self.busy = busy
         self.is_cancelling = self.is_cancelling and busy
         if self._view.terminal is not None:
@@ -357,7 +363,6 @@ class Conversation:
             self._say("queued until the running turn ends")
         else:
             self._set_busy(True)
-            self._view.screen.status(f"{self._session.agent} is at work …")
 
     async def _watch_start(self, sent: _Sent) -> None:
         """Report a refused prompt, which has no turn to show the failure."""

@@ -227,6 +227,12 @@ class Showing:
         """Note that a permission request has shown a call's work, so that it is not shown again."""
         self._asked.add(id)
 
+    def running_calls(self) -> dict[str, str]:
+        """Return the titles of the tool calls that have not ended, by their ids."""
+        return {
+            id: one_line(call.title) or call.kind or "tool call" for id, call in self._calls.items() if not call.is_over
+        }
+
     def line(self, call: ShownCall) -> Line:
         """Return a tool call as one line: status, title, kind and changed files."""
         mark = getattr(self._marks, call.status)

@@ -27,7 +27,8 @@ from sandboxagent.cli.chat.forms import FormField, Unfit, fields
 from sandboxagent.cli.chat.input import Keyboard
 from sandboxagent.cli.chat.render import ASCII, Marks, Showing, call_key
 from sandboxagent.cli.chat.screen import Screen, is_unicode
-from sandboxagent.cli.output import complain, harmless, one_line
+from sandboxagent.cli.chat.status import StatusLine
+from sandboxagent.cli.output import complain, describe_duration, harmless, one_line
 from sandboxagent.client import (
     Answer,
     ClientError,
@@ -61,7 +62,8 @@ _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_alw
 class TerminalAsking:
     """Handlers that ask the person at a terminal."""
 
-    def __init__(self, terminal: Keyboard, screen: Screen, showing: Showing, marks: Marks) -> None:
+    def __init__(self, terminal: Keyboard, screen: Screen, showing: Showing, marks: Marks, status: StatusLine) -> None:
+        self._status = status
         self._terminal = terminal
         self._screen = screen
         self._showing = showing
@@ -249,6 +251,7 @@ class TerminalAsking:
         """Ask one request at a time, and say so if it is cancelled in the meantime."""
         async with self._turn:
             await self._ready.wait()
+            self._status.hold()
             try:
                 async with self._terminal.dialog():
                     yield
@@ -256,6 +259,8 @@ class TerminalAsking:
                 if not self._leaving:
                     self._say("an answer is no longer needed")
                 raise
+            finally:
+                self._status.release()
 
     def _say(self, text: str) -> None:
         self._tell([[Span(f"  {text}", "dim")]])
@@ -410,6 +415,7 @@ class View:
     marks: Marks
     terminal: Keyboard | None
     asking: TerminalAsking | None
+    status: StatusLine
     quiet: bool
 
     def say(self, text: str) -> None:
@@ -424,6 +430,17 @@ class View:
         else:
             self.screen.finish()
             complain(harmless(text))
+
+    def lose(self) -> None:
+        """Show that the connection to the server broke, on a terminal only."""
+        if self.status.lose() and not self.screen.moves:
+            self.say("the connection to the server broke; reconnecting")
+
+    def regain(self) -> None:
+        """Show that the connection is there again, on a terminal only."""
+        away = self.status.regain()
+        if away is not None:
+            self.say(f"reconnected to the server after {describe_duration(int(away))}")
 
     def restore(self) -> None:
         """Restore the terminal at once, when the program exits without cleaning up."""
@@ -465,8 +482,9 @@ def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
     work = "whole" if verbose else "folded" if notes.isatty() else "hidden"
     showing = Showing(marks, static=not screen.moves, work=work)
     terminal = Keyboard(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
-    asking = None if terminal is None else TerminalAsking(terminal, screen, showing, marks)
-    return View(screen, showing, marks, terminal, asking, quiet)
+    status = StatusLine(screen, showing)
+    asking = None if terminal is None else TerminalAsking(terminal, screen, showing, marks, status)
+    return View(screen, showing, marks, terminal, asking, status, quiet)
 
 
 def has_keyboard() -> bool:

@@ -226,7 +226,7 @@ def start_run(arguments: ParsedArguments) -> int:
     seen = view(as_json=as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
-    with Reports(seen.say, seen.warn).installed():
+    with Reports(seen).installed():
         try:
             choice = select_target(arguments, seen.say)
         except ClientError as failure:
@@ -239,7 +239,7 @@ async def _run(choice: ServerTarget, wanted: RunRequest, seen: View, interrupts:
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: everything the agent asks permission for is allowed, once each time")
-    async with seen.listening() if wanted.prompt is None else nullcontext():
+    async with seen.status.running(), seen.listening() if wanted.prompt is None else nullcontext():
         return await _report_failures(_prompt_agent(choice, wanted, seen, interrupts), seen, as_json=wanted.as_json)
 
 
@@ -256,9 +256,11 @@ async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -
     try:
         return await work
     except FAILURES as failure:
+        seen.status.end()
         seen.screen.finish()
         return _report(failure, as_json=as_json)
     finally:
+        seen.status.end()
         seen.screen.finish()
 
 
@@ -313,7 +315,7 @@ async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
     cwd = session_directory(wanted.cwd, local=server.here)
     agents = client.agents if wanted.node is None else client.agents.of_node(wanted.node)
     await install_agent(agents, agent, quiet=wanted.quiet)
-    seen.screen.status(f"starting {agent} …")
+    seen.status.begin(f"starting {agent} …")
     session = await client.sessions.create(
         agent,
         cwd=cwd,
@@ -322,6 +324,7 @@ async def _new_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
         permission_mode=wanted.permission_mode,
         env=wanted.env,
     )
+    seen.status.end()
     try:
         await _choose_model_and_mode(session, wanted)
     except FAILURES:
@@ -355,11 +358,12 @@ async def _old_session(server: ConnectedServer, wanted: RunRequest, seen: View) 
             if wanted.prompt is None:
                 belongs += f"; to send this word as a prompt, name the agent before it: run {info.agent} {wanted.agent}"
             raise SettingsError(belongs)
-    seen.screen.status(f"starting {info.agent} …")
+    seen.status.begin(f"starting {info.agent} …")
     if seen.asking is not None and wanted.prompt is None:
         # Show the last turns before asking the requests that wait.
         seen.asking.pause()
     session = await client.sessions.attach(info.session_id)
+    seen.status.end()
     await _choose_model_and_mode(session, wanted)
     if wanted.title is not None:
         await session.set_metadata({"title": wanted.title})
@@ -412,7 +416,7 @@ def start_attaching(arguments: ParsedArguments) -> int:
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
-    with Reports(seen.say, seen.warn).installed():
+    with Reports(seen).installed():
         try:
             choice = select_target(arguments, seen.say)
         except ClientError as failure:
@@ -425,7 +429,7 @@ async def _attach(choice: ServerTarget, arguments: ParsedArguments, seen: View, 
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
     _remember(arguments, seen)
-    async with seen.listening() if talks else nullcontext():
+    async with seen.status.running(), seen.listening() if talks else nullcontext():
         work = _show_session(choice, arguments, seen, interrupts, talks=talks)
         return await _report_failures(work, seen, as_json=as_json)
 
@@ -484,10 +488,10 @@ async def _watch_session(
 ) -> int:
     if info.ended:
         seen.say("the session is idle; a prompt resumes it" if info.resumable else "the session has ended")
-        if not (talks and info.resumable):
+        if not (info.resumable and seen.screen.stream.isatty()):
             return 0
     interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()
-    watching = asyncio.create_task(conversation.watch())
+    watching = asyncio.create_task(conversation.watch(revive=seen.screen.stream.isatty()))
     tasks: list[asyncio.Task[SessionEnded | None] | asyncio.Task[None]] = [watching]
     if talks:
         tasks.append(asyncio.create_task(conversation.talk()))

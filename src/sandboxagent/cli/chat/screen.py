@@ -319,6 +319,14 @@ class Screen:
         else:
             self._below.refresh()
 
+    def clear_status(self) -> None:
+        """Remove what the program waits for."""
+        status, self._status = self._status, ""
+        if status and self._below is None:
+            self._put(self._notes, _CLEAR_LINE)
+        elif status and self._below is not None:
+            self._below.refresh()
+
     def finish(self) -> None:
         """Complete all text, at the end of the program."""
         self.end_lines()
@@ -341,7 +349,8 @@ class Screen:
             gap = [] if self._notes.at_start and not parts else [""]
             parts += [*gap, self._drawn(self._block.strip("\n"), self._speaker, self._notes)]
         if self._status:
-            parts.append(paint(self._status, "dim", self.stream))
+            gap = [""] if self.is_after_words else []
+            parts += [*gap, paint(self._status, "dim", self.stream)]
         rows = "\n".join(parts).split("\n")
         return "\n".join(rows[-max(1, height_of(self.stream) - ROOM_BELOW) :])
 
@@ -380,7 +389,7 @@ class Screen:
     # Writing
 
     def _note(self, note: Note, *, may_change: bool) -> None:
-        self._clear_status()
+        self.clear_status()
         if self._below is None:
             self._settle()
             self._put(self._notes, self._notes.note(note, in_place=True))
@@ -396,7 +405,7 @@ class Screen:
 
     def _speech(self, piece: Spoken) -> None:
         output = self._words if piece.who == "agent" else self._notes
-        self._clear_status()
+        self.clear_status()
         if piece.new or self._speaker is None or self._speaker.who != piece.who:
             self._settle()
         if not output.moves:
@@ -451,7 +460,7 @@ class Screen:
 
     def _settle(self) -> None:
         """Write the text that could still have changed in its final form."""
-        self._clear_status()
+        self.clear_status()
         pending, self._pending = self._pending, None
         if pending is not None:
             self._put(self._notes, self._notes.note(pending, in_place=False))
@@ -472,11 +481,6 @@ class Screen:
     def _fits(self, output: _Output) -> bool:
         """Whether the whole incomplete block is still on the screen."""
         return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
-
-    def _clear_status(self) -> None:
-        status, self._status = self._status, ""
-        if status and self._below is None:
-            self._put(self._notes, _CLEAR_LINE)
 
     def _put(self, output: _Output, text: str) -> None:
         if not text:

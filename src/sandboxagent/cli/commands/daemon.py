@@ -21,7 +21,7 @@ from sandboxagent.cli.daemon import (
 from sandboxagent.cli.daemon_log import read_lines
 from sandboxagent.cli.failures import ServerFailed
 from sandboxagent.cli.flags import add_flags, forward, settings_of
-from sandboxagent.cli.output import EXIT_FAILED, complain, confirm, harmless, print_facts, print_json
+from sandboxagent.cli.output import EXIT_FAILED, complain, confirm, describe_duration, harmless, print_facts, print_json
 from sandboxagent.cli.parser import Command, CommandGroup, ParsedArguments, Parser, Subcommand, natural
 from sandboxagent.core.settings import OPTIONS, Settings
 from sandboxagent.core.settings.options import PREFIX
@@ -366,7 +366,7 @@ def _show(document: Object, state: str) -> None:
             ("url", _text(document, "url")),
             ("process", _text(document, "pid")),
             ("version", _text(document, "version")),
-            ("uptime", _time(uptime / 1000) if isinstance(uptime, int) else ""),
+            ("uptime", describe_duration(uptime / 1000) if isinstance(uptime, int) else ""),
             ("health", health),
             ("agents", "" if agents is None else ", ".join(names) or "none runs"),
             ("token", _text(document, "tokenFile")),
@@ -379,13 +379,3 @@ def _show(document: Object, state: str) -> None:
 def _text(document: Object, name: str) -> str:
     value = document.get(name)
     return "" if value is None else str(value)
-
-
-def _time(seconds: float) -> str:
-    """Format a time in its two largest units."""
-    parts: list[str] = []
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, length)
-        if count or parts:
-            parts.append(f"{count:.0f} {unit}")
-    return " ".join(parts[:2]) or "0 s"

@@ -139,7 +139,8 @@ Show the last turn of a session, and then everything that happens in it: prompts
 and actions, and decisions. You can answer the agent's requests here; the first answer from any client
 counts. A line you type is sent as a prompt.
 
-Ends when the session ends. Ctrl-C or Ctrl-D exits, and the session continues.
+Ends when the session ends. On a terminal, it stays when the agent crashes, and goes on when a prompt
+resumes the session. Ctrl-C or Ctrl-D exits, and the session continues.
 """
 
 ATTACH_DETAILS = """\
@@ -147,8 +148,8 @@ In a pipe, with --json and with --read-only you are asked nothing and cannot typ
 pipe, it gets only the agent's words; everything else goes to stderr. With --json, each line is an
 envelope of the session's log: prompts, updates, requests and answers.
 
-The exit code is 0 if the session has ended or you left it, 1 if its agent died or the server is
-gone, 130 after Ctrl-C.
+The exit code is 0 if the session has ended or you left it, 1 if its agent died for good (in a pipe:
+if it died) or the server is gone, 130 after Ctrl-C.
 """
 
 ATTACH_EXAMPLES = """\
