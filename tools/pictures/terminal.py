@@ -1,4 +1,4 @@
-"""Record a conversation at a terminal and draw it as an SVG whose lines appear one by one.
+"""Record a conversation at a terminal and draw it, at a permission, as an SVG.
 
 The recorded program is the real one. It needs no network and no account: the server is private, and the agent is the
 mock. The SVG loads no font.
@@ -31,8 +31,8 @@ from sandboxagent.client.sync import SandboxAgent
 COLUMNS, ROWS = 84, 40
 LONGEST = 60.0
 """Seconds until a text must have appeared."""
-LINE = 0.3
-"""Seconds between two lines of the animation."""
+PAUSE = 0.3
+"""Seconds without output until a screen counts as still."""
 FONT = 'ui-monospace, "SF Mono", "Cascadia Mono", "DejaVu Sans Mono", Menlo, Consolas, monospace'
 THEME = TerminalTheme(
     (24, 26, 31),
@@ -83,15 +83,22 @@ class Recording:
                 raise SystemExit(f"{text!r} was not shown:\n" + "\n".join(self.screen.display))
             self._read()
 
+    def wait_until_still(self) -> None:
+        """Wait until the program draws nothing more."""
+        while self._read():
+            pass
+
     def close(self) -> None:
         """End the program."""
         self._process.terminate()
         self._process.wait()
         os.close(self._ours)
 
-    def _read(self) -> None:
-        if select.select([self._ours], [], [], 0.1)[0]:
-            self._stream.feed(os.read(self._ours, 65536))
+    def _read(self) -> bool:
+        if not select.select([self._ours], [], [], PAUSE)[0]:
+            return False
+        self._stream.feed(os.read(self._ours, 65536))
+        return True
 
 
 def record() -> Text:
@@ -105,11 +112,9 @@ def record() -> Text:
             terminal.type("make a plan\r")
             terminal.wait_for("All went to plan.")
             terminal.wait_for("❯", 2)
-            terminal.type("ask me for permission\r")
+            terminal.type("write notes.txt\r")
             terminal.wait_for("Reject")
-            terminal.type("a\r")
-            terminal.wait_for("You chose: allow_once")
-            terminal.wait_for("❯", 3)
+            terminal.wait_until_still()
             return _as_text(terminal.screen, {str(app): "~/app"})
 
 
@@ -162,18 +167,10 @@ def _style(cell: pyte.screens.Char) -> Style:
 
 
 def draw(text: Text) -> str:
-    """Draw a text in a window, as an SVG of rich without fonts of other hosts, with lines that appear one by one."""
+    """Draw a text in a window, as an SVG of rich without fonts of other hosts."""
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True, color_system="truecolor")
     console.print(text)
     drawn = console.export_svg(title="sandbox-agent", theme=THEME, unique_id="terminal")
     drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
     drawn = re.sub(r"font-family: (Fira Code|arial)[^;]*;", f"font-family: {FONT};".replace("\\", ""), drawn)
-    count = len(text.plain.splitlines())
-    steps = "".join(
-        f'text[clip-path$="line-{number})"]{{animation-delay:{number * LINE:.1f}s}}' for number in range(count)
-    )
-    moving = (
-        "@keyframes appear{from{opacity:0}to{opacity:1}}"
-        "@media (prefers-reduced-motion: no-preference){text[clip-path]{animation:appear .1s both}" + steps + "}"
-    )
-    return drawn.replace("</style>", moving + "</style>", 1)
+    return drawn
