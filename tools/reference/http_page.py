@@ -169,16 +169,15 @@ def _route(name: str, operation: Operation) -> Iterable[str]:
     yield "\n" + row("answer", "body", "what it means") + "|---|---|---|\n"
     for status, each in operation.responses.items():
         if not each.problems:
-            yield from _answer(status, each, operation.summary)
+            yield from _answer(status, each)
     own = {status: _own(each, status) for status, each in operation.responses.items() if each.problems}
     yield "\n" + _problems({status: slugs for status, slugs in own.items() if slugs}) if any(own.values()) else ""
 
 
-def _answer(status: str, response: Response, summary: str) -> Iterable[str]:
+def _answer(status: str, response: Response) -> Iterable[str]:
     headers = "".join(f" `{name}`: {header.description}" for name, header in response.headers.items())
-    said = "" if response.description == summary else response.description
     for number, (type, media) in enumerate(response.content.items() or [("", Media())]):
-        text = said + headers
+        text = response.description + headers
         if number and media.schema is not None:
             text = f"With `Accept: {type}`. {media.schema.description}"
         yield row(status, _media(type, media) if type else "none", text)

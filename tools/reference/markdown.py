@@ -4,8 +4,8 @@ import re
 
 
 def row(*cells: str) -> str:
-    """Format a row of a table, with a dash in empty cells."""
-    return "| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |\n"
+    """Format a row of a table, with a dash in empty cells. A row is one line, however long its cells are."""
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") or "–" for cell in cells) + " |\n"
 
 
 def heading_link(heading: str) -> str:

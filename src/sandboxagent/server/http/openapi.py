@@ -90,33 +90,42 @@ class RpcRequest(msgspec.Struct):
     """A JSON-RPC 2.0 request."""
 
     jsonrpc: Literal["2.0"]
+    """The version of JSON-RPC."""
     id: _Id
     """Id of the request. The response has the same id, byte for byte."""
     method: _Method
+    """Name of the method, such as `session/prompt`."""
     params: Object | list[object] | UnsetType = UNSET
+    """Parameters of the method."""
 
 
 class RpcNotification(msgspec.Struct):
     """A JSON-RPC 2.0 notification."""
 
     jsonrpc: Literal["2.0"]
+    """The version of JSON-RPC."""
     method: _Method
+    """Name of the method, such as `session/prompt`."""
     params: Object | list[object] | UnsetType = UNSET
+    """Parameters of the method."""
 
 
 class RpcSuccess(msgspec.Struct):
     """A JSON-RPC 2.0 response; from a client, the answer to an agent's request."""
 
     jsonrpc: Literal["2.0"]
+    """The version of JSON-RPC."""
     id: _Id
     """Id of the request."""
     result: object
+    """Result of the method."""
 
 
 class RpcFailure(msgspec.Struct):
     """A JSON-RPC 2.0 response with an error."""
 
     jsonrpc: Literal["2.0"]
+    """The version of JSON-RPC."""
     id: _Id
     """Id of the request."""
     error: Object
