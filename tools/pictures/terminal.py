@@ -172,5 +172,4 @@ def draw(text: Text) -> str:
     console.print(text)
     drawn = console.export_svg(title="sandbox-agent", theme=THEME, unique_id="terminal")
     drawn = re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)
-    drawn = re.sub(r"font-family: (Fira Code|arial)[^;]*;", f"font-family: {FONT};".replace("\\", ""), drawn)
-    return drawn
+    return re.sub(r"font-family: (Fira Code|arial)[^;]*;", f"font-family: {FONT};", drawn)
