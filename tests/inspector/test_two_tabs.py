@@ -20,6 +20,13 @@ channel.postMessage({ says: "ask" });
 <iframe name="framed"></iframe>
 """
 
+ACCEPTED = """for (let look = 0; look < 3_000; look += 1) {
+  if (sessionStorage.getItem("inspector.accepted") === token) return true;
+  await new Promise((done) => setTimeout(done, 20));
+}
+return false;"""
+"""Whether the page gets a token accepted. (`until` would need `eval` on the page, which its policy refuses.)"""
+
 
 def sees(page: Page, text: str) -> None:
     page("locator", "body", {"hasText": text})("waitFor")
@@ -79,6 +86,19 @@ def test_to_sign_in_or_out_in_one_tab_is_to_do_so_in_all(browser: Browser, serve
         sees(one, SIGN_IN)
         one("reload")
         sees(one, SIGN_IN)
+
+
+def test_tabs_of_a_server_that_has_another_token_now_need_one_sign_in(browser: Browser, tmp_path: Path) -> None:
+    server = Server(directory=tmp_path)
+    with server, browser.context() as context, signed_in(context, server) as one, signed_in(context, server) as other:
+        server.flags = ["--port", server.url.rpartition(":")[2]]
+        server.stop()
+        server.token = "another-token"
+        server.start()
+        with context.page(f"{server.url}/ui/agents#token=another-token") as new:
+            for page in (new, one, other):
+                assert page.run(ACCEPTED, token="another-token")
+                sees(page, "Connected")
 
 
 def test_another_browser_asks_for_the_token(browser: Browser, server: Server) -> None:

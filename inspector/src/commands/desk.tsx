@@ -1,6 +1,6 @@
 /** The palette and the list of keys, with the keys that open them; and what can be done from every room. */
 
-import { Keyboard, LogOut, Moon, Plus, Sun } from "lucide-react";
+import { Keyboard, LogOut, Monitor, Moon, Plus, Sun } from "lucide-react";
 import { type ReactNode, Suspense, createContext, lazy, use, useMemo, useState } from "react";
 
 import { isCovered, isTyping, useKeys } from "../design/keys.js";
@@ -56,6 +56,7 @@ function Everywhere({ openHelp }: { readonly openHelp: () => void }): ReactNode 
   const commands: readonly Command[] = [
     { label: "New session", icon: <Plus aria-hidden />, run: () => go({ room: "new" }) },
     ...rooms.map(({ to, label, icon }) => ({ label, icon, run: () => go(to) })),
+    { label: "System theme", icon: <Monitor aria-hidden />, run: () => applyTheme("system") },
     { label: "Light theme", icon: <Sun aria-hidden />, run: () => applyTheme("light") },
     { label: "Dark theme", icon: <Moon aria-hidden />, run: () => applyTheme("dark") },
     { label: "Keyboard shortcuts", icon: <Keyboard aria-hidden />, run: openHelp },

@@ -39,6 +39,8 @@ export class ServerConnection {
   readonly #tabs: Tabs;
   /** The token that the server has accepted. */
   #accepted: string | undefined;
+  /** The token that it has refused. */
+  #refused: string | undefined;
   #retry: ReturnType<typeof setTimeout> | undefined;
   #attempt = 0;
 
@@ -47,7 +49,7 @@ export class ServerConnection {
     this.#tabs = new Tabs({
       held: () => this.#accepted,
       onToken: (token) => {
-        if (this.view.get().state === "refused") void this.connect(token);
+        if (this.view.get().state === "refused" && token !== this.#refused) void this.connect(token);
       },
       onForget: () => void this.#signOut(),
     });
@@ -141,7 +143,10 @@ export class ServerConnection {
     void this.#leave();
     if (isUnauthorized(error)) {
       const why = token === undefined ? "missing" : wasAccepted(token) ? "expired" : "wrong";
+      this.#refused = token;
       this.view.set({ state: "refused", why });
+      // The person may have signed in elsewhere, with the token of a server that was started anew.
+      this.#tabs.call();
       return;
     }
     this.view.set({ state: "absent", error });

@@ -12,7 +12,7 @@ type Said = { readonly says: "ask" } | { readonly says: "token"; readonly token:
 interface TabsOptions {
   /** The token of this tab, if the server has accepted it. */
   readonly held: () => string | undefined;
-  /** Another tab has said the token: in answer to `ask`, or because the person has signed in there. */
+  /** Another tab has said the token: because it was asked for, or because the person has signed in there. */
   readonly onToken: (token: string) => void;
   /** The person has signed out in another tab. */
   readonly onForget: () => void;
@@ -44,13 +44,18 @@ export class Tabs {
     const answer = new Promise<string | undefined>((resolve) => (take = resolve));
     this.#waiting.add(take);
     const timer = setTimeout(() => take(undefined), patience);
-    this.#say({ says: "ask" });
+    this.call();
     try {
       return await answer;
     } finally {
       clearTimeout(timer);
       this.#waiting.delete(take);
     }
+  }
+
+  /** Asks the other tabs for the token; `onToken` has their answers. */
+  call(): void {
+    this.#say({ says: "ask" });
   }
 
   /** Tells the other tabs the token. */

@@ -6,7 +6,7 @@ import { type ReactNode, useEffect, useState } from "react";
 import { useDesk } from "../commands/desk.js";
 import { Menu, MenuItem } from "../design/index.js";
 import { useConnection, useConnectionView, useHealth } from "../server/index.js";
-import { applyTheme, keptTheme } from "./theme.js";
+import { applyTheme, useTheme } from "./theme.js";
 import styles from "./sidebar.module.css";
 
 /** Milliseconds that a break may last before it is worth a word. */
@@ -15,13 +15,9 @@ const BRIEF = 600;
 export function Status(): ReactNode {
   const connection = useConnection();
   const health = useHealth();
-  const [theme, setTheme] = useState(keptTheme);
+  const theme = useTheme();
   const away = useAway();
   const { openHelp } = useDesk();
-  const choose = (value: "system" | "light" | "dark"): void => {
-    applyTheme(value);
-    setTheme(value);
-  };
   const degraded = health?.status === "degraded";
   return (
     <footer className={styles.status}>
@@ -31,13 +27,13 @@ export function Status(): ReactNode {
       </span>
       <span className={styles.version}>{health?.version}</span>
       <Menu label="Settings" icon={<Settings2 aria-hidden />} size="small">
-        <MenuItem onSelect={() => choose("system")}>
+        <MenuItem onSelect={() => applyTheme("system")}>
           <Monitor aria-hidden /> System theme {theme === "system" && "✓"}
         </MenuItem>
-        <MenuItem onSelect={() => choose("light")}>
+        <MenuItem onSelect={() => applyTheme("light")}>
           <Sun aria-hidden /> Light {theme === "light" && "✓"}
         </MenuItem>
-        <MenuItem onSelect={() => choose("dark")}>
+        <MenuItem onSelect={() => applyTheme("dark")}>
           <Moon aria-hidden /> Dark {theme === "dark" && "✓"}
         </MenuItem>
         <MenuItem onSelect={openHelp}>

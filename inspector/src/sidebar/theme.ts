@@ -1,8 +1,16 @@
 /** Light, dark, or as the system has it; kept for this browser. */
 
+import { Store, useStore } from "../server/store.js";
+
 export type Theme = "system" | "light" | "dark";
 
 const KEY = "inspector.theme";
+const chosen = new Store<Theme>("system");
+
+/** The theme that was chosen last. */
+export function useTheme(): Theme {
+  return useStore(chosen);
+}
 
 export function keptTheme(): Theme {
   try {
@@ -14,6 +22,7 @@ export function keptTheme(): Theme {
 }
 
 export function applyTheme(theme: Theme): void {
+  chosen.set(theme);
   if (theme === "system") delete document.documentElement.dataset["theme"];
   else document.documentElement.dataset["theme"] = theme;
   try {
